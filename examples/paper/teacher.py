@@ -62,11 +62,11 @@ def diagonal(n: int, seeds: list[int], *, memory: float, angle: float = math.pi,
 def response(p: Parameters, steps: int = STEPS) -> Tensor:
     """The impulse responses (R, T) of networks."""
     if "a" in p:
-        power, held = p["a"], p["b"].view(*p["a"].shape[:3], 1)
-        while held.shape[-1] < steps:  # B, AB, A²B, ...: twice as many with each square
-            held = torch.cat([held, power @ held], -1)
+        power, columns = p["a"], p["b"].view(*p["a"].shape[:3], 1)
+        while columns.shape[-1] < steps:  # B, AB, A²B, ...: twice as many with each square
+            columns = torch.cat([columns, power @ columns], -1)
             power = power @ power
-        k = (p["c"].view(*held.shape[:3], 1) * held).sum((1, 2))[:, :steps]
+        k = (p["c"].view(*columns.shape[:3], 1) * columns).sum((1, 2))[:, :steps]
     else:
         lru = "nu" in p
         log = torch.complex(-p["nu"].exp(), p["theta"].exp()) if lru else torch.complex(p["re"], p["im"]).log()

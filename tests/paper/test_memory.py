@@ -79,7 +79,7 @@ def test_a_response_is_that_of_the_recurrence(parameters: dict[str, Tensor]):
     torch.testing.assert_close(response(parameters, steps)[1].double(), torch.stack(found), rtol=1e-3, atol=1e-4)
 
 
-def test_eigenvalues_of_a_teacher_have_the_moduli_asked_for():
+def test_eigenvalues_of_a_teacher_have_the_wanted_moduli():
     values = torch.linalg.eigvals(connected(10, [0, 1, 2], memory=0.95)["a"].double())
     assert (values.abs() > 0.95 - 1e-4).all() and (values.abs() < 1).all()
 
@@ -224,8 +224,8 @@ def test_sensitivities_of_thresholds_are_those_of_what_an_arm_trains(arm: str):
             return torch.stack(steps)
 
     def thresholds(value: Tensor) -> Tensor:
-        given = {f"made.{n}": p for n, p in (others | {name: value}).items()}
-        return torch.func.functional_call(Thresholds(), given, ())
+        parts = {f"made.{n}": p for n, p in (others | {name: value}).items()}
+        return torch.func.functional_call(Thresholds(), parts, ())
 
     _, slopes = torch.func.jvp(thresholds, (free.detach(),), (torch.ones_like(free),))
     torch.testing.assert_close(found.float(), slopes.square().mean((0, 1)), rtol=2e-3, atol=1e-6)
