@@ -28,22 +28,15 @@ class Peer(nn.Module, ABC):
 
 
 class Ours(Peer):
-    """ALIF+ or LIF of this package by its own loop, which may keep spikes alone."""
+    """ALIF+ or LIF of this package by its own loop."""
 
     def __init__(
-        self,
-        n_in: int,
-        width: int,
-        n_out: int,
-        *,
-        cell: Callable[..., ALIFPlus | LIF] = ALIFPlus,
-        depth: int = 2,
-        recompute: bool = False,
+        self, n_in: int, width: int, n_out: int, *, cell: Callable[..., ALIFPlus | LIF] = ALIFPlus, depth: int = 2
     ) -> None:
         super().__init__()
         widths = [n_in, *[width] * depth]
         self.cells = [cell(below, width, tau_v=5.0) for below in widths[:-1]]
-        self.network = Network(self.cells, n_out, layer_delay=0, recompute=recompute)  # as the others
+        self.network = Network(self.cells, n_out, layer_delay=0)  # as the others
         self.inputs = [cell.w_in for cell in self.cells]
 
     def spikes(self, x: Tensor) -> list[Tensor]:
@@ -67,7 +60,6 @@ class OursByMoments(Ours):
 
 OURS: dict[str, Callable[..., Peer]] = {
     "neurolsc ALIF+": Ours,
-    "neurolsc ALIF+, recompute": partial(Ours, recompute=True),
     "neurolsc ALIF+, step by step": OursByMoments,
     "neurolsc LIF": partial(Ours, cell=LIF),
 }

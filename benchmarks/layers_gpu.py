@@ -33,8 +33,8 @@ from torch import Tensor
 from neurolsc.neurons.fast import sequence
 
 LOOP = "neurolsc ALIF+, loop"
-FIRST, RECOMPUTED, *_ = OURS
-NAMES = [FIRST, RECOMPUTED, LOOP, *LIBRARIES]
+FIRST, *_ = OURS
+NAMES = [FIRST, LOOP, *LIBRARIES]
 
 
 @contextmanager

@@ -52,9 +52,7 @@ def contestants() -> list[tuple[str, Callable[[], Network], Any, Target, Directi
         found += [(f"{name}, 2 x {n}", network, digits, target, "both") for target in TARGETS]
 
     def lru() -> Network:
-        return Network(
-            [LRU(64, 64) for _ in range(3)], embedding=Embedding(words.n_words, 64, tied=True), layer_delay=0
-        )
+        return Network([LRU(64, 64) for _ in range(3)], embedding=Embedding(words.n_words, 64), layer_delay=0)
 
     found += [("LRU, 3 x 64", lru, text, target, "both") for target in TARGETS]
     for activation in ("relu", "sine", "cosine"):

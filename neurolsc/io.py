@@ -147,10 +147,10 @@ def _build(config: dict[str, Any], tensors: dict[str, Tensor]) -> Network:
                 spike = dict(cell["spike"])
                 cell["spike"] = SURROGATES.known(spike.pop("name"))(**spike)
             cells.append(CELLS.known(cell.pop("class"))(**cell))
-        embedding = Embedding(**config["embedding"]) if "embedding" in config else None
-        n_out = None if embedding is not None and embedding.tied else config["n_out"]
         options = {name: config[name] for name in ("layer_delay", "readout_bias")}
-        return Network(cells, n_out, embedding=embedding, **options)
+        if words := config.get("embedding"):
+            return Network(cells, embedding=Embedding(words["words"], words["width"]), **options)
+        return Network(cells, config["n_out"], **options)
 
 
 class _Limited(TorchFunctionMode):

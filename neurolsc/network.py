@@ -53,23 +53,21 @@ class StepRecord(NamedTuple):
 
 
 class Embedding(nn.Module):
-    r"""A vector for each word.
+    r"""A vector for each word, which is the readout, too.
 
-    What a network reads are then numbers of words, x (T, B, 1), and its first layer reads their vectors. Tied, the
-    scores of the words are products with the same vectors, :math:`o[t] = E\, z[t, L]`, and the last layer is as wide as
-    they are: there is no other readout.
+    What a network reads are then numbers of words, x (T, B, 1), and its first layer reads their vectors. The scores of
+    the words are products with the same vectors, :math:`o[t] = E\, z[t, L]`, and the last layer is as wide as they are.
 
     Args:
         words: how many there are.
         width: entries of a vector.
-        tied: the vectors are the readout, too.
 
     Attributes:
         weight: E (words, width), uniform within 0.05.
 
     Example:
         >>> from neurolsc import GRU, Network
-        >>> network = Network([GRU(8, 8)], embedding=Embedding(50, 8, tied=True))
+        >>> network = Network([GRU(8, 8)], embedding=Embedding(50, 8))
         >>> network(torch.randint(50, (20, 4, 1))).shape
         torch.Size([20, 4, 50])
 
@@ -77,9 +75,9 @@ class Embedding(nn.Module):
     "Using the output embedding to improve language models", arXiv:1608.05859. The start is that of Keras.
     """
 
-    def __init__(self, words: int, width: int, *, tied: bool = False) -> None:
+    def __init__(self, words: int, width: int) -> None:
         super().__init__()
-        self.words, self.width, self.tied = whole("words", words), whole("width", width), tied
+        self.words, self.width = whole("words", words), whole("width", width)
         self.weight = nn.Parameter(nn.init.uniform_(torch.empty(words, width), -0.05, 0.05))
 
     def forward(self, numbers: Tensor) -> Tensor:
@@ -90,14 +88,14 @@ class Embedding(nn.Module):
 
     def config(self) -> dict[str, object]:
         """The constructor's arguments as JSON values."""
-        return {"words": self.words, "width": self.width, "tied": self.tied}
+        return {"words": self.words, "width": self.width}
 
     def extra_repr(self) -> str:
-        return f"{self.words}, {self.width}, tied={self.tied}"
+        return f"{self.words}, {self.width}"
 
 
 class Tied(nn.Module):
-    """The readout of a tied embedding: products with its vectors, without parameters of its own."""
+    """The readout of an embedding: products with its vectors, without parameters of its own."""
 
     def __init__(self, of: Embedding) -> None:
         super().__init__()
@@ -115,18 +113,15 @@ class Network(nn.Module):
     Args:
         cells: the layers, first layer first; each reads the one before.
         n_out: number of classes; or the readout itself, a module without state that maps the last cell's output (B,
-            n_hidden) to (B, classes) and is called step by step; None where an embedding is tied, and so the readout.
+            n_hidden) to (B, classes) and is called step by step; None where an embedding is the readout.
         layer_delay: 1: every layer reads the layer below, and the first one the input, one step late (eq. 1 and 49); 0:
             in the same step, as in stacks of snnTorch, norse and PyTorch.
-        recompute: keep less for the gradient, about the states of 2 sqrt(T) steps, and run the steps between again. It
-            costs the time of a forward pass, changes no result, is no part of what is saved, and may be set at any
-            time.
-        embedding: what makes vectors of words, if x are numbers of words (T, B, 1).
+        embedding: the vectors of words, if x are numbers of words (T, B, 1).
         readout_bias: give the readout made here a bias. Without one (eq. 49) a silent last layer ties all classes and
             casts no vote (:func:`neurolsc.metrics.mode_vote`); Table S1 counts one.
 
     Raises:
-        ValueError: if widths do not fit each other, or there are two readouts or none.
+        ValueError: if widths do not fit each other, or there are two readouts.
 
     Example:
         >>> from neurolsc import ALIFPlus
@@ -145,7 +140,6 @@ class Network(nn.Module):
         embedding: Embedding | None = None,
         layer_delay: Literal[0, 1] = 1,
         readout_bias: bool = False,
-        recompute: bool = False,
     ) -> None:
         super().__init__()
         if not cells:
@@ -157,21 +151,14 @@ class Network(nn.Module):
             raise ValueError(f"layer_delay must be 0 or 1, got {layer_delay!r}.")
         self.cells: Sequence[Cell] = nn.ModuleList(cells)  # type: ignore[assignment]
         self.layer_delay = layer_delay
-        self.recompute = recompute
         self.embedding = embedding
         self.readout: nn.Module
-        if embedding is not None and embedding.width != cells[0].n_in:
-            raise ValueError(
-                f"cell 0 reads {cells[0].n_in} inputs, but the embedding has vectors of {embedding.width}."
-            )
-        if n_out is None or (embedding is not None and embedding.tied):
-            if n_out is not None or embedding is None or not embedding.tied:
-                raise ValueError("n_out must be given, unless a tied embedding is the readout; then it must not.")
-            if embedding.width != cells[-1].n_hidden:
-                raise ValueError(
-                    "a tied embedding needs a last cell of as many outputs as its vectors have entries, "
-                    f"{embedding.width}, got {cells[-1].n_hidden}."
-                )
+        if embedding is not None:
+            ends = cells[0].n_in, cells[-1].n_hidden
+            if n_out is not None or ends != (embedding.width, embedding.width):
+                wanted = f"cells that read and send {embedding.width} numbers, and n_out=None"
+                got = f"{ends[0]} read, {ends[1]} sent and n_out={n_out}"
+                raise ValueError(f"an embedding of vectors of {embedding.width} needs {wanted}, got {got}.")
             self.readout, self.n_out = Tied(embedding), embedding.words
         elif isinstance(n_out, nn.Module):
             with torch.no_grad(), eval_mode(n_out):
@@ -181,7 +168,7 @@ class Network(nn.Module):
                 raise ValueError(f"the readout must map {wanted}, got {tuple(logits.shape)}.")
             self.readout, self.n_out = n_out, logits.shape[1]
         else:
-            self.n_out = whole("n_out", n_out)
+            self.n_out = whole("n_out", n_out)  # type: ignore[arg-type]
             self.readout = nn.Linear(cells[-1].n_hidden, self.n_out, bias=readout_bias)
             nn.init.xavier_uniform_(self.readout.weight)
             if readout_bias:
@@ -220,7 +207,8 @@ class Network(nn.Module):
         if tensor("x", x).ndim != 2 or x.shape[1] != self.n_in:
             raise ValueError(f"x must have shape (B, {self.n_in}), got {tuple(x.shape)}.")
         self._check_states(states, len(x))
-        x = self.embedded(x.to(self.dtype_and_device["device"]))
+        x = x.to(self.dtype_and_device["device"])
+        x = x if self.embedding is None else self.embedding(x)
         outputs = tuple(cell.output(state) for cell, state in zip(self.cells, states.layers, strict=True))
         record = self._record(x, outputs, states)
         return self.readout(record.outputs[-1]), record.after
@@ -255,10 +243,6 @@ class Network(nn.Module):
                 record = record._replace(outputs=outputs, after=NetworkState(tuple(after), pending))
             yield record
             z, states = record.outputs, record.after
-
-    def embedded(self, x: Tensor) -> Tensor:
-        """The first layer's input: x (T, B, n_in) itself, or the vectors of its words."""
-        return x if self.embedding is None else self.embedding(x)
 
     def run(self, x: Tensor, states: NetworkState | None = None, *, mask: Tensor | None = None) -> Run:
         """Run over time.
@@ -295,7 +279,7 @@ class Network(nn.Module):
             steps = len(x) if lengths is None else max(int(lengths.max()), 1)
             below, pending, late, spikes, layers = x[:steps], states.x, states.x, [], []
             for cell, state in zip(self.cells, states.layers, strict=True):  # no layer reads a layer above
-                below, last = cell.run(below, state, lengths=lengths, late=late, recompute=self.recompute)
+                below, last = cell.run(below, state, lengths=lengths, late=late)
                 late = cell.output(state) if self.layer_delay else None
                 spikes.append(below if steps == len(x) else pad(below, (0, 0, 0, 0, 0, len(x) - steps)))
                 layers.append(last)
@@ -331,7 +315,7 @@ class Network(nn.Module):
             raise ValueError(f"mask must be bool {tuple(x.shape[:2])}, got {mask.dtype} {tuple(mask.shape)}{hint}.")
         device, batch = self.dtype_and_device["device"], x.shape[1]
         x, mask = x.to(device), None if mask is None else mask.to(device)
-        x = self.embedded(x)
+        x = x if self.embedding is None else self.embedding(x)
         if states is None:
             return x, mask, self.initial_states(batch)
         self._check_states(states, batch)

@@ -13,8 +13,8 @@ from neurolsc.tasks import ClassPerStep
 WORDS = 30
 
 
-def made(cell=GRU, *, tied=True, layer_delay=0, n_out=None) -> Network:
-    return Network([cell(6, 8), cell(8, 6)], n_out, embedding=Embedding(WORDS, 6, tied=tied), layer_delay=layer_delay)
+def made(cell=GRU, *, layer_delay=0) -> Network:
+    return Network([cell(6, 8), cell(8, 6)], embedding=Embedding(WORDS, 6), layer_delay=layer_delay)
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_it_is_the_network_of_the_words_vectors(x, layer_delay):
     assert network.embedding.weight.grad.abs().sum(1).count_nonzero() == WORDS  # as readout, all
 
 
-def test_a_tied_embedding_is_counted_and_copied_once(x):
+def test_an_embedding_is_counted_and_copied_once(x):
     network = made()
     assert [name for name, _ in network.named_parameters()].count("embedding.weight") == 1
     assert network.n_out == WORDS
@@ -65,14 +65,13 @@ def test_table_s1_counts_the_penn_treebank():
     for cell, width, wanted in ((LSTM, 500, 5_563_200), (GRU, 625, 5_572_425)):
         more = {"reset_after": True} if cell is GRU else {}
         cells = [cell(300, width, **more), cell(width, 300, **more)]
-        network = Network(cells, embedding=Embedding(10_000, 300, tied=True))
+        network = Network(cells, embedding=Embedding(10_000, 300))
         assert abs(sum(p.numel() for p in network.parameters()) - wanted) <= 1
     assert [p.shape for p in made().embedding.parameters()] == [(WORDS, 6)]
 
 
-@pytest.mark.parametrize("tied", [True, False])
-def test_a_file_keeps_it(x, tmp_path, tied):
-    network = made(tied=tied, n_out=None if tied else 3)
+def test_a_file_keeps_it(x, tmp_path):
+    network = made()
     save(network, tmp_path / "n")
     again = load(tmp_path / "n")
     assert torch.equal(network(x), again(x))
@@ -95,11 +94,9 @@ def test_it_is_measured_started_pre_trained_and_trained(x):
 
 
 def test_what_does_not_fit_is_refused(x):
-    with pytest.raises(ValueError, match="cell 0 reads 5 inputs, but the embedding has vectors of 6"):
-        Network([GRU(5, 6)], embedding=Embedding(WORDS, 6, tied=True))
-    with pytest.raises(ValueError, match="a last cell of as many outputs as its vectors have entries, 6, got 5"):
-        Network([GRU(6, 5)], embedding=Embedding(WORDS, 6, tied=True))
-    with pytest.raises(ValueError, match="n_out must be given, unless a tied embedding is the readout"):
-        Network([GRU(6, 6)], embedding=Embedding(WORDS, 6))
+    for cell, n_out in ((GRU(5, 6), None), (GRU(6, 5), None), (GRU(6, 6), 3)):
+        got = f"{cell.n_in} read, {cell.n_hidden} sent and n_out={n_out}"
+        with pytest.raises(ValueError, match=f"needs cells that read and send 6 numbers, and n_out=None, got {got}"):
+            Network([cell], n_out, embedding=Embedding(WORDS, 6))
     with pytest.raises(TypeError, match=r"whole numbers of words, got torch\.float32"):
         made()(x.float())

@@ -69,7 +69,7 @@ class NetworkSettings:
         Args:
             n_in: number of inputs.
             n_out: number of classes.
-            words: size of the vocabulary, if inputs are numbers of words: a tied embedding reads and predicts them.
+            words: size of the vocabulary, if inputs are numbers of words: an embedding reads and predicts them.
 
         Raises:
             ValueError: if cell or surrogate are not known, the cell does not take a setting that differs from its
@@ -104,7 +104,7 @@ class NetworkSettings:
         rest: Any = {"layer_delay": self.layer_delay, "readout_bias": self.readout_bias}
         if words is None:
             return Network(cells, n_out, **rest)
-        return Network(cells, embedding=Embedding(words, widths[0], tied=True), **rest)
+        return Network(cells, embedding=Embedding(words, widths[0]), **rest)
 
 
 # ---- the data

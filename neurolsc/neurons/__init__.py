@@ -3,7 +3,7 @@
 Map: `cell` is what every cell has, the guard of its closed forms, and the table of names. `spiking` has eq. 49: its
 reset, LIF and ALIF; `variants` a LIF with a synaptic current, an integrator and the ALIF of the paper's code. `rate`
 has the cells that send numbers (feed-forward, RNN, GRU, LSTM), `lru` the LRU. `derivatives` has closed forms as linear
-operators, `isolated` a bound on radii that leaks hold. `fast/` runs LIF and ALIF over all steps at once.
+operators, `spiking_derivatives` those of LIF and ALIF. `fast/` runs LIF and ALIF over all steps at once.
 """
 
 from neurolsc.neurons.cell import Cell, Membrane, ScaledParameter, State, Thresholds, register

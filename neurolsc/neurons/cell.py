@@ -1,7 +1,6 @@
 """What a cell is: its state, its pure step, what it says about itself, and the table of names."""
 
 import copy
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -12,7 +11,6 @@ from typing import Any, Literal, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from neurolsc import surrogate
 from neurolsc.neurons.derivatives import Derivatives
@@ -20,7 +18,6 @@ from neurolsc.surrogate import Surrogate
 from neurolsc.validation import meant, set_value, stored_parameter, tensor, whole
 
 State = Any  # of a cell: a NamedTuple of tensors (B, ...)
-RECOMPUTED = 4096  # rows (step, sample) recomputed at once, or sqrt(T) steps if these are more: a part costs 5 ms
 
 
 @dataclass(frozen=True)
@@ -160,13 +157,7 @@ class Cell(nn.Module, ABC):
         return self.output(state), state
 
     def run(
-        self,
-        x: Tensor,
-        state: State,
-        *,
-        lengths: Tensor | None = None,
-        late: Tensor | None = None,
-        recompute: bool = False,
+        self, x: Tensor, state: State, *, lengths: Tensor | None = None, late: Tensor | None = None
     ) -> tuple[Tensor, State]:
         """Many time steps: by :meth:`run_at_once` where that knows the step, else one by one.
 
@@ -176,27 +167,15 @@ class Cell(nn.Module, ABC):
             lengths: the number of steps after which the state of each sample stands still (B,), 0 to T; by default T.
                 Outputs after that mean nothing.
             late: the input of the first step (B, n_in), if x is to be read one step late; the last frame is then left.
-            recompute: store the states of a few steps only, and run those between again for the gradient.
 
         Returns:
             The outputs (T, B, n_hidden) and the last state.
         """
-        steps, outputs = len(x), []
-        # recomputation does not work inside a transform of torch.func
-        transformed = not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None  # type: ignore[attr-defined]
-        if recompute and torch.is_grad_enabled() and not transformed:
-            length = max(math.isqrt(steps - 1) + 1, RECOMPUTED // max(x.shape[1], 1))
-            for start, part in zip(range(0, steps, length), x.split(length), strict=True):
-                left = None if lengths is None else (lengths - start).clamp(0, len(part))
-                z, state = checkpoint(self.run, part, state, lengths=left, late=late, use_reentrant=False)  # type: ignore[misc]
-                late = None if late is None else part[-1]
-                outputs.append(z)
-            return torch.cat(outputs), state
         if self._defined_with_its_step("run_at_once"):
             at_once = self.run_at_once(x, state, lengths, late)
             if at_once is not None:
                 return at_once
-        dtype, z = state[0].real.dtype, self.output(state)
+        dtype, z, outputs = state[0].real.dtype, self.output(state), []
         # unbind, not x[t]: the backward of indexing writes a whole (T, B, N) gradient at every step
         inputs = x.unbind(0) if late is None else (late, *x.unbind(0)[:-1])
         for t, now in enumerate(inputs):

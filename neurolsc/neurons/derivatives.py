@@ -13,14 +13,11 @@ derivatives of every other cell are autograd products.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
-
-from neurolsc.neurons.isolated import Known, isolated_radius
 
 State = Any
 
@@ -30,6 +27,15 @@ class Factors(NamedTuple):
 
     solve: Callable[[Tensor], Tensor]
     solve_adjoint: Callable[[Tensor], Tensor]
+
+
+class Known(NamedTuple):
+    """An eigenpair of each of P matrices, and what of it is certain within the tolerance."""
+
+    value: Tensor  # (P,) complex
+    vector: Tensor  # (P, n) complex, of norm 1; a right or a left eigenvector
+    exists: Tensor  # (P,) bool: the matrix has such an eigenvalue, within half the tolerance
+    largest: Tensor  # (P,) bool: and has none that is larger by the tolerance
 
 
 class LinearOperator(ABC):
@@ -222,211 +228,6 @@ def unflat(h: Tensor, like: State) -> State:
 
     parts = h.split([leaf[0].numel() * (1 + leaf.is_complex()) for leaf in like], 1)
     return type(like)(*(leaf(part, one) for part, one in zip(parts, like, strict=True)))
-
-
-LEAK = Term(
-    "leak",
-    "shorten tau_theta and tau_v: a silent surrogate leaves exactly exp(-1/tau)",
-    "lengthen tau_theta or tau_v",
-    "#0072b2",
-)
-MORE = "raise w_rec or the decays"
-RESET = Term("reset", "detach the reset (reset_gradient=False), or lower the thresholds", MORE, "#cc79a7")
-FEEDBACK = Term(
-    "feedback", "lower the adaptation, or use a rule under which it follows the radius through time", MORE, "#d55e00"
-)
-RECURRENCE = Term(
-    "recurrence",
-    "scale w_rec down, or dampen the surrogate",
-    "scale w_rec up: while a layer hardly fires its surrogate is small",
-    "#009e73",
-)
-
-
-class SpikingDerivatives(Derivatives):
-    r"""The derivatives of a LIF or an ALIF, from its ``linearised(state)``.
-
-    .. math:: \begin{pmatrix} D + K & E - K \\ \beta s & e^{-1/\tau_\vartheta} - \beta s
-              \end{pmatrix}, \quad K = (W_{rec} - R)\,\mathrm{diag}(s), \quad
-              s = \gamma f(\omega(v - \vartheta))
-
-    with D, E and R of :meth:`neurolsc.neurons.spiking.Reset.derivatives`; a LIF has the upper left corner alone. The
-    spikes in D and E are 0 or 1, whatever the surrogate's dampening and sharpness.
-
-    Source: arXiv:2308.12075, eq. 49.
-    """
-
-    reads_input = False
-
-    def __init__(self, cell: Any) -> None:
-        self.cell, self.adapts = cell, hasattr(cell, "adaptation")
-        self.terms = (LEAK, RESET, FEEDBACK, RECURRENCE) if self.adapts else (LEAK, RESET, RECURRENCE)
-
-    def by_state(self, x: Tensor, state: State) -> dict[str, Tensor]:
-        step, terms = self.cell.linearised(state), {}
-        for name, k in step.diagonals().items():  # (P, V, V, n): blocks that are diagonal
-            terms[name] = torch.diag_embed(k).transpose(2, 3).reshape(len(k), step.rows, step.rows)
-        recurrence = step.w_rec * step.s.unsqueeze(-2)
-        if self.adapts:
-            recurrence = pad(torch.cat((recurrence, -recurrence), -1), (0, 0, 0, step.s.shape[1]))
-        return terms | {"recurrence": recurrence}
-
-    def by_input(self, x: Tensor, state: State) -> Tensor:
-        w_in = self.cell.w_in
-        return (pad(w_in, (0, 0, 0, len(w_in))) if self.adapts else w_in).unsqueeze(0)
-
-    def of_output(self, state: State) -> Tensor:
-        s = torch.diag_embed(self.cell.linearised(state).s)
-        return torch.cat((s, -s), -1) if self.adapts else s
-
-    def state_map(self, x: Tensor, state: State) -> "SpikingStep":
-        return self.cell.linearised(state)
-
-    def input_maps(self, x: Tensor, state: State) -> Sequence[LinearOperator]:
-        w_in = self.cell.w_in  # the narrowest of the operators decides the size of a product with them
-        return [Matrices(w_in.unsqueeze(0)), *([Voltage(len(w_in))] if self.adapts else [])]
-
-    def output_maps(self, state: State) -> Sequence[LinearOperator]:
-        return [Spikes(self.cell.linearised(state).s, self.adapts)]
-
-
-@dataclass(eq=False)
-class SpikingStep(StepMap):
-    r"""d h[t] / d h[t-1] of a LIF or ALIF at P states.
-
-    With :math:`q = s (\mathrm{d}v - \mathrm{d}\vartheta)` the change of the spikes,
-
-    .. math:: \mathrm{d}v' = D\,\mathrm{d}v + E\,\mathrm{d}\vartheta + W_{rec}\,q - R\,q, \qquad
-              \mathrm{d}\vartheta' = e^{-1/\tau_\vartheta}\,\mathrm{d}\vartheta + \beta q
-
-    """
-
-    w_rec: Tensor  # recurrent weights (n, n), the same at all states
-    s: Tensor  # derivative of the spikes by the voltage (P, n)
-    d: Tensor  # D, E and R of the reset, each (P, n)
-    e: Tensor
-    r: Tensor
-    adaptation: Tensor | None = None  # rise of the threshold at a spike (n,); None, as the next, for a LIF
-    decay_theta: Tensor | None = None  # retention of the threshold (n,)
-
-    def __post_init__(self) -> None:
-        self.rows = self.columns = self.s.shape[1] * (1 if self.adaptation is None else 2)
-
-    def matvec(self, x: Tensor) -> Tensor:
-        if self.adaptation is None or self.decay_theta is None:
-            q = self.s * x
-            return self.d * x - self.r * q + q @ self.w_rec.T
-        v, theta = x.chunk(2, 1)
-        q = self.s * (v - theta)
-        to_v = self.d * v + self.e * theta - self.r * q + q @ self.w_rec.T
-        return torch.cat((to_v, self.decay_theta * theta + self.adaptation * q), 1)
-
-    def rmatvec(self, y: Tensor) -> Tensor:
-        if self.adaptation is None or self.decay_theta is None:
-            return self.d * y + self.s * (y @ self.w_rec - self.r * y)
-        v, theta = y.chunk(2, 1)
-        q = self.s * (v @ self.w_rec - self.r * v + self.adaptation * theta)
-        return torch.cat((self.d * v + q, self.e * v + self.decay_theta * theta - q), 1)
-
-    def diagonals(self) -> dict[str, Tensor]:
-        """The terms without the recurrence: diagonals of the blocks (P, V, V, n)."""
-        s, d, e, kick = self.s, self.d, self.e, self.r * self.s
-        if self.adaptation is None or self.decay_theta is None:
-            blocks = {"leak": [[d]], "reset": [[-kick]]}
-        else:
-            zero, feedback = torch.zeros_like(s), self.adaptation * s
-            blocks = {
-                "leak": [[d, zero], [zero, self.decay_theta.expand_as(s)]],
-                "reset": [[-kick, e + kick], [zero, zero]],
-                "feedback": [[zero, zero], [feedback, -feedback]],
-            }
-        return {name: torch.stack([torch.stack(row, 1) for row in rows], 1) for name, rows in blocks.items()}
-
-    def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        n = self.s.shape[1]
-        before, after = x.view(len(x), 1, -1, n), y.view(len(y), -1, 1, n)
-        found = {name: (after * k * before).sum((1, 2, 3)) for name, k in self.diagonals().items()}
-        q = self.s * (x if self.adaptation is None else x[:, :n] - x[:, n:])
-        return found | {"recurrence": (y[:, :n] * (q @ self.w_rec.T)).sum(1)}
-
-    def take(self, index: Tensor) -> "SpikingStep":
-        return replace(self, s=self.s[index], d=self.d[index], e=self.e[index], r=self.r[index])
-
-    def known(self, right: bool, tolerance: float) -> Known:
-        return isolated_radius(self, right, tolerance)
-
-    def factors(self, shift: Tensor) -> Factors | None:
-        r"""A factorisation of an n x n matrix, also where the state has 2 n variables.
-
-        The threshold rows are diagonal: with :math:`u = v - \vartheta` they read :math:`\beta s\,u +
-        (e^{-1/\tau_\vartheta} - \lambda)\,\vartheta = b`, so (u, theta) of a neuron is one unknown w times a unit
-        vector (p, q) that solves them for b = 0, and what is left is an n x n system in w.
-        """
-        s, d, e, r = (part[0].detach() for part in (self.s, self.d, self.e, self.r))
-        coupling = self.w_rec.detach().to(shift.dtype)
-        if self.adaptation is None or self.decay_theta is None:
-            return lu_factors(coupling * s + torch.diag(d - r * s - shift))
-        decay = self.decay_theta.detach()
-        feedback, slow = self.adaptation.detach() * s, decay - shift
-        norm = (slow.abs().square() + feedback.square()).sqrt().clamp(min=torch.finfo(s.dtype).tiny ** 0.5)
-        p, q = slow / norm, -feedback / norm
-        fast, cross = d - r * s - feedback - shift, d + e - decay
-        inner = lu_factors(coupling * (s * p) + torch.diag(fast * p + cross * q))
-
-        def solve(rhs: Tensor) -> Tensor:
-            a, b = rhs.chunk(2)
-            a = a - b  # the row of v becomes that of u = v - theta
-            u, theta = b * feedback / norm**2, b * slow.conj() / norm**2
-            w = inner.solve(a - (fast * u + coupling @ (s * u)) - cross * theta)
-            u, theta = w * p + u, w * q + theta
-            return torch.cat((u + theta, theta))
-
-        def solve_adjoint(rhs: Tensor) -> Tensor:
-            a, b = rhs.chunk(2)
-            b = a + b  # the adjoint of v = u + theta
-            y = inner.solve_adjoint(p.conj() * a + q.conj() * b)
-            a = a - fast.conj() * y - s * (coupling.mH @ y)
-            b = b - cross * y
-            z = (feedback * a + slow * b) / norm**2
-            return torch.cat((y, z - y))
-
-        return Factors(solve, solve_adjoint)
-
-
-class Spikes(LinearOperator):
-    """d z / d h of a LIF or ALIF: s dv, or s (dv - dtheta)."""
-
-    def __init__(self, s: Tensor, adapts: bool) -> None:
-        self.s, self.adapts = s, adapts
-        self.rows = s.shape[1]
-        self.columns = self.rows * (2 if adapts else 1)
-
-    def matvec(self, x: Tensor) -> Tensor:
-        return self.s * (x[:, : self.rows] - x[:, self.rows :] if self.adapts else x)
-
-    def rmatvec(self, y: Tensor) -> Tensor:
-        return torch.cat((self.s * y, -self.s * y), 1) if self.adapts else self.s * y
-
-    def take(self, index: Tensor) -> "Spikes":
-        return Spikes(self.s[index], self.adapts)
-
-
-class Voltage(LinearOperator):
-    """dv becomes (dv, 0), its place in the state (v, theta)."""
-
-    same = True
-
-    def __init__(self, n: int) -> None:
-        self.rows, self.columns = 2 * n, n
-
-    def matvec(self, x: Tensor) -> Tensor:
-        return pad(x, (0, self.columns))
-
-    def rmatvec(self, y: Tensor) -> Tensor:
-        return y[:, : self.columns]
-
-    def take(self, index: Tensor) -> "Voltage":
-        return self
 
 
 def lu_factors(m: Tensor) -> Factors:

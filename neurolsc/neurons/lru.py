@@ -14,8 +14,7 @@ from torch.nn.functional import dropout, gelu, layer_norm, linear, pad
 
 from neurolsc.display import state_repr
 from neurolsc.neurons.cell import Cell, ScaledParameter, register
-from neurolsc.neurons.derivatives import Derivatives, JacobianOperator, StepMap, Term, flat, unflat
-from neurolsc.neurons.isolated import Known
+from neurolsc.neurons.derivatives import Derivatives, JacobianOperator, Known, StepMap, Term, flat, unflat
 from neurolsc.neurons.rate import inputs_of, last_of
 from neurolsc.validation import probability, whole
 

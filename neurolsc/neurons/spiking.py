@@ -31,7 +31,7 @@ from neurolsc.neurons.cell import (
     register,
     truncated_normal,
 )
-from neurolsc.neurons.derivatives import SpikingDerivatives, SpikingStep
+from neurolsc.neurons.spiking_derivatives import SpikingDerivatives, SpikingStep
 from neurolsc.surrogate import FastSigmoid, Surrogate, in_two_methods
 from neurolsc.validation import LogParameter, number, one_of, set_value
 

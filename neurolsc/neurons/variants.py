@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from neurolsc.display import state_repr
 from neurolsc.neurons.cell import Cell, ScaledParameter, is_frozen, register, truncated_normal
-from neurolsc.neurons.derivatives import SpikingStep
 from neurolsc.neurons.spiking import ALIF, LIF, ALIFPlus, ALIFState, SpikingCell
+from neurolsc.neurons.spiking_derivatives import SpikingStep
 from neurolsc.validation import LogParameter, number, set_value
 
 

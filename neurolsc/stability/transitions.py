@@ -19,8 +19,7 @@ from torch import Tensor
 
 from neurolsc.network import Network
 from neurolsc.neurons.cell import Cell, State, WeightMatrix, owner_of
-from neurolsc.neurons.derivatives import Factors, JacobianOperator, LinearOperator, flat, lu_factors, unflat
-from neurolsc.neurons.isolated import Known
+from neurolsc.neurons.derivatives import Factors, JacobianOperator, Known, LinearOperator, flat, lu_factors, unflat
 from neurolsc.surrogate import exact_values
 from neurolsc.validation import set_value, whole
 

@@ -116,7 +116,7 @@ def test_words_are_switched_in_the_first_epochs_of_a_training_alone(monkeypatch)
         assert (x.transpose(0, 1).flatten() != text[:-1]).any() == switched
     seen = []
     monkeypatch.setattr("neurolsc.datasets.text.epoch_of_training", lambda: seen.append(epoch_of_training()) or 1)
-    network = Network([GRU(4, 4)], embedding=Embedding(5, 4, tied=True))
+    network = Network([GRU(4, 4)], embedding=Embedding(5, 4))
     train(network, words, Words(text, vocabulary, "validation"), task=ClassPerStep(), epochs=2, progress=False)
     assert set(seen) == {1, 2}
 

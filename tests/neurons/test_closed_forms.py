@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from neurolsc import LIF, LRU, ALIFLowPass, ALIFPlus, ALIFPlusMinus, Network
-from neurolsc.neurons.derivatives import SpikingStep
-from neurolsc.neurons.isolated import IsolatedNeurons, _norm_below_one, isolated_radius
+from neurolsc.neurons.spiking_derivatives import IsolatedNeurons, SpikingStep, norm_below_one
 from neurolsc.stability.transitions import follow
 from tests.neurons.steps import RESETS
 from tests.stability.dense import (
@@ -119,14 +118,14 @@ def test_isolated_neurons_are_the_diagonal_blocks_and_their_gain_is_bounded(kind
     torch.testing.assert_close(alone.modulus.amax(1), largest)
     real = alone.real.gather(1, alone.modulus.argmax(1, keepdim=True)).squeeze(1)
     assert real.any()
-    known = isolated_radius(step, right, 0.01)
+    known = step.known(right, 0.01)
     x, value, m = known.vector.unsqueeze(2)[real], known.value[real], (d if right else d.mT)[real]
     torch.testing.assert_close(value.abs(), largest[real])
     torch.testing.assert_close(m.to(x.dtype) @ x, value[:, None, None] * x)
     torch.testing.assert_close(x.norm(dim=1).squeeze(1), torch.ones(len(x)))
 
     radius = 1.05 * alone.modulus.amax(1, keepdim=True)
-    bound, variables = alone.gain(step, radius).detach(), d.shape[1] // 6
+    bound, variables = alone.gain(radius).detach(), d.shape[1] // 6
     into = torch.eye(d.shape[1])[:, :6].to(torch.complex128)
     out = torch.cat((torch.eye(6), -torch.eye(6)), 1)[:, : 6 * variables].to(torch.complex128)
     found = torch.zeros_like(bound)
@@ -144,7 +143,7 @@ def test_norms_below_one_are_shown_and_no_others(size):
     n = 100
     w, root = torch.randn(n, n, generator=torch.Generator().manual_seed(0)), 0.5 + torch.rand(4, n)
     norms = torch.linalg.matrix_norm(root.unsqueeze(2) * w * root.unsqueeze(1), 2)
-    shown = _norm_below_one(w, root * (size / norms).sqrt().unsqueeze(1))
+    shown = norm_below_one(w, root * (size / norms).sqrt().unsqueeze(1))
     assert not shown.any() or size < 1
     assert shown.all() or size > 0.95
 
@@ -159,8 +158,8 @@ def slow_thresholds(n: int, coupling: float, seed: int = 0) -> SpikingStep:
 
 def test_isolated_neurons_hold_the_radius_only_where_the_network_has_no_more():
     for seed in range(2):
-        assert not isolated_radius(slow_thresholds(100, 1.05, seed), False, 0.01).largest.any()
-        mild = isolated_radius(slow_thresholds(100, 0.4, seed), False, 0.01)
+        assert not slow_thresholds(100, 1.05, seed).known(False, 0.01).largest.any()
+        mild = slow_thresholds(100, 0.4, seed).known(False, 0.01)
         assert mild.exists.all()
         assert mild.largest.all()
 
@@ -171,7 +170,7 @@ def test_an_eigenvalue_that_the_network_moves_is_not_taken():
     adaptation[7], decay[7] = -0.6, 0.6  # the largest eigenvalue, 1.2, of a neuron that the others read
     w_rec[7], w_rec[:, 7] = 3 * w_rec[7], 3 * w_rec[:, 7]
     step = replace(one, adaptation=adaptation, decay_theta=decay, w_rec=w_rec)
-    known = isolated_radius(step, False, 0.01)
+    known = step.known(False, 0.01)
     assert known.value.abs() > 1.1
     assert not known.exists.any()
     assert not known.largest.any()

@@ -31,7 +31,7 @@ def spikes(steps: int = STEPS, batch: int = BATCH, width: int = INPUTS) -> Tenso
     return (torch.rand(steps, batch, width, generator=generator) < 0.4).to(torch.get_default_dtype())
 
 
-def plainly(cell: Cell, *args: Any, recompute: bool = False, **settings: Any) -> tuple[Tensor, Any]:
+def plainly(cell: Cell, *args: Any, **settings: Any) -> tuple[Tensor, Any]:
     """A run by plain steps, which are stored."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(cell), "run_at_once", Cell.run_at_once)

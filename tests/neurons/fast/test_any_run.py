@@ -33,7 +33,6 @@ def runs(draw: Any) -> dict[str, Any]:
         "dtype": draw(st.sampled_from(DTYPES)),
         "late": draw(st.booleans()),
         "lengths": draw(st.none() | st.lists(integers(0, 9), min_size=4, max_size=4)),
-        "recompute": draw(st.booleans()),
         "by_x": draw(st.booleans()),
         "by_state": draw(st.booleans()),
         "frozen": draw(st.booleans()),
@@ -77,7 +76,7 @@ def outcome(case: dict[str, Any], precision: torch.dtype, way: Any) -> tuple[lis
         by += [tensor.requires_grad_() for tensor in (x, late) if tensor is not None]
     if case["by_state"]:
         by += [leaf.requires_grad_() for leaf in state]
-    z, after = way(cell, x, state, late=late, lengths=lengths, recompute=case["recompute"])
+    z, after = way(cell, x, state, late=late, lengths=lengths)
     if lengths is not None:
         z = z * (torch.arange(steps).unsqueeze(1) < lengths).unsqueeze(-1)
     loss = torch.zeros((), dtype=precision)
@@ -113,7 +112,6 @@ def assert_equal(case: dict[str, Any], precision: torch.dtype, rtol: float) -> b
 @pytest.mark.parametrize("events", [False, True])
 def test_any_run_is_its_plain_steps(events, monkeypatch):
     seen = []
-    monkeypatch.setattr("neurolsc.neurons.cell.RECOMPUTED", 1)
     if events:
         monkeypatch.setattr(cpu_kernels, "DENSITY", 1.0)
         monkeypatch.setattr(sequence, "ROWS", 6)

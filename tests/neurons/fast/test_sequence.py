@@ -39,7 +39,6 @@ def route(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     density, rows = ROUTES[request.param]
     monkeypatch.setattr(cpu_kernels, "DENSITY", density)
     monkeypatch.setattr(sequence, "ROWS", rows)
-    monkeypatch.setattr("neurolsc.neurons.cell.RECOMPUTED", 1)
 
 
 @pytest.fixture
@@ -222,13 +221,9 @@ class Caller(nn.Module):
         super().__init__()
         self.cell, self.way = cell, way
 
-    def parts(self, x: Tensor, recompute: bool = False) -> tuple[Tensor, Tensor]:
-        z, state = self.way(self.cell, x, self.cell.initial_state(x.shape[1]), recompute=recompute)
-        return z, state.v
-
-    def forward(self, x: Tensor, recompute: bool = False) -> Tensor:
-        z, v = self.parts(x, recompute)
-        return z + v
+    def forward(self, x: Tensor) -> Tensor:
+        z, state = self.way(self.cell, x, self.cell.initial_state(x.shape[1]))
+        return z + state.v
 
 
 def test_several_gradients_at_once_and_a_map_over_gradients():
@@ -268,7 +263,7 @@ def test_transforms_of_torch_func():
 
     def results(way: Any) -> Any:
         def run(parameters: dict[str, Tensor]) -> Tensor:
-            return functional_call(Caller(cell, way), parameters, (x, True)).square().mean((0, 1))
+            return functional_call(Caller(cell, way), parameters, (x,)).square().mean((0, 1))
 
         gradient = torch.func.grad(lambda p: run(p).sum())
         hessian = torch.func.jvp(gradient, (parameters,), (parameters,))[1]
