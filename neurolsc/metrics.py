@@ -4,9 +4,9 @@ Logits have shape (T, B, C), spikes (T, B, N): time steps, samples, classes or n
 its largest logit; a step whose largest logits tie does not vote. A silent layer under a readout without bias therefore
 scores 0, and not the share of class 0.
 
-A mask (T, B), bool, True where a sample lasts, is for samples of unequal length. Outside of it logits and spikes of
-:meth:`neurolsc.Network.run` are 0. A share of steps counts those inside the mask only, first within each sample, then
-over samples. :func:`nll` and :func:`perplexity` alone, as in the literature, are means over all steps.
+A mask (T, B), bool, True where a sample lasts, is for samples of unequal length. A share of steps counts those inside
+the mask only, first within each sample, then over samples. :func:`nll` and :func:`perplexity` alone, as in the
+literature, are means over all steps.
 
 Every function raises ValueError if shapes do not fit each other, logits hold NaN, targets are out of range, spikes are
 not 0 or 1, or a mask leaves a sample without a step; TypeError if classes are not integers.
@@ -28,11 +28,7 @@ __all__ = [
     "SHARE",
     "BatchMetric",
     "MetricSpec",
-    "binary_losses",
-    "check_classes",
-    "class_losses",
     "firing_rate",
-    "is_binary",
     "mean_accuracy",
     "mode_accuracy",
     "mode_vote",
@@ -99,9 +95,6 @@ SHARE = MetricSpec()
 """A share of samples, such as an accuracy: between 0 and 1, higher is better."""
 
 
-# votes and accuracies
-
-
 def mode_vote(logits: Tensor) -> Tensor:
     """Class that most steps vote for (B,), int64: the lowest of a tie; -1 if no step votes.
 
@@ -118,24 +111,23 @@ def mode_vote(logits: Tensor) -> Tensor:
 
 def mode_accuracy(logits: Tensor, labels: Tensor) -> float:
     """Share of samples whose :func:`mode_vote` is their label (B,)."""
-    _check_logits(logits)
+    votes = mode_vote(logits)
     check_classes(labels, logits)
-    return (mode_vote(logits) == labels).double().mean().item()
+    return (votes == labels).double().mean().item()
 
 
 def mean_accuracy(logits: Tensor, labels: Tensor) -> float:
     """Share of samples whose label (B,) alone has the largest mean logit."""
-    _check_logits(logits)
+    _check("logits", logits)
     check_classes(labels, logits)
-    mean = logits.double().mean(0, keepdim=True)
-    return (_votes(mean)[0] == labels).double().mean().item()
+    return (_votes(logits.double().mean(0, keepdim=True))[0] == labels).double().mean().item()
 
 
 def step_accuracy(logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> float:
     """Share of steps that vote for their class; targets are classes (T, B)."""
-    _check_logits(logits)
+    votes = _votes(logits)
     check_classes(targets, logits, per_step=True)
-    return _share(_votes(logits) == targets, mask)
+    return _share(votes == targets, mask)
 
 
 def share_without_vote(logits: Tensor, mask: Tensor | None = None) -> float:
@@ -155,14 +147,11 @@ def step_overlap(logits: Tensor, targets: Tensor, mask: Tensor | None = None) ->
 
     Source: P. Jaccard, New Phytologist 11 (1912) (the index); here of every step.
     """
-    _check_logits(logits)
-    _check_binary(targets, logits)
+    _check("logits", logits)
+    _check("targets", targets, like=logits)
     predicted, true = logits > 0, targets == 1
     both, either = (predicted & true).sum(-1), (predicted | true).sum(-1)
     return _share(torch.where(either > 0, both.double() / either.clamp(min=1), 1.0), mask)
-
-
-# likelihoods
 
 
 def perplexity(logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> float:
@@ -173,7 +162,7 @@ def perplexity(logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> f
 
     It is infinite where the mean of the logarithms is above 709.
     """
-    _check_logits(logits)
+    _check("logits", logits)
     return _mean_of_steps(class_losses(logits, targets), mask).exp().item()
 
 
@@ -186,7 +175,7 @@ def nll(logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> float:
     Source: N. Boulanger-Lewandowski, Y. Bengio, P. Vincent, "Modeling temporal dependencies in high-dimensional
     sequences", ICML 2012, table 1.
     """
-    _check_logits(logits)
+    _check("logits", logits)
     return _mean_of_steps(binary_losses(logits, targets), mask).item()
 
 
@@ -199,17 +188,14 @@ def class_losses(logits: Tensor, targets: Tensor) -> Tensor:
 
 def binary_losses(logits: Tensor, targets: Tensor) -> Tensor:
     """Negative log-likelihood of every step (T, B), in nats, of binary targets (T, B, C)."""
-    _check_binary(targets, logits)
+    _check("targets", targets, like=logits)
     losses = nn.functional.binary_cross_entropy_with_logits(logits, targets.to(logits.dtype), reduction="none")
     return losses.sum(-1)
 
 
-# spikes
-
-
 def firing_rate(spikes: Tensor, mask: Tensor | None = None) -> float:
     """Spikes per neuron and time step."""
-    _check_spikes(spikes)
+    _check("spikes", spikes)
     if mask is None:
         return int(spikes.count_nonzero()) / spikes.numel()
     return _share(spikes.count_nonzero(-1), mask) / spikes.shape[2]
@@ -217,17 +203,14 @@ def firing_rate(spikes: Tensor, mask: Tensor | None = None) -> float:
 
 def silent_steps(spikes: Tensor, mask: Tensor | None = None) -> float:
     """Share of (step, sample) pairs without a spike."""
-    _check_spikes(spikes)
+    _check("spikes", spikes)
     return _share((spikes == 0).all(-1), mask)
 
 
 def synops(spikes: Tensor, fan_out: int) -> float:
     """Synaptic operations per sample of a layer: each spike is read by `fan_out` synapses, here and in the next."""
-    _check_spikes(spikes)
+    _check("spikes", spikes)
     return int(spikes.count_nonzero()) * whole("fan_out", fan_out) / spikes.shape[1]
-
-
-# means and checks
 
 
 def step_weights(mask: Tensor, like: Tensor) -> Tensor:
@@ -243,22 +226,19 @@ def step_weights(mask: Tensor, like: Tensor) -> Tensor:
 
 
 def _share(values: Tensor, mask: Tensor | None) -> float:
-    """Mean of values (T, B) over the steps in the mask of each sample, then over samples."""
-    if mask is None:
-        return values.double().mean().item()
-    return (values * step_weights(mask, values)).sum().item()
+    weighted = values.double().mean() if mask is None else (values * step_weights(mask, values)).sum()
+    return weighted.item()
 
 
 def _mean_of_steps(losses: Tensor, mask: Tensor | None) -> Tensor:
-    if mask is None:
-        return losses.double().mean()
-    step_weights(mask, losses)  # refuses a mask that does not fit
-    return losses[mask].double().mean()
+    if mask is not None:
+        step_weights(mask, losses)  # refuses a mask that does not fit
+    return (losses if mask is None else losses[mask]).double().mean()
 
 
 def _votes(logits: Tensor) -> Tensor:
     """Class of the largest logit at each step (T, B); C where the largest logits tie."""
-    _check_logits(logits)
+    _check("logits", logits)
     top, votes = logits.max(-1)
     alone = (logits == top.unsqueeze(-1)).sum(-1) == 1
     return votes.where(alone, logits.shape[2])
@@ -273,8 +253,8 @@ def check_classes(targets: Tensor, logits: Tensor, *, per_step: bool = False) ->
     """Refuse classes (B,), or (T, B) per step, that do not fit logits (T, B, C).
 
     Raises:
-        ValueError: if shapes do not fit, or a class is out of range.
         TypeError: if they are not integers.
+        ValueError: if shapes do not fit, or a class is out of range.
     """
     wanted, classes = logits.shape[0 if per_step else 1 : 2], logits.shape[2]
     name = "targets" if per_step else "labels"
@@ -288,25 +268,14 @@ def check_classes(targets: Tensor, logits: Tensor, *, per_step: bool = False) ->
         raise ValueError(f"{name} must lie in 0 ... {classes - 1}, as there are {classes} logits, got {bad[0]}.")
 
 
-def _check_logits(logits: Tensor) -> None:
-    if logits.ndim != 3 or 0 in logits.shape:
-        raise ValueError(f"logits must have shape (T, B, C) with T, B, C >= 1, got {tuple(logits.shape)}.")
-    if logits.isnan().any():
+def _check(name: str, x: Tensor, like: Tensor | None = None) -> None:
+    """Refuse logits, binary targets of the shape of logits, or spikes, which are none."""
+    letters = "(T, B, C)" if name == "logits" else "(T, B, N)"
+    if like is not None and x.shape != like.shape:
+        raise ValueError(f"{name} must have shape {tuple(like.shape)}, as logits have, got {tuple(x.shape)}.")
+    if x.ndim != 3 or 0 in x.shape:
+        raise ValueError(f"{name} must have shape {letters} with no axis empty, got {tuple(x.shape)}.")
+    if name == "logits" and x.isnan().any():
         raise ValueError("logits must be numbers, got NaN.")
-
-
-def _check_binary(targets: Tensor, logits: Tensor) -> None:
-    if targets.shape != logits.shape:
-        raise ValueError(f"targets must have shape {tuple(logits.shape)}, as logits have, got {tuple(targets.shape)}.")
-    _check_values("targets", targets)
-
-
-def _check_spikes(spikes: Tensor) -> None:
-    if spikes.ndim != 3 or 0 in spikes.shape:
-        raise ValueError(f"spikes must have shape (T, B, N) with T, B, N >= 1, got {tuple(spikes.shape)}.")
-    _check_values("spikes", spikes)
-
-
-def _check_values(name: str, x: Tensor) -> None:
-    if not is_binary(x):
+    if name != "logits" and not is_binary(x):
         raise ValueError(f"{name} must be 0 or 1, got {x[(x != 0) & (x != 1)][0].item():g}.")
