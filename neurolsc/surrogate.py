@@ -14,9 +14,9 @@ Source: Herranz-Celotti & Rouat, arXiv:2308.12075, App. H (:math:`d\tilde H(v)/d
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -118,9 +118,9 @@ class Surrogate(nn.Module, ABC):
     def extra_repr(self) -> str:
         texts = []
         for name, value in (("dampening", self.dampening), ("sharpness", self.sharpness)):
-            one = value.item() if isinstance(value, Tensor) and value.ndim == 0 else value
-            texts.append(f"{name}=<{tuple(one.shape)}>" if isinstance(one, Tensor) else f"{name}={one:g}")
-        return ", ".join([*texts, *(["learnable=True"] if self.learnable else [])])
+            one = torch.as_tensor(value)
+            texts.append(f"{name}=<{tuple(one.shape)}>" if one.ndim else f"{name}={one.item():g}")
+        return ", ".join(texts + ["learnable=True"] * self.learnable)
 
 
 def in_two_methods(spike: object) -> TypeGuard[Surrogate]:
@@ -173,9 +173,8 @@ class MultiGaussian(Surrogate):
         (s\sigma)^2)
 
     Args:
-        dampening: as in :class:`Surrogate`.
-        sharpness: likewise.
-        learnable: likewise.
+        settings: those of :class:`Surrogate`.
+        more: likewise.
         height: :math:`h`, the weight of the side lobes.
         scale: :math:`s`, how much wider they are.
         sigma: :math:`\sigma`, the deviation of the middle one.
@@ -184,39 +183,29 @@ class MultiGaussian(Surrogate):
     """
 
     def __init__(
-        self,
-        dampening: float | Tensor = 0.5,
-        sharpness: float | Tensor = 1.0,
-        *,
-        learnable: bool = False,
-        height: float = 0.15,
-        scale: float = 6.0,
-        sigma: float = 0.5,
+        self, *settings: Any, height: float = 0.15, scale: float = 6.0, sigma: float = 0.5, **more: Any
     ) -> None:
-        super().__init__(dampening, sharpness, learnable=learnable)
+        super().__init__(*settings, **more)
         self.height = number("height", height, zero_allowed=True)
         self.scale = number("scale", scale)
         self.sigma = number("sigma", sigma)
 
-    def _lobes(self) -> tuple[tuple[float, float, float], ...]:
-        h, sigma, wide = self.height, self.sigma, self.scale * self.sigma
-        return ((1 + h, 0.0, sigma), (-h, sigma, wide), (-h, -sigma, wide))
-
     def shape(self, x: Tensor) -> Tensor:
-        return sum((w * _normal(x, mean, std) for w, mean, std in self._lobes()), torch.zeros_like(x))
+        return self._lobes(_normal, x)
 
     def shape_integral(self, x: Tensor) -> Tensor:
-        return sum((w * _normal_integral(x, mean, std) for w, mean, std in self._lobes()), torch.zeros_like(x))
+        return self._lobes(_normal_integral, x)
+
+    def _lobes(self, of: Callable[[Tensor, float, float], Tensor], x: Tensor) -> Tensor:
+        sides = of(x, self.sigma, self.scale * self.sigma) + of(x, -self.sigma, self.scale * self.sigma)
+        return (1 + self.height) * of(x, 0.0, self.sigma) - self.height * sides
 
     def config(self) -> dict[str, object]:
-        return super().config() | {"height": self.height, "scale": self.scale, "sigma": self.sigma}
+        return super().config() | {name: getattr(self, name) for name in ("height", "scale", "sigma")}
 
 
 class Arctan(Surrogate):
-    r""":math:`f(x) = 1 / (1 + (\pi x / 2)^2)`.
-
-    Source: Fang et al. 2021, Incorporating learnable membrane time constant.
-    """
+    r""":math:`f(x) = 1 / (1 + (\pi x / 2)^2)`. Source: Fang et al. 2021 (PLIF)."""
 
     def shape(self, x: Tensor) -> Tensor:
         return 1 / (1 + (math.pi / 2 * x) ** 2)
@@ -226,10 +215,7 @@ class Arctan(Surrogate):
 
 
 class Logistic(Surrogate):
-    r""":math:`f(x) = \sigma(x)(1 - \sigma(x))`, with :math:`f(0) = 1/4`.
-
-    Source: Neftci, Mostafa & Zenke 2019.
-    """
+    r""":math:`f(x) = \sigma(x)(1 - \sigma(x))`, with :math:`f(0) = 1/4`. Source: Neftci, Mostafa & Zenke 2019."""
 
     def shape(self, x: Tensor) -> Tensor:
         return torch.sigmoid(x) * torch.sigmoid(-x)
@@ -250,10 +236,7 @@ class Triangular(Surrogate):
 
 
 class Rectangular(Surrogate):
-    r""":math:`f(x) = 1` where :math:`|x| \le 1/2`, else 0.
-
-    Source: Wu et al. 2018, Spatio-temporal backpropagation.
-    """
+    r""":math:`f(x) = 1` where :math:`|x| \le 1/2`, else 0. Source: Wu et al. 2018, Spatio-temporal backpropagation."""
 
     def shape(self, x: Tensor) -> Tensor:
         return (x.abs() <= 0.5).to(x.dtype)
@@ -263,10 +246,7 @@ class Rectangular(Surrogate):
 
 
 class Gaussian(Surrogate):
-    r""":math:`f(x) = N(x; 0, 1)`, with :math:`f(0) = 1/\sqrt{2\pi}`.
-
-    Source: Yin, Corradi & Bohté 2020.
-    """
+    r""":math:`f(x) = N(x; 0, 1)`, with :math:`f(0) = 1/\sqrt{2\pi}`. Source: Yin, Corradi & Bohté 2020."""
 
     def shape(self, x: Tensor) -> Tensor:
         return _normal(x, 0.0, 1.0)
