@@ -18,6 +18,7 @@ from neurolsc.surrogate import Surrogate
 from neurolsc.validation import meant, set_value, stored_parameter, tensor, whole
 
 State = Any  # of a cell: a NamedTuple of tensors (B, ...)
+AtOnce = tuple[Tensor, State] | None  # the outputs of all steps (T, B, n_hidden) and the last state
 
 
 @dataclass(frozen=True)
@@ -101,9 +102,9 @@ class Cell(nn.Module, ABC):
     run, differentiated, pre-trained and trained like any other. Variables of a state may be complex; derivatives and
     radii are then those of their real and imaginary parts.
 
-    A cell may know more. :meth:`run_at_once` is a faster run and :meth:`closed_form` has the derivatives of the step.
-    Both are used only for the step of the class that defines them: where a subclass, or a function set on the instance,
-    overrides any part of that step (:func:`step_of`), the cell runs step by step and autograd differentiates it.
+    :meth:`run_at_once`, a faster run, and :meth:`closed_form`, the derivatives of the step, are used only for the step
+    of the class that defines them: where a subclass, or a function set on the instance, overrides any part of that step
+    (:func:`step_of`), the cell runs step by step and autograd differentiates it.
 
     Attributes:
         settings: names of attributes that are further arguments of the constructor, for :meth:`config`.
@@ -185,9 +186,7 @@ class Cell(nn.Module, ABC):
             outputs.append(z)
         return torch.stack(outputs), state
 
-    def run_at_once(
-        self, x: Tensor, state: State, lengths: Tensor | None, late: Tensor | None
-    ) -> tuple[Tensor, State] | None:
+    def run_at_once(self, x: Tensor, state: State, lengths: Tensor | None, late: Tensor | None) -> AtOnce:
         """What :meth:`run` returns, by a faster way; None where that does not apply."""
         return None
 
@@ -200,7 +199,7 @@ class Cell(nn.Module, ABC):
         return None
 
     def _defined_with_its_step(self, method: str) -> bool:
-        """True if the class that defines a method defines the whole step, and the instance changes no part of it."""
+        # true if the class that defines a method defines the whole step, and the instance changes no part of it
         step = step_of(type(self))
         return issubclass(_definer(type(self), method), step) and _parts_of_step(step).isdisjoint(vars(self))
 
@@ -375,18 +374,13 @@ class Table(dict[str, type[T]]):
 
     def name_of(self, cls: type) -> str:
         """The name of a class; ValueError if it is not in the table."""
-        name = cls.__name__
-        if self.get(name) is not cls:
+        if self.get(name := cls.__name__) is not cls:
             cure = f"Make it known with neurolsc.register({name})."
             raise ValueError(f"{name} is not a known {self.kind}; known are {', '.join(sorted(self))}. {cure}")
         return name
 
     def find(self, text: str) -> type[T]:
-        """The class of a name in the table, or of ``package.module:Class``, imported and entered.
-
-        Raises:
-            ValueError: if there is none, the module cannot be imported, or holds no such class.
-        """
+        """The class of a name, or of ``package.module:Class``, imported and entered; ValueError if there is none."""
         module, colon, name = text.partition(":")
         if not colon:
             return self.known(text)
@@ -401,11 +395,10 @@ class Table(dict[str, type[T]]):
 
     def enter(self, cls: type[T]) -> None:
         """Put a class into the table; ValueError if another one has its name."""
-        there = self.get(cls.__name__, cls)
-        place = f"{there.__module__}.{there.__qualname__}"
-        if place != f"{cls.__module__}.{cls.__qualname__}":
-            raise ValueError(f"{cls.__name__!r} is another {self.kind} already, {place}.")
-        self[cls.__name__] = cls  # a class of the same place is the same one, defined anew in a notebook
+        there, here = (f"{c.__module__}.{c.__qualname__}" for c in (self.get(cls.__name__, cls), cls))
+        if there != here:  # a class of the same place is the same one, defined anew in a notebook
+            raise ValueError(f"{cls.__name__!r} is another {self.kind} already, {there}.")
+        self[cls.__name__] = cls
 
 
 CELLS: Table[Cell] = Table("cell", Cell)
@@ -418,11 +411,7 @@ def register(cls: C) -> C:
     """Make a cell or a surrogate of your own known by the name of its class; a decorator.
 
     Then :func:`neurolsc.save`, :func:`neurolsc.load` and the command line take it. Its constructor takes what its
-    ``config()`` returns.
-
-    Raises:
-        TypeError: if it is neither a class of cells nor one of surrogates.
-        ValueError: if another class has the name.
+    ``config()`` returns. TypeError if it is neither; ValueError if another class has the name.
     """
     tables: Any = (CELLS, SURROGATES)
     for table in tables:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout, gelu, layer_norm, linear, pad
 
 from neurolsc.display import state_repr
-from neurolsc.neurons.cell import Cell, ScaledParameter, register
+from neurolsc.neurons.cell import AtOnce, Cell, ScaledParameter, register
 from neurolsc.neurons.derivatives import Derivatives, JacobianOperator, Known, StepMap, Term, flat, unflat
 from neurolsc.neurons.rate import inputs_of, last_of
 from neurolsc.validation import probability, whole
@@ -159,9 +159,7 @@ class LRU(Cell):
     def closed_form(self) -> Derivatives:
         return LRUDerivatives(self)
 
-    def run_at_once(
-        self, x: Tensor, state: LRUState, lengths: Tensor | None, late: Tensor | None
-    ) -> tuple[Tensor, LRUState] | None:
+    def run_at_once(self, x: Tensor, state: LRUState, lengths: Tensor | None, late: Tensor | None) -> AtOnce:
         u = self.block_input(inputs_of(x, late, state.u.dtype))
         v = self.normed(u)
         memory = linear_scan(self.eigenvalues, self.driven(v), state.x)

@@ -13,11 +13,10 @@ from torch.nn.functional import linear, silu
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from neurolsc.display import state_repr
-from neurolsc.neurons.cell import Cell, ScaledParameter, State, keep, register
+from neurolsc.neurons.cell import AtOnce, Cell, ScaledParameter, State, keep, register
 from neurolsc.validation import one_of
 
-# Activations by name. Of the paper: relu, sine and cosine in feed-forward networks, sigmoid, relu
-# and swish, x sigmoid(x), in recurrent ones.
+# the paper's: relu, sine and cosine in feed-forward networks; sigmoid, relu and swish, x sigmoid(x), in recurrent ones
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
     "sigmoid": torch.sigmoid,
@@ -60,11 +59,7 @@ def last_of(outputs: Tensor, start: Tensor, lengths: Tensor | None) -> Tensor:
 
 def stepped(step: Callable[[Tensor, Tensor], Tensor], currents: Tensor, h: Tensor) -> Tensor:
     """The states (T, B, n_hidden) after each step of a recurrence, from its inputs (T, B, ...) and first state."""
-    states = []
-    for current in currents.unbind(0):
-        h = step(current, h)
-        states.append(h)
-    return torch.stack(states)
+    return torch.stack([h := step(current, h) for current in currents.unbind(0)])
 
 
 class GatedCell(Cell):
@@ -98,12 +93,11 @@ class FeedForward(Cell):
 
     .. math:: h[t] = a(W x[t] + b)
 
-    Its radius through time is 0 and nothing moves it: pre-train with ``target=1.0, direction="depth"``. A network of it
-    sees an image in one step, x (1, B, n_in), with ``layer_delay=0``.
+    Its radius through time is 0: pre-train with ``target=1.0, direction="depth"``. A network of it sees an image in one
+    step, x (1, B, n_in), with ``layer_delay=0``.
 
     Args:
-        activation: a, by name (:data:`neurolsc.neurons.rate.ACTIVATIONS`); the paper's are ``"relu"``, ``"sine"`` and
-            ``"cosine"``.
+        activation: a, by name (:data:`neurolsc.neurons.rate.ACTIVATIONS`).
 
     Attributes:
         w_in: W (n_hidden, n_in), Glorot uniform.
@@ -134,9 +128,7 @@ class FeedForward(Cell):
     def update(self, x: Tensor, z: Tensor, state: HiddenState) -> HiddenState:
         return HiddenState(ACTIVATIONS[self.activation](linear(x, self.w_in, self.bias)))
 
-    def run_at_once(
-        self, x: Tensor, state: HiddenState, lengths: Tensor | None, late: Tensor | None
-    ) -> tuple[Tensor, HiddenState] | None:
+    def run_at_once(self, x: Tensor, state: HiddenState, lengths: Tensor | None, late: Tensor | None) -> AtOnce:
         outputs = self.update(inputs_of(x, late, state.h.dtype), state.h, state).h
         return outputs, HiddenState(last_of(outputs, state.h, lengths))
 
@@ -148,14 +140,12 @@ class RNN(GatedCell):
     .. math:: h[t] = a(W_{rec}\, h[t-1] + W_{in}\, x[t] + b)
 
     Args:
-        activation: a, by name (:data:`neurolsc.neurons.rate.ACTIVATIONS`); the paper's are ``"relu"`` and
-            ``"sigmoid"``, and ``"swish"`` on words.
+        activation: a, by name (:data:`neurolsc.neurons.rate.ACTIVATIONS`).
 
     Attributes:
         w_in: input weights (n_hidden, n_in), Glorot uniform.
         w_rec: recurrent weights (n_hidden, n_hidden), orthogonal.
-        bias: (n_hidden,), Glorot uniform, "to make sure the neurons are not off when the input is zero": within
-            :math:`\sqrt{3 / n_{hidden}}`.
+        bias: (n_hidden,), uniform within :math:`\sqrt{3 / n_{hidden}}`.
 
     Source: arXiv:2308.12075, Sec. II-E and App. H.
     """
@@ -174,9 +164,7 @@ class RNN(GatedCell):
     def _after(self, current: Tensor, h: Tensor) -> Tensor:
         return ACTIVATIONS[self.activation](torch.addmm(current, h, self.w_rec.T))
 
-    def run_at_once(
-        self, x: Tensor, state: HiddenState, lengths: Tensor | None, late: Tensor | None
-    ) -> tuple[Tensor, HiddenState] | None:
+    def run_at_once(self, x: Tensor, state: HiddenState, lengths: Tensor | None, late: Tensor | None) -> AtOnce:
         x, kernels = inputs_of(x, late, state.h.dtype), {"relu": torch.rnn_relu, "tanh": torch.rnn_tanh}
         if self.activation in kernels:
             weights = (self.w_in, self.w_rec, self.bias, torch.zeros_like(self.bias))
@@ -197,10 +185,9 @@ class GRU(GatedCell):
         h[t] &= (1 - z) \circ h[t-1] + z \circ \hat h
 
     Args:
-        reset_after: False: as above, the paper's eq. 48, with one bias a gate. True: what ``torch.nn.GRU`` does: the
-            reset acts after the recurrent weights, which have a bias of their own, :math:`r \circ (U_h h[t-1] + b'_h)`
-            and likewise in the other gates, and z is the retention, :math:`h[t] = z \circ h[t-1] + (1 - z) \circ \hat
-            h`. This form is what the paper's Table S1 counts, and PyTorch's own kernels run it.
+        reset_after: False: as above, the paper's eq. 48. True: ``torch.nn.GRU``, which the paper's Table S1 counts and
+            PyTorch's kernels run: the reset acts after the recurrent weights, which have a bias of their own, :math:`r
+            \circ (U_h h[t-1] + b'_h)`, and z is the retention.
 
     Attributes:
         w_in: W of r, z and h (3 n_hidden, n_in), Glorot uniform.
@@ -259,9 +246,7 @@ class GRU(GatedCell):
             more = torch.logit(value) - torch.logit(self.retention)
             self.bias[self.n_hidden : 2 * self.n_hidden] += more if self.reset_after else -more
 
-    def run_at_once(
-        self, x: Tensor, state: HiddenState, lengths: Tensor | None, late: Tensor | None
-    ) -> tuple[Tensor, HiddenState] | None:
+    def run_at_once(self, x: Tensor, state: HiddenState, lengths: Tensor | None, late: Tensor | None) -> AtOnce:
         x = inputs_of(x, late, state.h.dtype)
         if self.recurrent_bias is not None:
             weights = (self.w_in, self.w_rec, self.bias, self.recurrent_bias)
@@ -314,9 +299,7 @@ class LSTM(GatedCell):
         with torch.no_grad():
             self.bias[self.n_hidden : 2 * self.n_hidden] = torch.logit(value)
 
-    def run_at_once(
-        self, x: Tensor, state: LSTMState, lengths: Tensor | None, late: Tensor | None
-    ) -> tuple[Tensor, LSTMState] | None:
+    def run_at_once(self, x: Tensor, state: LSTMState, lengths: Tensor | None, late: Tensor | None) -> AtOnce:
         half = x.device.type == "cpu" and torch.is_autocast_enabled("cpu")
         if half and not torch.ops.mkldnn._is_mkldnn_bf16_supported():  # there torch.lstm fails
             return None

@@ -21,16 +21,7 @@ from torch import Tensor, nn
 
 from neurolsc.display import state_repr
 from neurolsc.neurons import fast
-from neurolsc.neurons.cell import (
-    SURROGATES,
-    Cell,
-    Membrane,
-    ScaledParameter,
-    State,
-    Thresholds,
-    register,
-    truncated_normal,
-)
+from neurolsc.neurons.cell import SURROGATES, Cell, Membrane, ScaledParameter, Thresholds, register, truncated_normal
 from neurolsc.neurons.spiking_derivatives import SpikingDerivatives, SpikingStep
 from neurolsc.surrogate import FastSigmoid, Surrogate, in_two_methods
 from neurolsc.validation import LogParameter, number, one_of, set_value
@@ -72,9 +63,7 @@ class Reset:
 
 
 class SpikingCell(Cell):
-    r"""A leaky voltage with recurrent spikes.
-
-    A spiking cell of one's own has the methods of a :class:`Cell`, with ``distance`` instead of ``output``.
+    r"""A leaky voltage with recurrent spikes; one of your own has ``distance`` instead of ``output``.
 
     Args:
         spike: the surrogate; by default a new ``FastSigmoid()``.
@@ -89,7 +78,6 @@ class SpikingCell(Cell):
         w_rec: recurrent weights (n_hidden, n_hidden).
         tau_v: time constants of the voltage (n_hidden,), in steps; positive whatever the optimizer does; settable.
         b_v: constant input (n_hidden,), zero and not trainable.
-
     """
 
     tau_v = LogParameter()
@@ -125,10 +113,10 @@ class SpikingCell(Cell):
         self.recurrent_synapses = n_hidden
 
     @abstractmethod
-    def distance(self, state: State) -> Tensor:
+    def distance(self, state: Any) -> Tensor:
         """v - theta (B, n_hidden); a spike where positive."""
 
-    def output(self, state: State) -> Tensor:
+    def output(self, state: Any) -> Tensor:
         return self.spike(self.distance(state))
 
     @property
@@ -136,7 +124,7 @@ class SpikingCell(Cell):
         """exp(-1/tau_v), shape (n_hidden,)."""
         return torch.exp(-1 / self.tau_v)
 
-    def spike_derivative(self, state: State) -> Tensor:
+    def spike_derivative(self, state: Any) -> Tensor:
         """The spikes' derivative by the voltage (B, n_hidden)."""
         return self.spike.derivative(self.distance(state))  # type: ignore[attr-defined]
 
@@ -194,10 +182,7 @@ class LIF(SpikingCell):
     def constants(self) -> fast.Constants:
         return fast.Constants(self.w_in, self.w_rec, self.decay_v, self.b_v, self.theta)
 
-    def run_at_once(
-        self, x: Tensor, state: LIFState, lengths: Tensor | None, late: Tensor | None
-    ) -> tuple[Tensor, LIFState] | None:
-        return fast.run(self, x, state, lengths, late)
+    run_at_once = fast.run  # type: ignore[assignment]
 
     def linearised(self, state: LIFState) -> SpikingStep:
         s, z = self.spike_derivative(state), self.output(state).detach()
@@ -223,9 +208,7 @@ class ALIFState(NamedTuple):
 
 
 class ALIF(SpikingCell):
-    r"""Neurons whose threshold moves at their own spikes.
-
-    Use :class:`ALIFPlus` or :class:`ALIFPlusMinus`.
+    r"""Neurons whose threshold moves at their own spikes: :class:`ALIFPlus` or :class:`ALIFPlusMinus`.
 
     .. math:: \vartheta[t] = e^{-1/\tau_\vartheta} \vartheta[t-1] + b_\vartheta + \beta z[t-1]
 
@@ -272,11 +255,9 @@ class ALIF(SpikingCell):
     ) -> None:
         super().__init__(n_in, n_hidden, **settings)
         self.tau_theta = truncated_normal(number("tau_theta", tau_theta), n_hidden)
-        start = {
-            "b_theta": truncated_normal(number("b_theta", b_theta), n_hidden),
-            "adaptation": self.draw_adaptation(number("adaptation", adaptation), n_in, n_hidden),
-        }
-        for name, value in start.items():  # ALIFPositive stores their logarithms
+        rest = truncated_normal(number("b_theta", b_theta), n_hidden)
+        rise = self.draw_adaptation(number("adaptation", adaptation), n_in, n_hidden)
+        for name, value in (("b_theta", rest), ("adaptation", rise)):  # ALIFPositive stores their logarithms
             setattr(self, name, value if hasattr(type(self), name) else nn.Parameter(value))
 
     @staticmethod
@@ -319,10 +300,7 @@ class ALIF(SpikingCell):
         moving = (self.decay_theta, self.b_theta, self.adaptation)
         return fast.Constants(self.w_in, self.w_rec, self.decay_v, self.b_v, subtracted, *moving)
 
-    def run_at_once(
-        self, x: Tensor, state: ALIFState, lengths: Tensor | None, late: Tensor | None
-    ) -> tuple[Tensor, ALIFState] | None:
-        return fast.run(self, x, state, lengths, late)
+    run_at_once = fast.run  # type: ignore[assignment]
 
     def linearised(self, state: ALIFState) -> SpikingStep:
         s, z = self.spike_derivative(state), self.output(state).detach()
@@ -352,10 +330,9 @@ class ALIFPlus(ALIF):
 
 @register
 class ALIFPositive(ALIFPlus):
-    """ALIF+ whose adaptation and b_theta stay positive in training: for networks to be exported.
+    """ALIF+ whose adaptation and b_theta stay positive in training, as on chips: both are trained as logarithms.
 
-    ALIF+ is only *initialized* with positive values (arXiv:2308.12075, Sec. II-E), and training turns some of them; no
-    chip can hold those. Here both are trained as logarithms, as time constants are everywhere.
+    ALIF+ only *starts* with positive values (arXiv:2308.12075, Sec. II-E), and training turns some of them.
     """
 
     b_theta = LogParameter()  # type: ignore[assignment]

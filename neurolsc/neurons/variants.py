@@ -76,7 +76,6 @@ class LI(Cell):
         b_v: constant input (n_hidden,), zero and not trainable.
         tau_i: time constants of the current (n_hidden,), in steps; settable.
         tau_v: those of the voltage.
-
     """
 
     tau_i = LogParameter()
@@ -116,27 +115,21 @@ class ALIFLowPass(ALIFPlus):
     With :math:`d_\vartheta = e^{-1/\tau_\vartheta}`,
 
     .. math::
-        \vartheta[t] &= d_\vartheta \vartheta[t-1] + (1 - d_\vartheta) (b_\vartheta + \beta z[t-1])
-        \\
+        \vartheta[t] &= d_\vartheta \vartheta[t-1] + (1 - d_\vartheta) (b_\vartheta + \beta z[t-1]) \\
         v[t] &= e^{-1/\tau_v} v[t-1] + W_{rec} z[t-1] + W_{in} x[t] + b_v - \vartheta[t] z[t-1] \\
         z[t] &= H(v[t] - \vartheta[t])
 
     Three things differ from :class:`ALIFPlus`: a spike raises the threshold by :math:`(1 - d_\vartheta) \beta` and the
-    resting threshold is :math:`b_\vartheta` itself, so that with the same starting values both are about a hundred
-    times as low; the reset ``"subtract"`` takes off the new threshold, which the spike has raised already; and there
-    are no self-connections: the diagonal of w_rec starts as 0 and is not read.
-
-    An ALIF+ with :math:`(1 - d_\vartheta) b_\vartheta`, :math:`(1 - d_\vartheta) \beta` and no self-connections has the
-    same thresholds and, with reset ``"static"`` or ``"zero"``, the same voltages, spikes and derivatives. With
-    ``"subtract"`` a spike takes off :math:`(1 - d_\vartheta) (b_\vartheta + \beta - \vartheta[t-1])` more than there;
-    derivatives at equal states are the same if the reset is detached. It runs step by step, and is exported to no chip.
+    resting threshold is :math:`b_\vartheta` itself, both a hundred times as low with the same starting values; the
+    reset ``"subtract"`` takes off the new threshold, which the spike has raised already; and there are no
+    self-connections: the diagonal of w_rec starts as 0 and is not read. With reset ``"static"`` or ``"zero"`` it is an
+    ALIF+ of :math:`(1 - d_\vartheta) b_\vartheta` and :math:`(1 - d_\vartheta) \beta`. It runs step by step.
 
     Args:
         **settings: keywords of :class:`ALIF`, for the attributes below.
 
     Attributes:
-        b_theta: resting threshold (n_hidden,), trainable.
-        theta_rest: the same.
+        b_theta: resting threshold (n_hidden,), trainable; theta_rest is the same.
         adaptation: rise of the threshold of a neuron that fires at every step (n_hidden,), trainable.
         retention: of the threshold, exp(-1/tau_theta) (n_hidden,); setting it sets tau_theta, and keeps what a spike
             adds by moving the adaptation. Frozen ones stay.
@@ -187,19 +180,15 @@ class ALIFLowPass(ALIFPlus):
     def _w_between(self) -> Tensor:
         return self.w_rec - torch.diag(self.w_rec.diagonal())
 
-    def _next_threshold(self, theta: Tensor, z: Tensor) -> Tensor:
-        return self.decay_theta * theta + self._new_share * (self.b_theta + self.adaptation * z)
-
     def update(self, x: Tensor, z: Tensor, state: ALIFState) -> ALIFState:
-        theta = self._next_threshold(state.theta, z)
+        theta = self.decay_theta * state.theta + self._new_share * (self.b_theta + self.adaptation * z)
         carried = self.reset.carry(self.decay_v * state.v, z, self.reset_threshold(theta))
         return ALIFState(carried + x @ self.w_in.T + z @ self._w_between.T + self.b_v, theta)
 
     def linearised(self, state: ALIFState) -> SpikingStep:
-        s, z = self.spike_derivative(state), self.output(state).detach()
-        rise = self._new_share * self.adaptation
-        subtracted = self.reset_threshold(self._next_threshold(state.theta, z))
-        d, e, r = self.reset.derivatives(self.decay_v, state.v, z, subtracted)
+        s, z, rise = self.spike_derivative(state), self.output(state).detach(), self._new_share * self.adaptation
+        theta = self.decay_theta * state.theta + self._new_share * self.b_theta + rise * z
+        d, e, r = self.reset.derivatives(self.decay_v, state.v, z, self.reset_threshold(theta))
         # e is by the threshold that is subtracted, which the last one and the spikes have made
         return SpikingStep(self._w_between, s, d, e * self.decay_theta, r - e * rise, rise, self.decay_theta)
 

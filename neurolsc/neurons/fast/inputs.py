@@ -39,14 +39,12 @@ class Inputs(NamedTuple):
 
     def flat(self) -> tuple[Any, ...]:
         """One after the other, as a function of autograd takes and returns them."""
-        *own, c, spike = self
-        return (*own, *c, *spike)
+        return (*self[:5], *self.c, *self.spike)
 
     @classmethod
     def of(cls, flat: Sequence[Any]) -> Inputs:
         """The inverse of :meth:`flat`."""
-        c = flat[5 : 5 + len(Constants._fields)]
-        return cls(*flat[:5], Constants(*c), tuple(flat[5 + len(c) :]))  # type: ignore[call-arg]
+        return cls(*flat[:5], Constants(*flat[5:13]), tuple(flat[13:]))  # type: ignore[call-arg]
 
     def read(self, a: int, b: int) -> Tensor:
         """What the steps from a to b read, one behind the other ((b - a) B, n_in)."""
@@ -87,12 +85,10 @@ def tensors_of(spike: Surrogate) -> dict[str, Tensor]:
 
 def with_tensors(spike: Surrogate, tensors: Iterable[Tensor]) -> Surrogate:
     """A copy of a surrogate around other tensors than its own."""
-    others = dict(zip(tensors_of(spike), tensors, strict=True))
-    copied = copy.copy(spike)
-    inside: dict[str, Any] = vars(copied)
+    others, copied = dict(zip(tensors_of(spike), tensors, strict=True)), copy.copy(spike)
     for place in ("_parameters", "_buffers"):
-        inside[place] = {name: others.pop(name, None) for name in inside[place]}
-    inside.update(others)
+        vars(copied)[place] = {name: others.pop(name, None) for name in vars(copied)[place]}
+    vars(copied).update(others)
     return copied
 
 
@@ -106,10 +102,8 @@ def by_primitive(
     spike: Surrogate, learnt: list[Tensor], distance: Tensor, back: Tensor, sums: Sequence[Tensor | None]
 ) -> list[Tensor | None]:
     """Gradients by the tensors of a surrogate, added to sums: spikes depend on them as the primitive does."""
-    if not learnt:
-        return []
     with torch.enable_grad():
-        smooth = spike.primitive(distance)
+        smooth = spike.primitive(distance) if learnt else distance
     if not smooth.requires_grad:
         return [*sums]
     more = torch.autograd.grad(smooth, learnt, back.to(smooth.dtype), allow_unused=True)
@@ -117,17 +111,10 @@ def by_primitive(
 
 
 def gradients_of(
-    inputs: Inputs,
-    needed: Inputs,
-    by_read: Tensor | None,
-    by_state: Sequence[Tensor],
-    by_constants: Constants,
-    by_learnt: Sequence[Tensor | None],
+    inputs: Inputs, needed: Inputs, by_read: Tensor | None, by_state: Sequence[Tensor], by_c: Constants, by_learnt: Any
 ) -> Inputs:
     """All gradients in their places; by_read (T + 1, B, n_in) is by what each step reads, and a row of zeros."""
-    found = iter(by_learnt)
-    by_x, by_late = by_read, None
+    found, by_x, by_late = iter(by_learnt), None, None
     if by_read is not None:
         by_x, by_late = (by_read[:-1], None) if inputs.late is None else (by_read[1:], by_read[0])
-    by_spike = tuple(next(found) if wants else None for wants in needed.spike)
-    return Inputs(by_x, by_late, *by_state, by_constants, by_spike)  # type: ignore[call-arg]
+    return Inputs(by_x, by_late, *by_state, by_c, tuple(next(found) if wants else None for wants in needed.spike))  # type: ignore[call-arg]

@@ -31,7 +31,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from neurolsc.neurons.cell import State
+from neurolsc.neurons.cell import AtOnce, State
 from neurolsc.neurons.fast.inputs import (
     Constants,
     Inputs,
@@ -49,19 +49,8 @@ ROWS = 1024  # rows (step, sample) of a block: few enough for a cache, many enou
 WIDEST = 512  # neurons up to which the GPU's kernels are used: a program reads all recurrent weights at every step
 
 
-def run(cell: Any, x: Tensor, state: State, lengths: Tensor | None, late: Tensor | None) -> tuple[Tensor, State] | None:
-    """:meth:`Cell.run_at_once` of a LIF or ALIF."""
-    planned = plan(cell, x, state, lengths, late)
-    if planned is None:
-        return None
-    z, v, theta, finite = _Sequence.apply(planned[0], *planned[1].flat())  # type: ignore[misc]
-    if not finite:
-        return None
-    return z, type(state)(v) if theta is None else type(state)(v, theta)
-
-
-def plan(cell: Any, x: Tensor, state: State, lengths: Tensor | None, late: Tensor | None) -> tuple[Plan, Inputs] | None:
-    """How to run a cell at once, and the tensors for that; None where plain steps are taken."""
+def run(cell: Any, x: Tensor, state: State, lengths: Tensor | None, late: Tensor | None) -> AtOnce:
+    """:meth:`Cell.run_at_once` of a LIF or ALIF; None where plain steps are taken."""
     v, theta, spike, n_in, n = state[0], getattr(state, "theta", None), cell.spike, cell.n_in, cell.n_hidden
     if not in_two_methods(spike) or spike._exact_values or list(spike.children()) or transformed([x, late, *state]):
         return None
@@ -70,7 +59,7 @@ def plan(cell: Any, x: Tensor, state: State, lengths: Tensor | None, late: Tenso
     c, z, tensors = cell.constants(), cell.output(state), tuple(tensors_of(spike).values())
     own = [t for t in (z, v, theta, *c) if t is not None]
     steps, batch = (*x.shape, 0, 0)[:2]
-    shapes = Constants((n, n_in), (n, n), *[(n,)] * 6)  # type: ignore[arg-type]
+    shapes = (n, n_in), (n, n), *[(n,)] * 6
     if not (
         steps
         and batch
@@ -92,7 +81,9 @@ def plan(cell: Any, x: Tensor, state: State, lengths: Tensor | None, late: Tenso
     inputs = Inputs(x, late, z, v, theta, c, tensors)
     backward = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs.flat())
     lengths = torch.full((batch,), steps, device=v.device) if lengths is None else lengths.long().clamp(0, steps)
-    return Plan(with_tensors(spike, tensors), cell.reset, lengths, backward, gpu, half), inputs
+    plan = Plan(with_tensors(spike, tensors), cell.reset, lengths, backward, gpu, half)
+    z, v, theta, finite = _Sequence.apply(plan, *inputs.flat())  # type: ignore[misc]
+    return (z, type(state)(*(end for end in (v, theta) if end is not None))) if finite else None
 
 
 def transformed(tensors: Iterable[Tensor | None]) -> bool:
@@ -168,7 +159,7 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Any, ...]:
     Returns:
         Spikes (T, B, n); v before and after each step (T + 1, B, n) where a gradient is wanted; theta before each block
         (None where it is fixed), from which the reverse pass makes it again; both at the ends; and of each block the
-        non-zero entries of the input and of the spikes that its steps read, each None where the product is dense.
+        non-zero entries of the input, None where the product is dense, and of the spikes that its steps read.
     """
     from neurolsc.neurons.fast import cpu_kernels  # the import of Numba takes half a second
 
@@ -251,9 +242,7 @@ def reverse(
                 if end_theta is not None:
                     g_theta[ends[k]] += end_theta[ends[k]]
         made = g[1 : b - a + 1].flatten(0, 1)
-        if needed.c.w_rec and sent is None:
-            by_w_rec.addmm_(torch.cat([z[a - 1 : a] if a else z0[None], z[a : b - 1]]).flatten(0, 1).T, made)
-        elif needed.c.w_rec:
+        if needed.c.w_rec:
             cpu_kernels.add_transposed_times(by_w_rec, sent, made)
         if needed.c.w_in and read is None:
             by_w_in.addmm_(inputs.read(a, b).T, made)
