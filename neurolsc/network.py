@@ -1,6 +1,6 @@
 """Cells stacked in depth, with a readout."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
@@ -11,7 +11,7 @@ from torch.nn.functional import embedding as vectors_of
 from torch.nn.functional import linear, pad
 
 from neurolsc.display import counted, shapes, state_repr
-from neurolsc.neurons.cell import Cell, State, dtype_and_device, frozen, keep
+from neurolsc.neurons.cell import Cell, State, dtype_and_device
 from neurolsc.validation import tensor, whole
 
 
@@ -95,7 +95,7 @@ class Embedding(nn.Module):
 
 
 class Tied(nn.Module):
-    """The readout of an embedding: products with its vectors, without parameters of its own."""
+    """The readout of an embedding: products with its vectors."""
 
     def __init__(self, of: Embedding) -> None:
         super().__init__()
@@ -206,43 +206,23 @@ class Network(nn.Module):
         """Logits (B, n_out) and the state after one step with the input x (B, n_in), of any real dtype."""
         if tensor("x", x).ndim != 2 or x.shape[1] != self.n_in:
             raise ValueError(f"x must have shape (B, {self.n_in}), got {tuple(x.shape)}.")
-        self._check_states(states, len(x))
-        x = x.to(self.dtype_and_device["device"])
-        x = x if self.embedding is None else self.embedding(x)
-        outputs = tuple(cell.output(state) for cell, state in zip(self.cells, states.layers, strict=True))
-        record = self._record(x, outputs, states)
+        record = next(self.records(x.unsqueeze(0), states))
         return self.readout(record.outputs[-1]), record.after
 
-    def _record(self, x: Tensor, z: tuple[Tensor, ...], states: NetworkState) -> StepRecord:
-        x = x.to(**self.dtype_and_device)
-        inputs, outputs, after = [], [], []
-        below = x if states.x is None else states.x
-        for i, (cell, state) in enumerate(zip(self.cells, states.layers, strict=True)):
-            inputs.append(below)
-            after.append(cell.update(below, z[i], state))
-            outputs.append(cell.output(after[-1]))
-            below = z[i] if self.layer_delay else outputs[-1]
-        pending = x if self.layer_delay else None
-        return StepRecord(states, tuple(inputs), tuple(outputs), NetworkState(tuple(after), pending))
-
-    def records(
-        self, x: Tensor, states: NetworkState | None = None, *, mask: Tensor | None = None
-    ) -> Iterator[StepRecord]:
+    def records(self, x: Tensor, states: NetworkState | None = None) -> Iterator[StepRecord]:
         """Run over time, one :class:`StepRecord` after the other; arguments as in :meth:`run`."""
-        yield from self._records(*self._checked(x, mask, states))
-
-    def _records(self, x: Tensor, mask: Tensor | None, states: NetworkState) -> Iterator[StepRecord]:
-        z = tuple(cell.output(state) for cell, state in zip(self.cells, states.layers, strict=True))
-        masks: Iterable[Tensor | None] = [None] * x.shape[0] if mask is None else mask.unbind(0)
-        for now, alive in zip(x.unbind(0), masks, strict=True):
-            record = self._record(now, z, states)
-            if alive is not None:  # the others stand still
-                after = [frozen(new, old, alive) for new, old in zip(record.after.layers, states.layers, strict=True)]
-                pending = None if states.x is None else keep(record.after.x, states.x, alive)  # type: ignore[arg-type]
-                outputs = tuple(keep(new, old, alive) for new, old in zip(record.outputs, z, strict=True))
-                record = record._replace(outputs=outputs, after=NetworkState(tuple(after), pending))
-            yield record
-            z, states = record.outputs, record.after
+        x, _, states = self._checked(x, None, states)
+        z = [cell.output(state) for cell, state in zip(self.cells, states.layers, strict=True)]
+        for now in x.to(**self.dtype_and_device).unbind(0):
+            inputs, outputs, after = [], [], []
+            below = now if states.x is None else states.x
+            for i, (cell, state) in enumerate(zip(self.cells, states.layers, strict=True)):
+                inputs.append(below)
+                after.append(cell.update(below, z[i], state))
+                outputs.append(cell.output(after[-1]))
+                below = z[i] if self.layer_delay else outputs[-1]
+            last, z, states = states, outputs, NetworkState(tuple(after), now if self.layer_delay else None)
+            yield StepRecord(last, tuple(inputs), tuple(outputs), states)
 
     def run(self, x: Tensor, states: NetworkState | None = None, *, mask: Tensor | None = None) -> Run:
         """Run over time.
@@ -251,15 +231,14 @@ class Network(nn.Module):
             x: input (T, B, n_in), float, bool or integer; it is moved to the network's device.
             states: where to start; by default every cell at rest. Two runs with the state passed from one to the next
                 equal one.
-            mask: (T, B) bool, True where a sample still runs. Where it is False the state stands still, and outputs and
-                logits are 0.
+            mask: (T, B) bool, True while a sample runs. Then its state stands still, and outputs and logits are 0.
 
         Returns:
             Logits, the outputs of all cells, and the last state.
 
         Raises:
-            ValueError: if x is not (T, B, n_in) with T, B >= 1, holds NaN or infinity, mask is not (T, B) bool, or the
-                states are not those of B samples of this network.
+            ValueError: if x is not (T, B, n_in) with T, B >= 1, holds NaN or infinity, mask is not (T, B) bool or has
+                gaps, or the states are not those of B samples of this network.
             TypeError: if x is complex.
         """
         if torch.compiler.is_compiling():  # a loop over time would be unrolled: a minute for 50 steps
@@ -269,31 +248,27 @@ class Network(nn.Module):
 
     def _run(self, x: Tensor, states: NetworkState | None, mask: Tensor | None) -> Run:
         x, mask, states = self._checked(x, mask, states)
-        if mask is not None and (mask[1:] & ~mask[:-1]).any():  # samples pause and go on
-            records = [(record.outputs, record.after) for record in self._records(x, mask, states)]
-            spikes = [torch.stack(layer) for layer in zip(*(outputs for outputs, _ in records), strict=True)]
-            after = records[-1][1]
-        else:
-            lengths = None if mask is None else mask.sum(0)
-            # no longer than the longest sample, so that padding has no effect, not even by rounding
-            steps = len(x) if lengths is None else max(int(lengths.max()), 1)
-            below, pending, late, spikes, layers = x[:steps], states.x, states.x, [], []
-            for cell, state in zip(self.cells, states.layers, strict=True):  # no layer reads a layer above
-                below, last = cell.run(below, state, lengths=lengths, late=late)
-                late = cell.output(state) if self.layer_delay else None
-                spikes.append(below if steps == len(x) else pad(below, (0, 0, 0, 0, 0, len(x) - steps)))
-                layers.append(last)
-            if pending is not None and lengths is None:
-                pending = x[-1].to(pending.dtype)
-            elif pending is not None:
-                read = torch.cat([pending[None], x.to(pending.dtype)])
-                pending = read[lengths, torch.arange(len(pending), device=read.device)]
-            after = NetworkState(tuple(layers), pending)
+        lengths = None if mask is None else mask.sum(0)
+        # no longer than the longest sample, so that padding has no effect, not even by rounding
+        steps = len(x) if lengths is None else max(int(lengths.max()), 1)
+        below, pending, late, spikes, layers = x[:steps], states.x, states.x, [], []
+        for cell, state in zip(self.cells, states.layers, strict=True):  # no layer reads a layer above
+            below, last = cell.run(below, state, lengths=lengths, late=late)
+            late = cell.output(state) if self.layer_delay else None
+            spikes.append(below if steps == len(x) else pad(below, (0, 0, 0, 0, 0, len(x) - steps)))
+            layers.append(last)
+        if pending is not None and lengths is None:
+            pending = x[-1].to(pending.dtype)
+        elif pending is not None:
+            read = torch.cat([pending[None], x.to(pending.dtype)])
+            pending = read[lengths, torch.arange(len(pending), device=read.device)]
         if mask is not None:
             spikes = [layer * mask.unsqueeze(-1) for layer in spikes]
         at_once = isinstance(self.readout, nn.Linear | Tied)
         logits = self.readout(spikes[-1]) if at_once else torch.stack([self.readout(z) for z in spikes[-1]])
-        return Run(logits if mask is None else logits * mask.unsqueeze(-1), tuple(spikes), after)
+        return Run(
+            logits if mask is None else logits * mask.unsqueeze(-1), tuple(spikes), NetworkState(tuple(layers), pending)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits at every step (T, B, n_out) of an input (T, B, n_in); see :meth:`run`."""
@@ -313,15 +288,13 @@ class Network(nn.Module):
             turned = mask.ndim == 2 and mask.shape == x.shape[1::-1]
             hint = "; x or mask looks batch-first: transpose(0, 1)" if turned else ""
             raise ValueError(f"mask must be bool {tuple(x.shape[:2])}, got {mask.dtype} {tuple(mask.shape)}{hint}.")
+        if mask is not None and (mask[1:] & ~mask[:-1]).any():
+            raise ValueError("mask must be True up to the last step of each sample and False after it, got gaps.")
         device, batch = self.dtype_and_device["device"], x.shape[1]
         x, mask = x.to(device), None if mask is None else mask.to(device)
         x = x if self.embedding is None else self.embedding(x)
         if states is None:
             return x, mask, self.initial_states(batch)
-        self._check_states(states, batch)
-        return x, mask, states
-
-    def _check_states(self, states: NetworkState, batch: int) -> None:
         pending = () if states.x is None else (states.x,)
         if len(states.layers) != len(self.cells) or len(pending) != self.layer_delay:
             raise ValueError(
@@ -331,6 +304,7 @@ class Network(nn.Module):
         sizes = {leaf.shape[0] for leaf in (*pending, *(leaf for layer in states.layers for leaf in layer))}
         if sizes != {batch}:
             raise ValueError(f"states must be those of {batch} samples, as x is, got {sorted(sizes)}.")
+        return x, mask, states
 
 
 @contextmanager

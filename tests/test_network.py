@@ -6,16 +6,9 @@ from typing import NamedTuple
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
-from neurolsc import (
-    LIF,
-    ALIFPlus,
-    ALIFPlusMinus,
-    Cell,
-    Network,
-    NetworkState,
-    radius_profile,
-)
+from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Cell, Network, radius_profile
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -127,11 +120,10 @@ def test_detached_states_cut_the_gradient_and_keep_the_values(layer_delay, make_
 
 
 @both_delays
-@pytest.mark.parametrize("gaps", [False, True])
-def test_a_masked_sample_stands_still_and_sends_nothing(layer_delay, gaps, make_network, make_spikes):
+def test_a_masked_sample_stands_still_and_sends_nothing(layer_delay, make_network, make_spikes):
     network, x = make_network(layer_delay=layer_delay, gain=3), make_spikes(T=20, B=3)
     network.readout = nn.Linear(16, 4)  # with a bias, which a masked step must not show
-    mask = torch.rand(20, 3) < 0.6 if gaps else torch.arange(20).unsqueeze(1) < torch.tensor((20, 12, 5))
+    mask = torch.arange(20).unsqueeze(1) < torch.tensor((20, 12, 5))
     masked = network.run(x, mask=mask)
     for b in range(3):
         alive = mask[:, b]
@@ -167,7 +159,11 @@ class Taps(Cell):
 
 
 def test_state_variables_may_have_any_shape():
-    network, x, mask = Network([Taps(2, 2)], 1), torch.randn(6, 3, 2), torch.rand(6, 3) < 0.6
+    network, x, mask = (
+        Network([Taps(2, 2)], 1),
+        torch.randn(6, 3, 2),
+        torch.arange(6)[:, None] < torch.tensor((6, 4, 1)),
+    )
     masked = network.run(x, mask=mask).states
     for b in range(3):
         alone = network.run(x[mask[:, b], b : b + 1]).states
@@ -199,6 +195,8 @@ def test_what_does_not_fit_is_refused(make_network, make_spikes):
         network.step(torch.zeros(2, 29), network.initial_states(2))
     with pytest.raises(ValueError, match=r"mask must be bool \(20, 6\).*batch-first"):
         network.run(x, mask=torch.ones(6, 20, dtype=torch.bool))
+    with pytest.raises(ValueError, match=r"mask must be True up to the last step of each sample .*, got gaps"):
+        network.run(x, mask=torch.arange(20).unsqueeze(1).expand(20, 6) % 3 > 0)
     with pytest.raises(ValueError, match="states must be those of 2 samples, as x is, got"):
         network.run(x[:, :2], network.initial_states(6))
     with pytest.raises(ValueError, match="2 cells with layer_delay=1"):
@@ -241,28 +239,34 @@ def test_a_readout_may_be_any_module_and_is_called_step_by_step(make_network, ma
 
 
 @both_delays
-@pytest.mark.parametrize("masked", [False, True])
-def test_records_hold_state_input_and_output_of_each_step(layer_delay, masked, make_network, make_spikes):
+def test_records_hold_state_input_and_output_of_each_step(layer_delay, make_network, make_spikes):
     network, x = make_network(layer_delay=layer_delay, gain=2), make_spikes(T=8, B=3)
-    mask = torch.arange(8).unsqueeze(1) < torch.tensor([8, 5, 0]) if masked else None
-    records = list(network.records(x, mask=mask))
-    state = network.initial_states(3)
+    records, run = list(network.records(x)), network.run(x)
+    before = [network.initial_states(3), *(record.after for record in records)]
     for t, record in enumerate(records):
-        assert all(torch.equal(a, b) for a, b in zip(leaves(record.before), leaves(state), strict=True))
+        torch.testing.assert_close(record.before, before[t], rtol=0, atol=0)
         read = x[t] if not layer_delay else x[t - 1] if t else torch.zeros_like(x[0])
-        running = slice(None) if mask is None else mask[t]
-        assert torch.equal(record.inputs[0][running], read[running])
-        assert record.inputs[1].shape == (3, 16)
-        state = record.after
-    assert any(m.outputs[-1].any() for m in records)
-
-
-def leaves(states: NetworkState) -> list[Tensor]:
-    return [leaf for layer in states.layers for leaf in layer] + ([] if states.x is None else [states.x])
+        assert torch.equal(record.inputs[0], read)
+        source = run.spikes[0][t - layer_delay] if t >= layer_delay else torch.zeros(3, 16)
+        assert torch.equal(record.inputs[1], source)
+        assert torch.equal(record.outputs[-1], run.spikes[-1][t])
+    assert run.spikes[-1].any()
 
 
 def test_an_input_is_moved_to_the_network():
-    network = Network([ALIFPlus(5, 4), LIF(4, 3)], 2).to("meta")
-    x, mask = torch.rand(6, 2, 5), torch.ones(6, 2, dtype=torch.bool)
-    assert {m.outputs[1].device.type for m in network.records(x, mask=mask)} == {"meta"}
+    network, x = Network([ALIFPlus(5, 4), LIF(4, 3)], 2).to("meta"), torch.rand(6, 2, 5)
+    assert {m.outputs[1].device.type for m in network.records(x)} == {"meta"}
     assert network.step(x[0], network.initial_states(2))[0].is_meta
+
+
+def test_parts_of_a_sequence_through_torchs_checkpoint_have_the_gradient_of_the_whole(make_network, make_spikes):
+    network, x, states, logits = make_network(gain=3), make_spikes(), None, []
+    for part in x.split(5):
+        run = checkpoint(network.run, part, states, use_reentrant=False)
+        states = run.states
+        logits.append(run.logits)
+    found, whole = (
+        torch.autograd.grad(y.square().sum(), list(network.parameters())) for y in (torch.cat(logits), network(x))
+    )
+    torch.testing.assert_close(found, whole)
+    assert whole[0].any()
