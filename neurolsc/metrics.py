@@ -25,21 +25,9 @@ from torch import Tensor, nn
 from neurolsc.validation import whole
 
 __all__ = [
-    "SHARE",
-    "BatchMetric",
-    "MetricSpec",
-    "firing_rate",
-    "mean_accuracy",
-    "mode_accuracy",
-    "mode_vote",
-    "nll",
-    "perplexity",
-    "share_without_vote",
-    "silent_steps",
-    "step_accuracy",
-    "step_overlap",
-    "synops",
-]
+    "SHARE", "BatchMetric", "MetricSpec", "firing_rate", "mean_accuracy", "mode_accuracy", "mode_vote", "nll",
+    "perplexity", "share_without_vote", "silent_steps", "step_accuracy", "step_overlap", "synops",
+]  # fmt: skip
 
 
 class BatchMetric(NamedTuple):

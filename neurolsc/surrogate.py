@@ -25,16 +25,9 @@ from torch.nn.modules.module import _has_any_global_hook
 from neurolsc.validation import from_log, log_name, number, positive
 
 __all__ = [
-    "Arctan",
-    "Exponential",
-    "FastSigmoid",
-    "Gaussian",
-    "Logistic",
-    "MultiGaussian",
-    "Rectangular",
-    "Surrogate",
+    "Arctan", "Exponential", "FastSigmoid", "Gaussian", "Logistic", "MultiGaussian", "Rectangular", "Surrogate",
     "Triangular",
-]
+]  # fmt: skip
 
 
 class Surrogate(nn.Module, ABC):

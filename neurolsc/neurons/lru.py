@@ -5,7 +5,7 @@ Its recurrence is linear, so it runs over all steps at once, in a number of pass
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -40,10 +40,9 @@ class LRU(Cell):
         y[t] &= \Re(C x[t]) + D \circ v[t] \\
         o[t] &= u[t] + \mathrm{GLU}(\mathrm{GELU}(y[t]))
 
-    with GLU(g) = (P g + p) sigmoid(Q g + q). u is the input, through W_in first where it has another width, and a
-    dropout (the exterior one); after GELU and after GLU there is a dropout, too. Derivatives in closed form are those
-    of the memory x alone, as in the paper: the radius through depth leaves out the skip connection, which is the
-    identity, and D.
+    with GLU(g) = (P g + p) sigmoid(Q g + q). u is the input, through W_in first where it has another width, and the
+    exterior dropout; another follows GELU and GLU. Derivatives in closed form are those of the memory x alone, as in
+    the paper: the radius through depth leaves out the skip connection, which is the identity, and D.
 
     Args:
         n_hidden: width of the block, and so of its output.
@@ -92,9 +91,8 @@ class LRU(Cell):
         self.n_state = n = self.n_hidden if n_state is None else whole("n_state", n_state)
         self.dropout = probability("dropout", dropout)
         self.exterior_dropout = probability("exterior_dropout", exterior_dropout)
-        fits = n_in == n_hidden
-        drawn = None if fits else nn.Parameter(nn.init.xavier_uniform_(torch.empty(n_hidden, n_in)))
-        self.register_parameter("w_in", drawn)
+        w_in = None if n_in == n_hidden else nn.Parameter(nn.init.xavier_uniform_(torch.empty(n_hidden, n_in)))
+        self.register_parameter("w_in", w_in)
         modulus = 0.5 + torch.rand(n) / 2
         modulus = modulus.clamp(max=1 - torch.finfo(modulus.dtype).eps)
         self.nu_log = nn.Parameter(torch.log(-torch.log(modulus)))
@@ -120,21 +118,17 @@ class LRU(Cell):
         u = self.block_input(x)
         return LRUState(self.eigenvalues * state.x + self.driven(self.normed(u)), u)
 
-    def block_input(self, x: Tensor) -> Tensor:
-        """u, of the input x (..., n_in)."""
+    def block_input(self, x: Tensor) -> Tensor:  # u (..., n_hidden)
         return dropout(x if self.w_in is None else linear(x, self.w_in), self.exterior_dropout, self.training)
 
-    def normed(self, u: Tensor) -> Tensor:
-        """v, the layer norm of u (..., n_hidden)."""
+    def normed(self, u: Tensor) -> Tensor:  # v
         return layer_norm(u, (self.n_hidden,), self.norm_weight, self.norm_bias)
 
-    def driven(self, v: Tensor) -> Tensor:
-        """What v (..., n_hidden) adds to the memory, complex (..., n_state)."""
+    def driven(self, v: Tensor) -> Tensor:  # what v adds to the memory, complex (..., n_state)
         scale = self.gamma_log.exp()
         return torch.complex(linear(v, self.b_real) * scale, linear(v, self.b_imag) * scale)
 
-    def block_output(self, x: Tensor, u: Tensor, v: Tensor) -> Tensor:
-        """o, of the memory x (..., n_state), and of u and v (..., n_hidden)."""
+    def block_output(self, x: Tensor, u: Tensor, v: Tensor) -> Tensor:  # o
         y = linear(x.real, self.c_real) - linear(x.imag, self.c_imag) + self.d * v
         inner = dropout(gelu(y), self.dropout, self.training)
         value, gate = linear(inner, self.glu_weight, self.glu_bias).chunk(2, -1)
@@ -168,7 +162,7 @@ class LRU(Cell):
 
 
 class LRUDerivatives(Derivatives):
-    """The derivatives of the memory of an LRU: Lambda through time, by autograd through depth."""
+    """The derivatives of the memory of an LRU: lambda through time, by autograd through depth."""
 
     terms = (Term("memory", "make lambda smaller", "make lambda larger", "#0072b2"),)
     reads_input = False
@@ -206,11 +200,9 @@ class LRUDerivatives(Derivatives):
 
 
 class Rotation(StepMap):
-    r"""d (x', u') / d (x, u): x is multiplied by lambda, and u is read anew in every step.
+    """d (x', u') / d (x, u): x is multiplied by lambda, and u is read anew in every step.
 
-    The real and imaginary part of every x stand side by side, then u. A complex number a + ib multiplies such a pair as
-    :math:`\begin{pmatrix} a & -b \\ b & a \end{pmatrix}`, so the moduli of its eigenvalues are those of lambda, each
-    twice.
+    The real and imaginary part of every x stand side by side, then u: the moduli of eigenvalues are those of lambda.
     """
 
     def __init__(self, eigenvalues: Tensor, n_hidden: int, points: int) -> None:
@@ -231,7 +223,6 @@ class Rotation(StepMap):
         return Rotation(self.eigenvalues, self.n_hidden, len(index))
 
     def known(self, right: bool, tolerance: float) -> Known:
-        """The largest lambda, which is known."""
         eigenvalues = self.eigenvalues.detach()
         i = eigenvalues.abs().argmax()
         vector = torch.zeros(self.rows, dtype=eigenvalues.dtype, device=eigenvalues.device)
@@ -241,7 +232,7 @@ class Rotation(StepMap):
         return Known(eigenvalues[i].expand(self.points), vector.expand(self.points, -1), sure, sure)
 
 
-def linear_scan(decay: Tensor, inputs: Tensor, start: Tensor) -> Tensor:
+class LinearScan(torch.autograd.Function):
     r"""The values after each of T steps, real or complex, differentiable any number of times.
 
     .. math:: x[t] = \lambda \circ x[t-1] + b[t]
@@ -250,20 +241,11 @@ def linear_scan(decay: Tensor, inputs: Tensor, start: Tensor) -> Tensor:
     \lambda^2 \circ x[2k-1] + (\lambda \circ b[2k] + b[2k+1])`, and the even ones follow from them: twice the products
     of a loop, all of them in place. Where a step alone keeps a processor busy, a CPU takes a loop in place instead.
 
-    Args:
-        decay: λ (N,).
-        inputs: b (T, B, N), T >= 1.
-        start: the value before the first step (B, N).
-
-    Returns:
-        x (T, B, N).
+    ``linear_scan`` takes λ (N,), b (T, B, N) with T >= 1, and the value before the first step (B, N).
 
     Source: G. E. Blelloch, "Prefix sums and their applications", CMU-CS-90-190, 1990.
     """
-    return _Scan.apply(decay, inputs, start)  # type: ignore[no-any-return]
 
-
-class _Scan(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, decay: Tensor, inputs: Tensor, start: Tensor) -> Tensor:
         x = inputs.clone()
@@ -279,6 +261,9 @@ class _Scan(torch.autograd.Function):
         back = linear_scan(decay.conj(), gradient.flip(0), torch.zeros_like(start)).flip(0)
         by_decay = (x[:-1].conj() * back[1:]).sum((0, 1)) + (start.conj() * back[0]).sum(0)
         return by_decay, back, decay.conj() * back[0]
+
+
+linear_scan: Callable[[Tensor, Tensor, Tensor], Tensor] = LinearScan.apply
 
 
 def _scan(decay: Tensor, x: Tensor) -> None:

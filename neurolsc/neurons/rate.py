@@ -57,17 +57,10 @@ def last_of(outputs: Tensor, start: Tensor, lengths: Tensor | None) -> Tensor:
     return keep(last, start, lengths > 0)
 
 
-def stepped(step: Callable[[Tensor, Tensor], Tensor], currents: Tensor, h: Tensor) -> Tensor:
-    """The states (T, B, n_hidden) after each step of a recurrence, from its inputs (T, B, ...) and first state."""
-    return torch.stack([h := step(current, h) for current in currents.unbind(0)])
-
-
 class GatedCell(Cell):
-    """A recurrent layer that reads its input and its output h through the matrices of gates.
+    """A recurrent layer whose gates read input and output, their matrices one below the other.
 
-    The matrices of the gates lie one below the other; each starts Glorot uniform (input) or orthogonal (recurrent).
-
-    Source: arXiv:2308.12075, App. H.
+    Each starts Glorot uniform (input) or orthogonal (recurrent). Source: arXiv:2308.12075, App. H.
     """
 
     scaled_parameters = (ScaledParameter("w_in", "depth"), ScaledParameter("w_rec", "time"))
@@ -159,18 +152,16 @@ class RNN(GatedCell):
         nn.init.uniform_(self.bias, -bound, bound)
 
     def update(self, x: Tensor, z: Tensor, state: HiddenState) -> HiddenState:
-        return HiddenState(self._after(linear(x, self.w_in, self.bias), z))
-
-    def _after(self, current: Tensor, h: Tensor) -> Tensor:
-        return ACTIVATIONS[self.activation](torch.addmm(current, h, self.w_rec.T))
+        current = torch.addmm(linear(x, self.w_in, self.bias), z, self.w_rec.T)
+        return HiddenState(ACTIVATIONS[self.activation](current))
 
     def run_at_once(self, x: Tensor, state: HiddenState, lengths: Tensor | None, late: Tensor | None) -> AtOnce:
-        x, kernels = inputs_of(x, late, state.h.dtype), {"relu": torch.rnn_relu, "tanh": torch.rnn_tanh}
-        if self.activation in kernels:
-            weights = (self.w_in, self.w_rec, self.bias, torch.zeros_like(self.bias))
-            outputs, _ = kernels[self.activation](x, state.h[None], weights, True, 1, 0.0, True, False, False)
-        else:
-            outputs = stepped(self._after, linear(x, self.w_in, self.bias), state.h)
+        kernel = {"relu": torch.rnn_relu, "tanh": torch.rnn_tanh}.get(self.activation)
+        if kernel is None:
+            return None
+        weights = (self.w_in, self.w_rec, self.bias, torch.zeros_like(self.bias))
+        x = inputs_of(x, late, state.h.dtype)
+        outputs, _ = kernel(x, state.h[None], weights, True, 1, 0.0, True, False, False)
         return outputs, HiddenState(last_of(outputs, state.h, lengths))
 
 
@@ -220,7 +211,7 @@ class GRU(GatedCell):
         return HiddenState(torch.lerp(candidate.to(state.h.dtype), state.h, retention.to(state.h.dtype)))
 
     def _eq_48(self) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-        """The step from W x + b (B, 3 n_hidden), output and state, around the weights cut into those of the gates."""
+        # the step from W x + b (B, 3 n_hidden), output and state, around the weights cut into those of the gates
         sizes = 2 * self.n_hidden, self.n_hidden
         u_rz, u_h = (u.t() for u in self.w_rec.split_with_sizes(sizes))
 
@@ -234,7 +225,6 @@ class GRU(GatedCell):
 
     @property
     def retention(self) -> Tensor:
-        """Retention of the state at input and state 0 (n_hidden,)."""
         z = slice(self.n_hidden, 2 * self.n_hidden)
         if self.recurrent_bias is None:
             return torch.sigmoid(-self.bias[z])
@@ -252,8 +242,8 @@ class GRU(GatedCell):
             weights = (self.w_in, self.w_rec, self.bias, self.recurrent_bias)
             outputs, _ = torch.gru(x, state.h[None], weights, True, 1, 0.0, True, False, False)
         else:
-            step = self._eq_48()
-            outputs = stepped(lambda current, h: step(current, h, h), linear(x, self.w_in, self.bias), state.h)
+            h, step = state.h, self._eq_48()
+            outputs = torch.stack([h := step(current, h, h) for current in linear(x, self.w_in, self.bias).unbind(0)])
         return outputs, HiddenState(last_of(outputs, state.h, lengths))
 
 
@@ -291,7 +281,6 @@ class LSTM(GatedCell):
 
     @property
     def retention(self) -> Tensor:
-        """Retention of the memory at input and output 0 (n_hidden,)."""
         return torch.sigmoid(self.bias[self.n_hidden : 2 * self.n_hidden])
 
     @retention.setter

@@ -102,10 +102,12 @@ class SpikingDerivatives(Derivatives):
 
     def input_maps(self, x: Tensor, state: State) -> Sequence[LinearOperator]:
         w_in = self.cell.w_in  # the narrowest of the operators decides the size of a product with them
-        return [Matrices(w_in.unsqueeze(0)), *([Voltage(len(w_in))] if self.adapts else [])]
+        current = torch.stack((torch.ones_like(w_in[:, 0]), torch.zeros_like(w_in[:, 0])))
+        return [Matrices(w_in.unsqueeze(0)), *([DiagonalBlocks(current.view(1, 2, 1, -1))] if self.adapts else [])]
 
     def output_maps(self, state: State) -> Sequence[LinearOperator]:
-        return [Spikes(self.cell.linearised(state).s, self.adapts)]
+        s = self.cell.linearised(state).s[:, None, None]
+        return [DiagonalBlocks(torch.cat((s, -s), 2) if self.adapts else s)]
 
 
 @dataclass(eq=False)
@@ -239,40 +241,21 @@ class SpikingStep(StepMap):
         return Factors(solve, solve_adjoint)
 
 
-class Spikes(LinearOperator):
-    """d z / d h of a LIF or ALIF: s dv, or s (dv - dtheta)."""
+class DiagonalBlocks(LinearOperator):
+    """Matrices of diagonal blocks k (P, R, C, n), or (1, R, C, n) for all points."""
 
-    def __init__(self, s: Tensor, adapts: bool) -> None:
-        self.s, self.adapts = s, adapts
-        self.rows = s.shape[1]
-        self.columns = self.rows * (2 if adapts else 1)
-
-    def matvec(self, x: Tensor) -> Tensor:
-        return self.s * (x[:, : self.rows] - x[:, self.rows :] if self.adapts else x)
-
-    def rmatvec(self, y: Tensor) -> Tensor:
-        return torch.cat((self.s * y, -self.s * y), 1) if self.adapts else self.s * y
-
-    def take(self, index: Tensor) -> "Spikes":
-        return Spikes(self.s[index], self.adapts)
-
-
-class Voltage(LinearOperator):
-    """dv becomes (dv, 0), its place in the state (v, theta)."""
-
-    same = True
-
-    def __init__(self, n: int) -> None:
-        self.rows, self.columns = 2 * n, n
+    def __init__(self, k: Tensor) -> None:
+        self.k, self.same = k, len(k) == 1
+        self.rows, self.columns = k.shape[1] * k.shape[3], k.shape[2] * k.shape[3]
 
     def matvec(self, x: Tensor) -> Tensor:
-        return pad(x, (0, self.columns))
+        return (self.k * x.view(len(x), 1, *self.k.shape[2:])).sum(2).flatten(1)
 
     def rmatvec(self, y: Tensor) -> Tensor:
-        return y[:, : self.columns]
+        return (self.k * y.view(len(y), -1, 1, self.k.shape[3])).sum(1).flatten(1)
 
-    def take(self, index: Tensor) -> "Voltage":
-        return self
+    def take(self, index: Tensor) -> "DiagonalBlocks":
+        return self if self.same else DiagonalBlocks(self.k[index])
 
 
 class IsolatedNeurons(NamedTuple):
