@@ -71,8 +71,7 @@ class Embedding(nn.Module):
         >>> network(torch.randint(50, (20, 4, 1))).shape
         torch.Size([20, 4, 50])
 
-    Source: arXiv:2308.12075, App. G ("the output of the last layer is multiplied by the embedding"); O. Press, L. Wolf,
-    "Using the output embedding to improve language models", arXiv:1608.05859. The start is that of Keras.
+    Source: arXiv:2308.12075, App. G ("the output of the last layer is multiplied by the embedding"); arXiv:1608.05859.
     """
 
     def __init__(self, words: int, width: int) -> None:
@@ -115,7 +114,7 @@ class Network(nn.Module):
         n_out: number of classes; or the readout itself, a module without state that maps the last cell's output (B,
             n_hidden) to (B, classes) and is called step by step; None where an embedding is the readout.
         layer_delay: 1: every layer reads the layer below, and the first one the input, one step late (eq. 1 and 49); 0:
-            in the same step, as in stacks of snnTorch, norse and PyTorch.
+            in the same step, as in other libraries.
         embedding: the vectors of words, if x are numbers of words (T, B, 1).
         readout_bias: give the readout made here a bias. Without one (eq. 49) a silent last layer ties all classes and
             casts no vote (:func:`neurolsc.metrics.mode_vote`); Table S1 counts one.
@@ -229,8 +228,7 @@ class Network(nn.Module):
 
         Args:
             x: input (T, B, n_in), float, bool or integer; it is moved to the network's device.
-            states: where to start; by default every cell at rest. Two runs with the state passed from one to the next
-                equal one.
+            states: where to start, such as the last states of another run; by default every cell at rest.
             mask: (T, B) bool, True while a sample runs. Then its state stands still, and outputs and logits are 0.
 
         Returns:
@@ -309,10 +307,7 @@ class Network(nn.Module):
 
 @contextmanager
 def eval_mode(module: nn.Module) -> Iterator[None]:
-    """Put a module and all in it into evaluation mode, and each back into its own mode after.
-
-    Radii are those of the network as it is evaluated: without dropout, and with batch norms that do not mix samples.
-    """
+    """Put a module and all in it into evaluation mode, as for radii, and each back into its own mode after."""
     training = {part: part.training for part in module.modules()}
     module.eval()
     try:

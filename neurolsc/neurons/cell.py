@@ -61,12 +61,9 @@ class Membrane:
 
 
 class Thresholds:
-    """The present thresholds of a cell, which can be set to any multiple of them.
+    """The present thresholds of a cell, which can be set in place to any multiple of them.
 
-    Args:
-        cell: the cell, whose parameters are set in place.
-        names: quantities of which the whole threshold is a homogeneous function.
-        rest_name: the resting threshold, if other parameters move it and it can be set.
+    It is a homogeneous function of the quantities `names`; `rest_name` is that at rest, if others move it.
     """
 
     def __init__(self, cell: nn.Module, names: tuple[str, ...], rest_name: str | None = None) -> None:
@@ -74,7 +71,7 @@ class Thresholds:
         self._start = {name: getattr(cell, name).detach().clone() for name in names}
 
     def scale(self, factor: float) -> None:
-        """Set the thresholds to those at the making of this object times a factor."""
+        """Set the thresholds to a multiple of those at the making of this object."""
         with torch.no_grad():
             for name, value in self._start.items():
                 set_value(self._cell, name, value * factor)
@@ -84,24 +81,20 @@ class Thresholds:
         return None if self._rest is None else getattr(self._cell, self._rest).detach().clone()
 
     def set_rest(self, value: Tensor) -> None:
-        """Set the resting threshold, where there is one."""
         setattr(self._cell, self._rest, value)  # type: ignore[arg-type]
 
 
 class Cell(nn.Module, ABC):
     """A recurrent layer, one step at a time.
 
-    A cell holds parameters and no state. With h the state, a NamedTuple of tensors (B, ...):
+    A cell holds parameters and no state. With h the state, a NamedTuple of tensors (B, ...), real or complex:
 
     - ``output(h)`` is what it sends to others, shape (B, n_hidden), a function of the state alone;
     - ``update(x, z, h)`` is the next state, from the input x (B, n_in) and the own last output z = ``output(h)`` (an
       argument so that a time loop does not compute it twice);
     - ``step(x, h)`` is both: the next output and the next state.
 
-    All three are pure and differentiable, and with :meth:`initial_state` they are all that a new neuron needs: it is
-    run, differentiated, pre-trained and trained like any other. Variables of a state may be complex; derivatives and
-    radii are then those of their real and imaginary parts.
-
+    All three are pure and differentiable, and with :meth:`initial_state` they are all that a new neuron needs.
     :meth:`run_at_once`, a faster run, and :meth:`closed_form`, the derivatives of the step, are used only for the step
     of the class that defines them: where a subclass, or a function set on the instance, overrides any part of that step
     (:func:`step_of`), the cell runs step by step and autograd differentiates it.
@@ -111,10 +104,8 @@ class Cell(nn.Module, ABC):
         scaled_parameters: the parameters that multipliers scale, as the derivatives say.
         paper_scaled_parameters: the same after the paper, Sec. II-D and App. H.
         recurrent_synapses: neurons of its own layer that read a neuron; None if not known.
-        integrator: True if it sends its voltage and no spikes, as norse's LI. Initialisers, rates and diagnoses pass
-            over such a layer.
-        input_matrices: names of input weights that set no radius through depth, since the input of a step does not
-            reach its output, as in norse's LSNN.
+        integrator: True if it sends its voltage and no spikes; initialisers, rates and diagnoses pass over it.
+        input_matrices: names of input weights that set no radius through depth, as in norse's LSNN.
     """
 
     settings: tuple[str, ...] = ()
@@ -167,7 +158,7 @@ class Cell(nn.Module, ABC):
             state: the state before.
             lengths: the number of steps after which the state of each sample stands still (B,), 0 to T; by default T.
                 Outputs after that mean nothing.
-            late: the input of the first step (B, n_in), if x is to be read one step late; the last frame is then left.
+            late: the input of the first step (B, n_in), if x is read one step late, and its last frame not.
 
         Returns:
             The outputs (T, B, n_hidden) and the last state.
@@ -254,13 +245,7 @@ def _parts_of_step(kind: type) -> frozenset[str]:
 
 
 def step_of(cls: type) -> type:
-    """The class that defines a cell's step: the lowest that has ``update`` or changes a part of it.
-
-    Example:
-        >>> from neurolsc import ALIFPlus
-        >>> step_of(ALIFPlus).__name__
-        'ALIF'
-    """
+    """The class that defines a cell's step: the lowest that has ``update`` or changes a part of it; of ALIF+ ALIF."""
     owner = _definer(cls, "update")
     return next(c for c in cls.__mro__ if c is owner or not _parts_of_step(owner).isdisjoint(vars(c)))
 
@@ -287,10 +272,7 @@ def dtype_and_device(module: nn.Module) -> dict[str, Any]:
 
 
 def truncated_normal(mean: float, size: int) -> Tensor:
-    """Draw positive values: a Gaussian of deviation 3/7 of its mean, cut at two deviations.
-
-    Source: arXiv:2308.12075, App. H ("truncated Gaussian [...] that guarantees positive values").
-    """
+    """Draw positive values: a Gaussian of deviation 3/7 of its mean, cut at two (arXiv:2308.12075, App. H)."""
     std = 3 * mean / 7
     return nn.init.trunc_normal_(torch.empty(size), mean, std, mean - 2 * std, mean + 2 * std)
 
@@ -307,7 +289,7 @@ class WeightMatrix:
 
     @property
     def weights(self) -> Tensor:
-        """The weights, detached: (to, from), or as a convolution has them (to, from, ...)."""
+        """The weights, detached (to, from), of a convolution (to, from, ...)."""
         owner, name = owner_of(self.cell, self.name)
         return getattr(owner, name).detach()
 
@@ -330,10 +312,7 @@ class WeightMatrix:
 
 
 def weight_matrices(cell: Cell, radius: Literal["time", "depth"], *, inputs: bool = False) -> tuple[WeightMatrix, ...]:
-    """The matrices among a cell's ``scaled_parameters``: recurrent ones through time, input ones in depth.
-
-    With `inputs` also the input matrices that set no radius (:attr:`neurolsc.Cell.input_matrices`).
-    """
+    """The matrices among a cell's ``scaled_parameters``; with `inputs` also :attr:`neurolsc.Cell.input_matrices`."""
     named = [WeightMatrix(cell, scaled.parameter) for scaled in cell.scaled_parameters if scaled.radius == radius]
     named += [WeightMatrix(cell, name) for name in cell.input_matrices] if inputs else []
     return tuple(dict.fromkeys(s for s in named if s.weights.ndim >= 2))

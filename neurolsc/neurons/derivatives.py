@@ -7,8 +7,7 @@ its real and imaginary parts), a closed form has
           \frac{\partial h'}{\partial x} \; (S, n_{in}), \qquad
           \frac{\partial z}{\partial h} \; (n_{hidden}, S)
 
-A cell of one's own gives matrices. LIF, ALIF and LRU also give operators, whose products with vectors cost less. The
-derivatives of every other cell are autograd products.
+A cell of one's own gives matrices. LIF, ALIF and LRU also give operators, whose products with vectors cost less.
 """
 
 from abc import ABC, abstractmethod
@@ -72,19 +71,12 @@ class LinearOperator(ABC):
 
 @dataclass(frozen=True)
 class Term:
-    """A named part of the derivative by the state, for profiles and diagnoses.
-
-    Attributes:
-        name: its name in tables.
-        too_large: what to change where it holds a radius that is too large.
-        too_small: likewise for one that is too small.
-        color: its colour in pictures; None: one that is free.
-    """
+    """A named part of the derivative by the state, for profiles and diagnoses."""
 
     name: str
-    too_large: str = "scale the recurrent weights down"
+    too_large: str = "scale the recurrent weights down"  # what to change where it holds a radius that is too large
     too_small: str = "scale the recurrent weights up"
-    color: str | None = None
+    color: str | None = None  # in pictures; None: one that is free
 
 
 class StepMap(LinearOperator):
@@ -169,14 +161,10 @@ class SumOfMatrices(Matrices, StepMap):
 
 
 class JacobianOperator(LinearOperator):
-    """The derivative of any function that treats the samples of a batch apart, by autograd.
+    """The derivative at (P, columns) of a function that treats the samples of a batch apart, by autograd.
 
-    A product with the transpose is one backward pass; one with M itself is a backward pass through that one.
-
-    Args:
-        function: maps (P, columns) and the context to (P, rows), sample by sample.
-        at: where (P, columns).
-        context: further arguments (P, ...), not differentiated.
+    A product with the transpose is one backward pass; one with M itself is a backward pass through that one. The
+    context are further arguments (P, ...), not differentiated.
     """
 
     def __init__(self, function: Callable[..., Tensor], at: Tensor, *context: Tensor) -> None:

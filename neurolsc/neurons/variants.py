@@ -64,8 +64,7 @@ class LI(Cell):
     .. math::
         i[t] = e^{-1/\tau_i} i[t-1] + W_{in} x[t] + b_v, \quad v[t] = e^{-1/\tau_v} v[t-1] + i[t]
 
-    It sends its voltage v. As a readout it is the last cell of a network whose own readout is the identity:
-    ``Network([LIF(784, 64), LI(64, 10)], nn.Identity())``.
+    It sends its voltage v. As a readout it is the last cell: ``Network([LIF(784, 64), LI(64, 10)], nn.Identity())``.
 
     Args:
         tau_i: starting time constant of the current, in steps; 0.001 is a current without memory.
@@ -131,8 +130,8 @@ class ALIFLowPass(ALIFPlus):
     Attributes:
         b_theta: resting threshold (n_hidden,), trainable; theta_rest is the same.
         adaptation: rise of the threshold of a neuron that fires at every step (n_hidden,), trainable.
-        retention: of the threshold, exp(-1/tau_theta) (n_hidden,); setting it sets tau_theta, and keeps what a spike
-            adds by moving the adaptation. Frozen ones stay.
+        retention: of the threshold, exp(-1/tau_theta) (n_hidden,); setting it sets tau_theta, and moves the adaptation
+            so that a spike adds as much. Frozen ones stay.
 
     Source: the released code of Herranz-Celotti & Rouat, arXiv:2308.12075.
     """
@@ -160,7 +159,6 @@ class ALIFLowPass(ALIFPlus):
 
     @property
     def retention(self) -> Tensor:
-        """Retention of the threshold; setting it keeps what a spike adds."""
         return self.decay_theta
 
     @retention.setter

@@ -1,17 +1,13 @@
 """The fast path on a GPU: one Triton kernel a pass for all steps, and what is done around it.
 
-Before the kernels the input is projected and the surrogate differentiated by its own formula; after them the gradients
-of the weights are made. For the reverse pass v and the threshold of all steps are saved, each (T, B, n_hidden); it
-makes two more such tensors, the surrogate's derivative and the gradient by the projected input, and a third where the
-surrogate learns.
+Before the kernels the input is projected and the surrogate differentiated; after them the gradients of the weights are
+made. For the reverse pass v and the threshold of all steps are saved, each (T, B, n_hidden).
 
 A program has R samples and all n neurons (as C columns, a power of two). What a neuron remembers stays in registers.
 The vectors that are multiplied with the recurrent weights go through global memory, where they are wanted anyway: a
 program writes them, waits for all its threads, and reads them back K neurons at a time. Programs share nothing. All
 tensors are contiguous float32, except `lengths`, int32, and the recurrent weights, which may be of half precision. (B,
 n) is one value per sample and neuron, and `step` = B n.
-
-This file imports Triton: it is imported where there is a GPU.
 """
 
 from collections.abc import Sequence
