@@ -211,17 +211,22 @@ class Network(nn.Module):
     def records(self, x: Tensor, states: NetworkState | None = None) -> Iterator[StepRecord]:
         """Run over time, one :class:`StepRecord` after the other; arguments as in :meth:`run`."""
         x, _, states = self._checked(x, None, states)
-        z = [cell.output(state) for cell, state in zip(self.cells, states.layers, strict=True)]
-        for now in x.to(**self.dtype_and_device).unbind(0):
-            inputs, outputs, after = [], [], []
-            below = now if states.x is None else states.x
-            for i, (cell, state) in enumerate(zip(self.cells, states.layers, strict=True)):
-                inputs.append(below)
-                after.append(cell.update(below, z[i], state))
-                outputs.append(cell.output(after[-1]))
-                below = z[i] if self.layer_delay else outputs[-1]
-            last, z, states = states, outputs, NetworkState(tuple(after), now if self.layer_delay else None)
-            yield StepRecord(last, tuple(inputs), tuple(outputs), states)
+        z = tuple(cell.output(state) for cell, state in zip(self.cells, states.layers, strict=True))
+        for now in x.unbind(0):
+            yield (record := self._record(now, z, states))
+            z, states = record.outputs, record.after
+
+    def _record(self, x: Tensor, z: tuple[Tensor, ...], states: NetworkState) -> StepRecord:
+        x = x.to(**self.dtype_and_device)
+        inputs, outputs, after = [], [], []
+        below = x if states.x is None else states.x
+        for i, (cell, state) in enumerate(zip(self.cells, states.layers, strict=True)):
+            inputs.append(below)
+            after.append(cell.update(below, z[i], state))
+            outputs.append(cell.output(after[-1]))
+            below = z[i] if self.layer_delay else outputs[-1]
+        following = NetworkState(tuple(after), x if self.layer_delay else None)
+        return StepRecord(states, tuple(inputs), tuple(outputs), following)
 
     def run(self, x: Tensor, states: NetworkState | None = None, *, mask: Tensor | None = None) -> Run:
         """Run over time.
