@@ -228,6 +228,10 @@ class Network(nn.Module):
         following = NetworkState(tuple(after), x if self.layer_delay else None)
         return StepRecord(states, tuple(inputs), tuple(outputs), following)
 
+    def embedded(self, x: Tensor) -> Tensor:
+        """The first layer's input: x (T, B, n_in) itself, or the vectors of its words."""
+        return x if self.embedding is None else self.embedding(x)
+
     def run(self, x: Tensor, states: NetworkState | None = None, *, mask: Tensor | None = None) -> Run:
         """Run over time.
 
@@ -295,7 +299,7 @@ class Network(nn.Module):
             raise ValueError("mask must be True up to the last step of each sample and False after it, got gaps.")
         device, batch = self.dtype_and_device["device"], x.shape[1]
         x, mask = x.to(device), None if mask is None else mask.to(device)
-        x = x if self.embedding is None else self.embedding(x)
+        x = self.embedded(x)
         if states is None:
             return x, mask, self.initial_states(batch)
         pending = () if states.x is None else (states.x,)
