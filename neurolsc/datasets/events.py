@@ -62,8 +62,7 @@ class EventFile:
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if it is not an HDF5 file, is damaged, or does not fit the layout; the message names the file, and
-            the utterance.
+        ValueError: if it is not an HDF5 file, is damaged, or does not fit the layout.
 
     Source: B. Cramer, Y. Stradmann, J. Schemmel, F. Zenke, "The Heidelberg Spiking Data Sets for the Systematic
     Evaluation of Spiking Neural Networks", IEEE TNNLS 33 (2022).

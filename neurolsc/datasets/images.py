@@ -115,7 +115,7 @@ class LatencyEncoding:
 
 @dataclass(frozen=True)
 class ReleasedEncoding:
-    r"""The sl-MNIST of the paper's released code, which is not that of its text.
+    r"""The sl-MNIST of the paper's released code, which is not that of its text: to compare results with that code's.
 
     There brightness in [0, 1] is multiplied by tau before it is compared with the threshold, and a millisecond has ten
     bins,
@@ -125,13 +125,9 @@ class ReleasedEncoding:
         T(x) = 10\, \tau \log \frac{\tau x}{\tau x - 0.2} \text{ for } \tau x > 0.2, \quad \tau = 50,
 
     rounded, halves to even; pixels of bin 100 or later stay silent. The array of N pixels times 100 bins is then *read*
-    as one of 100 steps times N channels, without being transposed: a spike of pixel p in bin T is shown
-
-    .. math:: \text{at step } \lfloor (100 p + T) / N \rfloor, \quad \text{in channel } (100 p + T)
-        \bmod N.
-
-    What is called time is the place in the image, from the top to the bottom. Use it to compare results with the
-    released code's.
+    as one of 100 steps times N channels, without being transposed: a spike of pixel p in bin T is shown at step
+    :math:`\lfloor (100 p + T) / N \rfloor` in channel :math:`(100 p + T) \bmod N`. What is called time is the place in
+    the image, from the top to the bottom.
 
     Args:
         repeat: how often in a row each step is shown.
@@ -166,9 +162,6 @@ class ReleasedEncoding:
 def read_idx(path: str | PathLike[str]) -> Tensor:
     """Read an IDX file of unsigned bytes, plain or packed by gzip.
 
-    The file holds the magic number (two zero bytes, the type code, the number of axes), each axis length as a
-    big-endian uint32, then the bytes with the last axis running fastest.
-
     Raises:
         FileNotFoundError: if there is no such file.
         ValueError: if it is damaged, or not an IDX file of unsigned bytes.
@@ -178,11 +171,9 @@ def read_idx(path: str | PathLike[str]) -> Tensor:
     data = read_unpacked(path)
     with refusing(path, "not an IDX file"):
         zeros, code, axes = struct.unpack_from(">HBB", data)
-        if zeros != 0 or code != 8 or not 1 <= axes <= 8:
-            raise ValueError(
-                f"an IDX file of unsigned bytes starts with 0x000008 and 1 to 8 axes, got 0x{data[:4].hex()}."
-            )
         shape = struct.unpack_from(f">{axes}I", data, 4)
+        if zeros != 0 or code != 8 or not 1 <= axes <= 8:
+            raise ValueError(f"it must start with 0x000008 and 1 to 8 axes, got 0x{data[:4].hex()}.")
         start, wanted = 4 + 4 * axes, math.prod(shape)
         if len(data) - start != wanted:
             raise ValueError(f"the header states {shape}, so {wanted} bytes after it, got {len(data) - start}.")
@@ -340,14 +331,12 @@ class CIFAR10(Pixels):
     _names: Sequence[str] = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
     def __init__(self, root: str | PathLike[str], split: Split, *, seed: int = 0) -> None:
-        files = (self._test,) if one_of("split", split, SPLITS) == "test" else self._train
-        n = self._sizes["test" if split == "test" else "train"]
+        test = one_of("split", split, SPLITS) == "test"
+        files, n = ((self._test,), self._sizes["test"]) if test else (self._train, self._sizes["train"])
         parts = [read_records(fetch(root, name), self._classes, n // len(files)) for name in files]
         images, labels = (torch.cat(part) for part in zip(*parts, strict=True))
-        if split != "test":
-            chosen = carve(n, {"validation": n // 10, "train": n - n // 10}, seed)[split]
-            images, labels = images[chosen], labels[chosen]
-        super().__init__(images, labels.long(), self._names, split)
+        chosen = torch.arange(n) if test else carve(n, {"validation": n // 10, "train": n - n // 10}, seed)[split]
+        super().__init__(images[chosen], labels[chosen].long(), self._names, split)
 
 
 class CIFAR100(CIFAR10):
@@ -360,19 +349,10 @@ class CIFAR100(CIFAR10):
 
 
 def read_records(path: str | PathLike[str], classes: Sequence[int], count: int) -> tuple[Tensor, Tensor]:
-    """Read a binary file of CIFAR: of each image its labels, a byte each, then 3,072 bytes.
+    """Images (count, 3072) and labels (count,), uint8, of a binary file of CIFAR.
 
-    Args:
-        path: the file.
-        classes: number of classes of each label.
-        count: how many images it must hold.
-
-    Returns:
-        Images (count, 3072) and their last labels (count,), both uint8.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: if it has another size, or a label is out of range.
+    Of each image it has as many labels, a byte each, as there are numbers of classes, of which the last counts, and
+    then 3,072 bytes; ``ValueError`` if it has another size, or a label is out of range.
     """
     head, length = len(classes), len(classes) + 3072
     data = np.fromfile(path, np.uint8)
@@ -381,4 +361,4 @@ def read_records(path: str | PathLike[str], classes: Sequence[int], count: int) 
     table = torch.from_numpy(data).view(count, length)
     if (high := int(table[:, head - 1].max())) >= classes[-1]:
         raise ValueError(f"{path}: labels must lie in 0 ... {classes[-1] - 1}, got {high}.")
-    return table[:, head:].contiguous(), table[:, head - 1].clone()
+    return table[:, head:], table[:, head - 1]

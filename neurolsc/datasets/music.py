@@ -90,7 +90,7 @@ def read_pieces(path: str | PathLike[str], part: str) -> list[np.ndarray]:
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if the file is damaged or of another layout; the message names the file, the piece and the step.
+        ValueError: if the file is damaged or of another layout.
     """
     text = read_unpacked(path)
     with refusing(path, "damaged: it is not a JSON file of music"):

@@ -87,17 +87,12 @@ class Binning:
         # An utterance in one piece of memory, (B, T, N): its spikes then stay within the processor
         # cache, twice as fast as (T, B, N). Spikes left out fall into a bin behind the last.
         frames = np.zeros((B, bins + 1, self.repeat, N), np.uint8)
-        flat = (
-            step * (self.repeat * N) + channel + np.repeat(np.arange(B) * ((bins + 1) * self.repeat * N), events.counts)
+        flat = (step * self.repeat * N + channel) + np.repeat(
+            np.arange(B) * ((bins + 1) * self.repeat * N), events.counts
         )
-        # Counts above 255 take 256 spikes of one step in a row, as steps ascend in each utterance,
-        # and 256 of one channel: only then are spikes counted bin by bin.
-        if (
-            not self.binary
-            and (step[MOST:] == step[:-MOST]).any()
-            and np.bincount(events.owners * N + channel).max() > MOST
-            and (most := np.unique(flat[step < bins], return_counts=True)[1].max(initial=0)) > MOST
-        ):
+        # steps ascend in each utterance, so that counts above 255 take 256 spikes of one step in a row
+        many = not self.binary and ((step[MOST:] == step[:-MOST]) & (step[MOST:] < bins)).any()
+        if many and (most := np.bincount(flat[step < bins], minlength=1).max()) > MOST:
             raise ValueError(
                 f"a bin of {self.dt * 1e3:g} ms and {group} units holds {most} spikes, at most {MOST} fit: take a smaller "
                 "dt, more channels, or binary=True."

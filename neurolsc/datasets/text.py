@@ -32,9 +32,8 @@ class Vocabulary(Sequence[str]):
     def __init__(self, words: Iterable[str]) -> None:
         self.words = tuple(words)
         self._numbers = {word: number for number, word in enumerate(self.words)}
-        if not self.words or len(self._numbers) < len(self.words):
-            count, different = len(self.words), len(self._numbers)
-            raise ValueError(f"a vocabulary takes different words, at least one, got {count}, {different} different.")
+        if not 0 < len(self.words) == (different := len(self._numbers)):
+            raise ValueError(f"a vocabulary takes different words, got {len(self.words)}, {different} different.")
 
     @classmethod
     def of(cls, words: Iterable[str], *, at_least: int = 1) -> "Vocabulary":
@@ -74,10 +73,6 @@ class Vocabulary(Sequence[str]):
 
     def __getitem__(self, index: Any) -> Any:
         return self.words[index]
-
-    def __repr__(self) -> str:
-        first = ", ".join(self.words[:3])
-        return f"Vocabulary({len(self)} words: {first}{', ...' if len(self) > 3 else ''})"
 
 
 class Words(BatchDataset):
@@ -128,27 +123,23 @@ class Words(BatchDataset):
         switch_epochs: int = 0,
     ) -> None:
         self.window, self.repeat = whole("steps", steps), whole("repeat", repeat)
-        self.switch, self.switch_epochs = (
-            probability("switch", switch),
-            whole("switch_epochs", switch_epochs, at_least=0),
-        )
+        self.switch = probability("switch", switch)
+        self.switch_epochs = whole("switch_epochs", switch_epochs, at_least=0)
         if text.ndim != 1 or text.dtype != torch.int64:
             raise ValueError(f"a text must be numbers of words (n,), int64, got {text.dtype} {tuple(text.shape)}.")
         self.split, self.text, self.vocabulary = split, text, vocabulary
         self.n_in, self.n_words, self.n_classes, self.steps = 1, len(vocabulary), len(vocabulary), None
         parts = 1 if streams is None else whole("streams", streams)
         if len(text) - 1 < parts * self.window:
-            behind = f" in each of {parts} streams" if streams is not None else ""
             raise ValueError(
-                f"windows of {self.window} words{behind} take a text of {parts * self.window + 1} words, got {len(text)}."
+                f"{parts} x {self.window} words take a text of {parts * self.window + 1} words, got {len(text)}: fewer "
+                "steps, or fewer streams."
             )
-        if streams is None:
-            self._starts = torch.arange(0, len(text) - 1, self.window)
-        else:
+        self._starts = torch.arange(0, len(text) - 1, self.window)
+        if streams is not None:
             self.streams = streams
             each = (len(text) - 1) // streams // self.window  # windows of a stream
-            windows = torch.arange(streams) * each + torch.arange(each)[:, None]
-            self._starts = self.window * windows.flatten()
+            self._starts = self._starts[: streams * each].view(streams, each).T.flatten()
 
     def __len__(self) -> int:
         return len(self._starts)
@@ -164,10 +155,10 @@ class Words(BatchDataset):
             switched = torch.from_numpy(random.random(x.shape) < self.switch)
             others = torch.from_numpy(random.integers(0, self.n_words - 1, x.shape))
             x = torch.where(switched, others + (others >= x), x)
-        x, y = (values.masked_fill(~inside, 0).repeat_interleave(self.repeat, 0) for values in (x, y))
-        mask = inside.repeat_interleave(self.repeat, 0)
-        steps = int(mask.sum(0).max())  # a batch is as long as its longest window
-        return Batch(x[:steps].unsqueeze(-1), y[:steps], None if mask[:steps].all() else mask[:steps])
+        steps = int(inside.sum(0).max())  # a batch is as long as its longest window
+        mask = inside[:steps].repeat_interleave(self.repeat, 0)
+        x, y = (values[:steps].repeat_interleave(self.repeat, 0) * mask for values in (x, y))
+        return Batch(x.unsqueeze(-1), y, None if mask.all() else mask)
 
 
 def read_words(path: str | PathLike[str]) -> list[str]:
@@ -175,7 +166,7 @@ def read_words(path: str | PathLike[str]) -> list[str]:
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if it is not UTF-8, or has no word; the message names the file.
+        ValueError: if it is not UTF-8, or has no word.
     """
     data = Path(path).read_bytes()
     words: list[str] = []
@@ -219,24 +210,22 @@ class Text(Words):
             ValueError: if an argument is out of range, a file is damaged or shorter than a window, the share leaves
                 nothing, or a word is not in the vocabulary and ``<unk>`` neither.
         """
-        one_of("split", split, SPLITS)
-        words, held_out = read_words(train), None
+        words = {one_of("split", split, SPLITS): [], "train": read_words(train)}
+        paths = {"train": train, "validation": validation or train, "test": test}
         if validation is None:
             if not 0 < share < 1:
                 raise ValueError(f"share must be between 0 and 1, got {share}.")
-            first = max(1, round((1 - share) * len(words)))
-            end = words.index(END, first - 1) + 1  # between lines
-            if end == len(words):
-                raise ValueError(f"holding out {share} of {words.count(END)} lines leaves nothing to validate with.")
-            words, held_out = words[:end], words[end:]
-        vocabulary = Vocabulary.of(words, at_least=at_least)
-        path = {"train": train, "validation": validation or train, "test": test}[split]
-        if split == "validation" and held_out is not None:
-            words = held_out
-        elif split != "train":
-            words = read_words(path)
-        with refusing(path, "it does not fit its vocabulary"):
-            text = vocabulary.encode(words)
+            whole_text = words["train"]
+            first = max(1, round((1 - share) * len(whole_text)))
+            end = whole_text.index(END, first - 1) + 1  # between lines
+            if end == len(whole_text):
+                raise ValueError(
+                    f"holding out {share} of {whole_text.count(END)} lines leaves nothing to validate with."
+                )
+            words |= {"train": whole_text[:end], "validation": whole_text[end:]}
+        vocabulary = Vocabulary.of(words["train"], at_least=at_least)
+        with refusing(paths[split], "it does not fit its vocabulary"):
+            text = vocabulary.encode(words[split] or read_words(paths[split]))
         return cls(text, vocabulary, split, **options)
 
     @classmethod
@@ -271,26 +260,9 @@ class PennTreebank(Words):
     S1.
     """
 
-    _file = "ptb.{}.txt"
-
     def __init__(self, root: str | PathLike[str], split: Split, **options: Any) -> None:
         part = {"train": "train", "validation": "valid", "test": "test"}[one_of("split", split, SPLITS)]
-        words = read_words(fetch(root, self._file.format("train")))
+        words = read_words(fetch(root, "ptb.train.txt"))
         vocabulary = Vocabulary.of(words)
-        if split != "train":
-            words = read_words(fetch(root, self._file.format(part)))
+        words = words if split == "train" else read_words(fetch(root, f"ptb.{part}.txt"))
         super().__init__(vocabulary.encode(words), vocabulary, split, **options)
-
-
-class WikiText2(PennTreebank):
-    """WikiText-2: verified good articles of Wikipedia; items are as in :class:`Words`.
-
-    2,088,628 words to train, 217,646 and 245,569 for validation and test, ``<eos>`` at the end of every line, empty
-    ones too, counted; the vocabulary of the training text has 33,278. The files are wiki.train.tokens,
-    wiki.valid.tokens and wiki.test.tokens, or wikitext-2-v1.zip, which is downloaded if nothing of it is there.
-
-    Source: S. Merity, C. Xiong, J. Bradbury, R. Socher, "Pointer sentinel mixture models", arXiv:1609.07843;
-    CC BY-SA 3.0.
-    """
-
-    _file = "wiki.{}.tokens"

@@ -4,6 +4,7 @@ import math
 import operator
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -15,6 +16,7 @@ from neurolsc.datasets.speech import MOST
 from neurolsc.validation import number, one_of
 
 
+@dataclass(eq=False, repr=False)
 class TonicFrames(BatchDataset):
     """Items of :func:`from_tonic`.
 
@@ -22,58 +24,26 @@ class TonicFrames(BatchDataset):
         names: name of each class.
     """
 
-    n_in: int | None  # None of frames, unless a sensor_size is known
+    _dataset: Any
+    names: list[str]
+    dt: float | None
+    window: float | None
+    start: str
+    sensor_size: tuple[int, ...] | None
+    binary: bool
 
-    def __init__(
-        self,
-        dataset: Any,
-        dt: float | None,
-        window: float | None,
-        start: str,
-        sensor_size: Sequence[int] | None,
-        classes: Sequence[str] | None,
-        binary: bool,
-    ) -> None:
-        size = getattr(dataset, "sensor_size", None) if sensor_size is None else sensor_size
-        if size is None and dt is not None:
-            raise ValueError("the data set has no sensor_size: give one, (W, H, P).")
-        if size is not None and len(size) != 3:
-            raise ValueError(f"sensor_size must be (W, H, P), got {size!r}.")
-        if dt is None and window is not None:
-            raise ValueError(f"window needs dt, the width of a bin in seconds, got window={window} alone.")
-        self._dataset, self.window, self.start, self.binary = (
-            dataset,
-            window,
-            one_of("start", start, ("zero", "first")),
-            binary,
-        )
-        self.dt = None if dt is None else number("dt", dt)
-        self.steps = None if self.dt is None or window is None else count_bins(self.dt, window, unit="s")
-        self.sensor_size = None if size is None else tuple(map(int, size))
+    split = None
+    n_in: Any = field(init=False)  # None of frames, unless a sensor_size is known
+
+    def __post_init__(self) -> None:
+        self.steps = None if self.dt is None or self.window is None else count_bins(self.dt, self.window, unit="s")
         self.n_in = None if self.sensor_size is None else math.prod(self.sensor_size)
-
-        # labels in memory; none where a target is yet to be changed
-        changed = getattr(dataset, "target_transform", None) or getattr(dataset, "transforms", None)
-        targets = getattr(dataset, "targets", None)
-        targets = [] if changed or targets is None else list(targets)
-        known: Any = getattr(dataset, "classes", None) if classes is None else classes
-        if isinstance(known, dict):  # numbers by name
-            known = sorted(known, key=known.__getitem__)
-        if (known is None or len(known) == 0) and targets:
-            texts = isinstance(targets[0], str | bytes)
-            known = sorted(set(targets)) if texts else range(max(map(int, targets)) + 1)
-        if known is None or len(known) == 0:
-            raise ValueError("the data set does not say which classes there are: give classes, their names in order.")
-        self.names = [name.decode() if isinstance(name, bytes) else str(name) for name in known]
         self.n_classes = len(self.names)
-
-        self.split = None
-
         # these three are compared when a training is resumed
-        self.source = type(dataset).__name__
-        transforms = [getattr(dataset, name, None) for name in ("transform", "target_transform", "transforms")]
+        self.source = type(self._dataset).__name__
+        transforms = [getattr(self._dataset, name, None) for name in ("transform", "target_transform", "transforms")]
         self.changes = re.sub(r" at 0x[0-9a-f]+", "", repr(transforms))  # without the addresses of functions
-        self.numbers = np.array([self._label(i, t) for i, t in enumerate(targets)])
+        self.numbers = np.array([self._label(i, t) for i, t in enumerate(_targets(self._dataset))])
 
     def __len__(self) -> int:
         return len(self._dataset)
@@ -203,4 +173,28 @@ def from_tonic(
                 [0, 0, 0],
                 [0, 0, 1]], dtype=torch.uint8), 1)
     """
-    return TonicFrames(dataset, dt, window, start, sensor_size, classes, binary)
+    size = getattr(dataset, "sensor_size", None) if sensor_size is None else sensor_size
+    if size is None and dt is not None:
+        raise ValueError("the data set has no sensor_size: give one, (W, H, P).")
+    if size is not None and len(size) != 3:
+        raise ValueError(f"sensor_size must be (W, H, P), got {size!r}.")
+    if dt is None and window is not None:
+        raise ValueError(f"window needs dt, the width of a bin in seconds, got window={window} alone.")
+    known: Any = getattr(dataset, "classes", None) if classes is None else classes
+    by_number = known.__getitem__ if isinstance(known, dict) else None  # numbers by name
+    known = [] if known is None else sorted(known, key=by_number) if by_number else list(known)
+    if not known and (targets := _targets(dataset)):
+        known = sorted(set(targets)) if isinstance(targets[0], str | bytes) else range(max(map(int, targets)) + 1)
+    if not known:
+        raise ValueError("the data set does not say which classes there are: give classes, their names in order.")
+    names = [name.decode() if isinstance(name, bytes) else str(name) for name in known]
+    step = None if dt is None else number("dt", dt)
+    size = None if size is None else tuple(map(int, size))
+    return TonicFrames(dataset, names, step, window, one_of("start", start, ("zero", "first")), size, binary)
+
+
+def _targets(dataset: Any) -> list[Any]:
+    """The labels in memory; none where a target is yet to be changed."""
+    changed = getattr(dataset, "target_transform", None) or getattr(dataset, "transforms", None)
+    targets = getattr(dataset, "targets", None)
+    return [] if changed or targets is None else list(targets)

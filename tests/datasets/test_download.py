@@ -3,7 +3,6 @@
 import gzip
 import io
 import lzma
-import socket
 import tarfile
 import zipfile
 from dataclasses import replace
@@ -40,12 +39,11 @@ def zipped(files: dict[str, bytes]) -> bytes:
 
 
 def test_a_file_in_the_folder_is_used_without_a_download(tmp_path):
-    for place in ("shd_train.h5", "SHD/shd_train.h5", "train.h5"):
-        path = tmp_path / place.replace("/", "-") / place
+    for i, place in enumerate(("shd_train.h5", "SHD/shd_train.h5", "train.h5")):
+        path = tmp_path / str(i) / place
         path.parent.mkdir(parents=True)
         path.touch()
-        root = tmp_path / place.replace("/", "-")
-        assert fetch(root, "shd_train.h5", "SHD/shd_train.h5", "train.h5") == path
+        assert fetch(tmp_path / str(i), "shd_train.h5", "SHD/shd_train.h5", "train.h5") == path
 
 
 def test_a_missing_file_is_downloaded_from_the_first_address_that_has_it(tmp_path, publish, host):
@@ -59,7 +57,6 @@ def test_a_missing_file_is_downloaded_from_the_first_address_that_has_it(tmp_pat
 @pytest.mark.parametrize(
     ("name", "pack", "member"),
     [
-        ("wiki.test.tokens", zipped, "wikitext-2/wiki.test.tokens"),
         ("shd_test.h5", zipped, "shd_test.h5"),
         ("data_batch_3.bin", tarred, "cifar-10-batches-bin/data_batch_3.bin"),
         ("train.bin", tarred, "cifar-100-binary/train.bin"),
@@ -77,7 +74,7 @@ def test_of_an_archive_the_file_alone_is_unpacked(tmp_path, publish, host, name,
     assert fetch(root, name) == root / member
 
 
-@pytest.mark.parametrize("name", [JSB, "wiki.test.tokens"])
+@pytest.mark.parametrize("name", [JSB, "shd_test.h5"])
 def test_another_download_is_refused_and_leaves_nothing(tmp_path, publish, host, name):
     publish(zipped({"a": b"x" * 100}), name)
     archive = FILES[name].archive
@@ -88,19 +85,17 @@ def test_another_download_is_refused_and_leaves_nothing(tmp_path, publish, host,
 
 
 def test_an_archive_without_the_file_is_refused(tmp_path, publish):
-    publish(zipped({"other": b"x"}), "wiki.test.tokens")
-    with pytest.raises(ValueError, match=r"wikitext-2-v1.zip: the archive is damaged"):
-        fetch(tmp_path / "root", "wiki.test.tokens")
+    publish(zipped({"other": b"x"}), "shd_test.h5")
+    with pytest.raises(ValueError, match=r"shd_test.h5.zip: the archive is damaged"):
+        fetch(tmp_path / "root", "shd_test.h5")
 
 
 def test_a_host_that_cannot_be_reached_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # bound and not listening: a connection is refused
-        address = f"http://127.0.0.1:{taken.getsockname()[1]}/"
-        monkeypatch.setitem(download.FILES, JSB, replace(FILES[JSB], addresses=(address,)))
-        with pytest.raises(ConnectionError, match=rf"{JSB} could not be downloaded from {address}.*embedded"):
-            fetch(tmp_path / "root", JSB)
+    address = "http://127.0.0.1:1/"  # refuses a connection
+    monkeypatch.setitem(download.FILES, JSB, replace(FILES[JSB], addresses=(address,)))
+    with pytest.raises(ConnectionError, match=rf"{JSB} could not be downloaded from {address}.*embedded"):
+        fetch(tmp_path / "root", JSB)
 
 
 def test_the_hashes_of_shd_are_those_that_tonic_checks():
@@ -114,8 +109,8 @@ def test_the_hashes_of_shd_are_those_that_tonic_checks():
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress, lzma.compress])
 def test_a_packed_file_is_unpacked_or_refused(tmp_path, pack):
-    (tmp_path / "a").write_bytes(pack(bytes(range(250)) * 12_000))
-    assert read_unpacked(tmp_path / "a") == bytes(range(250)) * 12_000
+    (tmp_path / "a").write_bytes(pack(bytes(range(250)) * 100))
+    assert read_unpacked(tmp_path / "a") == bytes(range(250)) * 100
     damaged = {bytes: [], lzma.compress: [pack(bytes(10**6))[:-9]], gzip.compress: [pack(bytes(66 * 2**20))]}
     for data in damaged[pack]:
         (tmp_path / "a").write_bytes(data)

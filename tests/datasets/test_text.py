@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from neurolsc import GRU, Embedding, Network
-from neurolsc.datasets import PennTreebank, Text, Vocabulary, WikiText2, Words, collate
+from neurolsc.datasets import PennTreebank, Text, Vocabulary, Words, collate
 from neurolsc.datasets.batches import drawn_from, epoch_of_training
 from neurolsc.datasets.text import END, UNKNOWN, read_words
 from neurolsc.tasks import ClassPerStep
@@ -41,7 +41,7 @@ def test_a_vocabulary_is_ordered_by_frequency_and_then_by_the_alphabet(words: li
 def test_every_word_but_the_first_is_predicted_once(n: int, steps: int, repeat: int, batch: int):
     text, vocabulary = numbers(n)
     if n - 1 < steps:
-        with pytest.raises(ValueError, match=f"take a text of {steps + 1} words, got {n}"):
+        with pytest.raises(ValueError, match=f"take a text of {steps + 1} words, got {n}:"):
             Words(text, vocabulary, "train", steps=steps, repeat=repeat)
         return
     words = Words(text, vocabulary, "train", steps=steps, repeat=repeat)
@@ -66,23 +66,21 @@ def test_streams_go_on_where_they_ended():
     items = [words[i] for i in range(9)]
     assert all(items[i][1][-1] == items[i + 3][0][0] for i in range(6))
     assert [int(x[0]) for x, _ in items[:3]] == [0, 15, 30]
-    with pytest.raises(ValueError, match="windows of 20 words in each of 3 streams take a text of 61 words, got 50"):
+    with pytest.raises(ValueError, match=r"3 x 20 words take a text of 61 words, got 50: .* fewer streams"):
         Words(text, vocabulary, "train", steps=20, streams=3)
     assert not hasattr(Words(text, vocabulary, "train", steps=5), "streams")
 
 
 @pytest.mark.parametrize(
-    ("more", "error", "message"),
+    ("more", "message"),
     [
-        ({"steps": 0}, ValueError, "steps must be at least 1, got 0"),
-        ({"repeat": 2.0}, TypeError, "repeat must be an int"),
-        ({"streams": 0}, ValueError, "streams must be at least 1, got 0"),
-        ({"switch": 1.0}, ValueError, r"switch must be a probability in \[0, 1\)"),
-        ({"switch_epochs": -1}, ValueError, "switch_epochs must be at least 0"),
+        ({"steps": 0}, "steps must be at least 1, got 0"),
+        ({"streams": 0}, "streams must be at least 1, got 0"),
+        ({"switch": 1.0}, r"switch must be a probability in \[0, 1\)"),
     ],
 )
-def test_options_out_of_range_are_refused(more, error, message):
-    with pytest.raises(error, match=message):
+def test_options_out_of_range_are_refused(more, message):
+    with pytest.raises(ValueError, match=message):
         Words(*numbers(20), "train", **({"steps": 5} | more))
 
 
@@ -173,7 +171,7 @@ def test_unknown_words_and_short_texts_are_refused_by_file(tmp_path):
     train.write_text("once " + lines(50))
     known = Text.from_files("test", train=train, test=test, at_least=2, steps=5)
     assert known.vocabulary.decode(known.text)[:3] == ["w1", "w2", UNKNOWN]
-    with pytest.raises(ValueError, match="windows of 100 words take a text of 101 words, got 36"):
+    with pytest.raises(ValueError, match="1 x 100 words take a text of 101 words, got 36"):
         Text.from_files("test", train=train, test=test, at_least=2)
     test.unlink()
     assert len(Text.from_files("train", train=train, test=test, steps=5)) > 0  # the test is not opened
@@ -186,20 +184,11 @@ def test_the_sample_is_a_text_of_three_chapters():
     assert max(float((part.text == part.vocabulary.index(UNKNOWN)).double().mean()) for part in parts) < 0.35
 
 
-@pytest.mark.parametrize(("kind", "name"), [(PennTreebank, "ptb.{}.txt"), (WikiText2, "wiki.{}.tokens")])
-def test_published_texts_share_the_vocabulary_of_training(tmp_path, publish, kind, name):
+def test_published_texts_share_the_vocabulary_of_training(tmp_path, publish):
     for i, part in enumerate(("train", "valid", "test")):
-        if kind is PennTreebank:
-            publish(lines(60 + i).encode(), name.format(part))
-        else:
-            (tmp_path / name.format(part)).write_text(lines(60 + i))
-    parts = [kind(tmp_path, split, steps=5) for split in SPLITS]
+        publish(lines(60 + i).encode(), f"ptb.{part}.txt")
+    parts = [PennTreebank(tmp_path, split, steps=5) for split in SPLITS]
     assert [len(part.text) for part in parts] == [180, 183, 186]
     assert len({part.vocabulary.words for part in parts}) == 1
     with pytest.raises(ValueError, match="split must be one of"):
-        kind(tmp_path, "valid")
-
-
-def test_the_real_texts_have_the_published_counts(wikitext_root):
-    counts = [len(read_words(wikitext_root / f"{name}.txt")) for name in ("valid", "test")]
-    assert counts == [217_646, 245_569]
+        PennTreebank(tmp_path, "valid")
