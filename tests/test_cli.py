@@ -25,6 +25,7 @@ from neurolsc.neurons import cell as registry
 from neurolsc.stability import truncation_errors
 from neurolsc.training import TrainResult
 from tests.patterns import names, refused, succeed
+from tests.sweeps.grids import Here
 from tests.words import draw_words, write_words
 
 SMALL = ["--width", "8", "--layers", "2"]
@@ -308,6 +309,7 @@ def test_the_demo_trains_its_arms_reports_them_and_goes_on_where_it_was_stopped(
     lif = {"start": "BySource(recurrence=0)", "cell": "LIF", "tau_v": 50.0, "lr": 2e-3}
     either, fixed = [{"start": "Default", "lr": 1e-2}, lif], demo_module.GRID["fixed"] | {"width": 6}
     monkeypatch.setattr(demo_module, "GRID", demo_module.GRID | {"either": either, "fixed": fixed})
+    monkeypatch.setattr(demo_module, "Processes", lambda _: Here())
     out = tmp_path / "demo"
     output = succeed("demo", "--out", out, "--epochs", "1", "--workers", "2")
     report = (out / "report.md").read_text()
