@@ -20,7 +20,7 @@ from neurolsc.experiment import Processes, read_grid, read_sweep, run_sweep
 from tests.sweeps.grids import WITHOUT_RATE, Here, finished, grid, write_grid
 
 CONTENT: dict[str, Any] = {
-    "fixed": WITHOUT_RATE | {"cell": "tests.sweeps.counted:Counted", "layers": 1, "epochs": 3},
+    "fixed": WITHOUT_RATE | {"cell": "tests.sweeps.counted:Counted", "layers": 1, "epochs": 8, "patience": 8},
     "grid": {"lr": [0.003, 0.01], "seed": [0, 1]},
     "choose": {"setting": "lr"},
 }
@@ -95,30 +95,28 @@ def test_a_worker_killed_in_mid_trial_loses_nothing_and_repeats_nothing(tmp_path
     assert len(builds) == len(undisturbed) + 1  # the one that was killed was begun twice
 
 
-def test_a_sweep_that_is_stopped_or_killed_takes_its_worker_along_and_two_at_once_go_on(tmp_path: Path, counted):
+def test_of_two_sweeps_on_one_folder_one_is_stopped_one_killed_both_take_workers_along_and_a_third_goes_on(
+    tmp_path: Path, counted
+):
     content = CONTENT | {"grid": {"lr": [0.003, 0.01], "seed": [0, 1, 2]}, "test": False}
     file = write_grid(tmp_path / "grid.toml", **content)
-    first = start(file, tmp_path / "s")
-    wait_for(lambda: finished(tmp_path / "s"), first)
-    first.send_signal(signal.SIGINT)
-    output = first.communicate()[0]
-    assert first.returncode == 130
+    stopped, killed = (start(file, tmp_path / "s") for _ in range(2))
+    wait_for(lambda: len(set(counted())) == 2 and finished(tmp_path / "s"), stopped)  # both are at work
+    stopped.send_signal(signal.SIGINT)
+    output = stopped.communicate()[0]
+    assert stopped.returncode == 130
     assert re.search(rf"Stopped; [123] of 4 trials are over, in {tmp_path}/s\. To go on:", output)
     assert output.rstrip().endswith(f"neurolsc sweep {file} --out {tmp_path}/s --workers 1")
     assert "Traceback" not in output and "leaked" not in output
-    before, built = finished(tmp_path / "s"), counted()
-    assert not any(is_alive(int(pid)) for pid in built)
-    second = start(file, tmp_path / "s")
-    wait_for(lambda: len(counted()) > len(built), second)
-    second.kill()
-    second.communicate()
+    killed.kill()
+    killed.communicate()
     wait_for(lambda: not any(is_alive(int(pid)) for pid in counted()))
-    both = [start(file, tmp_path / "s") for _ in range(2)]
-    outputs = [process.communicate()[0] for process in both]
-    assert [process.returncode for process in both] == [0, 0], outputs
-    assert all("4 trials in" in text for text in outputs)
-    assert before.items() < finished(tmp_path / "s").items()
+    before, third = finished(tmp_path / "s"), start(file, tmp_path / "s")
+    output = third.communicate()[0]
+    assert third.returncode == 0 and "4 trials in" in output
+    assert before.items() <= finished(tmp_path / "s").items()
     assert len(finished(tmp_path / "s")) == 4
+    assert not list(tmp_path.glob("s/*.partial"))
     assert (tmp_path / "s" / "table.csv").read_text().count("\n") == 4 + 1
 
 
