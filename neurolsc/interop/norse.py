@@ -40,18 +40,18 @@ WEIGHTS = {"w_in": "input_weights", "w_rec": "recurrent_weights"}  # our names a
 
 
 class LIFRecurrentState(NamedTuple):
-    """State of a LIF module of this file."""
+    """State of a LIF module of this file, each (..., hidden_size)."""
 
-    z: Tensor  # spikes of the last step (..., hidden_size)
-    v: Tensor  # membrane potential (..., hidden_size)
+    z: Tensor  # spikes of the last step
+    v: Tensor
 
 
 class ALIFRecurrentState(NamedTuple):
-    """State of an ALIF module of this file."""
+    """State of an ALIF module of this file, each (..., hidden_size)."""
 
-    z: Tensor  # spikes of the last step (..., hidden_size)
-    v: Tensor  # membrane potential (..., hidden_size)
-    theta: Tensor  # dynamic threshold (..., hidden_size)
+    z: Tensor  # spikes of the last step
+    v: Tensor
+    theta: Tensor  # dynamic threshold
 
 
 class _Recurrent(SpikingCell):

@@ -43,7 +43,7 @@ SHORTEST = 1e-3  # steps: the decay of a shorter time constant is zero in any dt
 
 
 class LIF(snn.RLeaky):
-    r"""Recurrent LIF for snnTorch: ``snntorch.RLeaky`` with an input of any dtype.
+    """Recurrent LIF for snnTorch: ``snntorch.RLeaky`` with an input of any dtype.
 
     Args:
         beta: decay of the voltage per step, clamped to [0, 1]; a number or (linear_features,).
@@ -60,10 +60,8 @@ class LIF(snn.RLeaky):
             detaches the spike in it alone); spikes are equal either way.
 
     Raises:
-        TypeError: if linear_features is missing; at a call, if not all states are passed, or any with
-            ``init_hidden=True``.
-        ValueError: if the threshold is not positive or a name is unknown; at a call, if a state has another shape than
-            the input.
+        TypeError: at a call, if not all states are passed, or any with ``init_hidden=True``.
+        ValueError: if a number is out of range; at a call, if a state has another shape than the input.
 
     Example:
         >>> layer = LIF(beta=0.9, linear_features=3)
@@ -247,10 +245,6 @@ class ALIFPlus(_ALIF):
         learn_adaptation: train the adaptation.
         **settings: those of :class:`LIF`.
 
-    Raises:
-        TypeError: as a :class:`LIF`.
-        ValueError: as a :class:`LIF`, and if tau_theta is not positive.
-
     Example:
         >>> layer = ALIFPlus(beta=0.9, linear_features=3, init_hidden=True)
         >>> net = nn.Sequential(nn.Linear(5, 3), layer)
@@ -276,10 +270,10 @@ class ALIFPlusMinus(_ALIF):
 
 
 def reset(net: nn.Module) -> None:
-    """Put the states of a network's spiking layers, ours and snnTorch's, to rest, nested ones too.
+    """Put all states of a network's spiking layers, ours and snnTorch's, to rest, nested ones too.
 
     ``snntorch.utils.reset`` resets the direct children of the network, and then every layer of their classes in the
-    process; this one leaves other networks alone, and resets all states of a layer (``RSynaptic.spk`` too).
+    process.
     """
     for module in net.modules():
         if isinstance(module, snn.SpikingNeuron) and hasattr(module, "reset_mem"):

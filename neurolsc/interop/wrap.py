@@ -32,8 +32,7 @@ def wrap(
     Pre-training the network pre-trains the model. Every recurrent layer becomes a cell, together with the Linear,
     Conv2d, pooling and other modules without state before it; what follows the last one becomes the readout. Layers
     read the layer below in the same step (``layer_delay=0``). A last layer without a reset is read by its voltage:
-    norse's LI, and snnTorch's Leaky or Synaptic with ``reset_mechanism="none"`` (unless with ``init_hidden=True,
-    output=False`` it returns its spikes alone). Of a last layer that resets the spikes are read.
+    norse's LI, and snnTorch's Leaky or Synaptic with ``reset_mechanism="none"`` that returns it; others by their spikes.
 
     With an example input x the order is that of use, and the network is compared with the model from rest: what every
     layer reads and sends and what the model returns must agree to 1e-4 of the largest value, but for one value in
@@ -56,10 +55,8 @@ def wrap(
         The network. What it computes at each step is what the model computes; its states are its own.
 
     Raises:
-        TypeError: if module is no module or list of modules, or a layer cannot be wrapped; the message says which and
-            why.
-        ValueError: if there is no recurrent layer, one is used twice, the modules do not fit in this order, the input's
-            shape is not known, there is no membrane to read, or the model does something with x that the network does
+        TypeError: if a layer cannot be wrapped; the message says which and why.
+        ValueError: if the modules do not fit in this order, or the model does something with x that the network does
             not; the message says where.
 
     Example:
@@ -73,8 +70,7 @@ def wrap(
     )
     if not all(isinstance(part, nn.Module) for part in modules):
         raise TypeError(f"wrap takes a module or a list of modules, got {module!r}.")
-    if output is not None:
-        one_of("output", output, ("spikes", "membrane"))
+    one_of("output", output or "spikes", ("spikes", "membrane"))
     if x is not None and not isinstance(module, nn.Module):
         raise TypeError("x is for a model whose forward takes it, got a list of modules.")
     run = None if x is None else _Run(module, tensor("x", x))  # type: ignore[arg-type]

@@ -163,13 +163,9 @@ def test_s5_what_is_learnt_is_a_parameter_with_a_gradient_and_the_rest_a_buffer(
 
 
 def test_s5_no_surrogate_means_snntorchs_arctangent(float64):
-    v = torch.linspace(-3, 3, 61)
-
-    def derivative(spike):
-        at = v.clone().requires_grad_()
-        return torch.autograd.grad(spike(at).sum(), at)[0]
-
-    assert_close(derivative(make().spike_grad), derivative(surrogate.atan(2.0)))
+    v = torch.linspace(-3, 3, 61).requires_grad_()
+    ours, theirs = (torch.autograd.grad(spike(v).sum(), v)[0] for spike in (make().spike_grad, surrogate.atan(2.0)))
+    assert_close(ours, theirs)
 
 
 @pytest.mark.parametrize(
@@ -178,8 +174,6 @@ def test_s5_no_surrogate_means_snntorchs_arctangent(float64):
         ({}, TypeError, "needs linear_features"),
         ({"linear_features": 0}, ValueError, "at least 1"),
         ({"linear_features": 3, "threshold": 0.0}, ValueError, "threshold must be positive"),
-        ({"linear_features": 3, "tau_theta": -1.0}, ValueError, "tau_theta must be positive"),
-        ({"linear_features": 3, "reset_mechanism": "half"}, ValueError, "reset_mechanism"),
         ({"linear_features": 3, "spike_grad": FastSigmoid}, TypeError, r"the class FastSigmoid; write FastSigmoid\(\)"),
     ],
 )
