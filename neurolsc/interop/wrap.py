@@ -32,7 +32,7 @@ def wrap(
     Pre-training the network pre-trains the model. Every recurrent layer becomes a cell, together with the Linear,
     Conv2d, pooling and other modules without state before it; what follows the last one becomes the readout. Layers
     read the layer below in the same step (``layer_delay=0``). A last layer without a reset is read by its voltage:
-    norse's LI, and snnTorch's Leaky or Synaptic with ``reset_mechanism="none"`` that returns it; others by their spikes.
+    norse's LI, and snnTorch's Leaky or Synaptic with ``reset_mechanism="none"`` that returns it; others by spikes.
 
     With an example input x the order is that of use, and the network is compared with the model from rest: what every
     layer reads and sends and what the model returns must agree to 1e-4 of the largest value, but for one value in
