@@ -1,6 +1,7 @@
 """The study: what came of each arm, and which figure of the start goes with the score."""
 
 import csv
+import math
 from collections.abc import Callable
 from statistics import mean, stdev
 from typing import Any
@@ -9,6 +10,7 @@ import numpy as np
 from scipy.stats import spearmanr, ttest_1samp
 
 from docs.tables.results import RESULTS, grouped, rows, table
+from neurolsc.diagnosis.report import BLOWN, FADED, LITTLE, OFTEN, RARE, TENFOLD
 
 _STATISTICS = {
     "time_radius": "radius through time",
@@ -33,6 +35,7 @@ _TRAINED: dict[str, Callable[[dict[str, str]], str]] = {
 _ARM = ("cell", "tau_v", "dampening", "layer_delay", "layers", "start", *_TRAINED)
 # sweeps on spoken digits of people with the default training
 _SPEECH = ("depth", "speech", "starts", "starts-higher", "dampening", "ablation", "cells", "lif")
+STEPS = 50  # of an utterance in them
 _LEAST = 8  # fewer trials give no correlation
 
 
@@ -229,6 +232,42 @@ def study_correlations() -> list[str]:
     body = [[words, *(rank_of(found, name, mean) for found in groups.values())] for name, words in _STATISTICS.items()]
     body.append(["trials", *map(len, groups.values())])
     return rows(["before training", *groups], body)
+
+
+@table
+def study_faults() -> list[str]:
+    """What rules of `diagnose` say of chosen trials on speech before training: ill is below 70 % of validation."""
+
+    def fades(row: dict[str, str]) -> bool:
+        sizes = layers_of(row, "gradient")
+        return bool(sizes) and FADED * min(sizes) < max(sizes)
+
+    rules: dict[str, Callable[[dict[str, str]], bool]] = {
+        "a rate out of scale": lambda r: not RARE <= min(of := layers_of(r, "firing_rate")) <= max(of) <= OFTEN,
+        "exploding through time": lambda r: max(layers_of(r, "exponent")) * STEPS > TENFOLD,
+        "a layer lets none through": lambda r: min(layers_of(r, "singular_depth")[1:]) < LITTLE,
+        "vanishing over all layers": fades,
+        "exploding over all layers": lambda r: math.prod(layers_of(r, "singular_depth")[1:]) > BLOWN,
+    }
+    faults = tuple(rules.values())
+    rules |= {
+        "any of these faults": lambda r: any(fault(r) for fault in faults),
+        "note: less than 5% of the input at the top": lambda r: layers_of(r, "survives")[-1] < 0.05,
+    }
+    everything = _whole(chosen_of(*_SPEECH))
+    groups = {
+        words: [r for r in everything if r["cell"] == cell]
+        for words, cell in (("ALIF+", "ALIFPlus"), ("LIF", "LIF"), ("ALIF±", "ALIFPlusMinus"))
+    }
+    ill = {cell: [r for r in found if float(r["validation_mode_accuracy"]) < 0.7] for cell, found in groups.items()}
+    body = []
+    for words, rule in rules.items():
+        cells = []
+        for cell, found in groups.items():
+            sick, well = ill[cell], [r for r in found if r not in ill[cell]]
+            cells += [f"{sum(map(rule, sick))} of {len(sick)}", f"{sum(map(rule, well))} of {len(well)}"]
+        body.append([words, *cells])
+    return rows(["rule", *(f"{cell}, {which}" for cell in groups for which in ("ill", "well"))], body)
 
 
 def speech_of_one() -> list[dict[str, str]]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 SATURATED, SCALE, NEURONS = "saturated layer", "threshold out of scale", "dead neurons"
 SYNCHRONOUS, EXPLODING, VANISHING = "synchronous layer", "exploding through time", "vanishing through depth"
+BLOWN_UP = "exploding through depth"
 FROZEN, MISSING, TOO_FAST, AXES = "frozen time constant", "missing class", "learning rate too high", "input batch first"
 
 BUSY = 0.9  # spikes per neuron and step above which a layer says little but yes
@@ -39,6 +40,10 @@ TENFOLD = math.log(10.0)
 # Largest singular value through depth below which a layer passes less than a tenth of any gradient; five such layers
 # leave less than 1e-5. Woken networks have 0.7, good ones 2 to 4.
 LITTLE = 0.1
+# Over all layers: the largest gradient over the smallest, and the product of singular values through depth, above which
+# gradients vanish or explode. Networks of the study that learn have up to 1e6 (ten woken layers of ALIF±, behind
+# relays) and 40, ill ones from 3e6 and from 80 on (docs/study_tables.md).
+FADED, BLOWN = 1e6, 80.0
 MOST_STUCK = 0.5  # share of a layer's time constants that no step moves above which it is a fault
 
 
@@ -194,6 +199,17 @@ def layer_faults(network: Network, measured: Measurements, *, learnt: bool) -> I
                 )
                 yield fault(FROZEN, f"no step of an optimizer can move {c.name}", cause, cure)
         silent_below = rate == 0
+    relay = "start the upper layers as relays (initialisers.Relay)"
+    sizes = [layer.gradient or 0.0 for layer in measured.layers]
+    if not learnt and 0 < FADED * min(sizes) < max(sizes):
+        small, large = sizes.index(min(sizes)) + 1, sizes.index(max(sizes)) + 1
+        problem = f"the gradient of layer {small} is {min(sizes) / max(sizes):.0e} of that of layer {large}"
+        yield Finding(None, problem, relay, "every layer between takes a part of it", VANISHING)
+    across = math.prod(layer.singular_depth for layer in measured.layers[1:])
+    if not learnt and across > BLOWN:
+        problem = f"gradients grow up to {across:.2g}-fold from the last layer to the first"
+        cause = "largest singular values through depth are above 1 in most layers"
+        yield Finding(None, problem, relay, cause, BLOWN_UP)
 
 
 def missing_classes(labels: Tensor, classes: int) -> Iterator[Finding]:

@@ -1,13 +1,15 @@
 """Faults planted in healthy networks are named, and healthy networks have none."""
 
 import copy
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import neurolsc
 from neurolsc import LIF, Network, diagnose, initialisers, try_cures
-from neurolsc.diagnosis.report import missing_classes
+from neurolsc.diagnosis.report import layer_faults, missing_classes
 from tests.diagnosis.networks import HEALTHY, PLANTS, batch, exploding, healthy
 
 
@@ -145,3 +147,23 @@ def test_what_does_not_fit_is_refused(digits):
     with pytest.raises(ValueError, match="trials need targets"):
         try_cures(network, x, diagnose(network, x))
     assert isinstance(network, Network)
+
+
+def test_gradients_that_vanish_or_grow_over_all_layers_are_named_though_no_layer_is_ill():
+    network, data = healthy("digits", 2)
+    measured = diagnose(network, data).measurements
+    layer = replace(measured.layers[0], singular_depth=1.0)
+
+    def found(sizes: list[float], across: float, *, learnt: bool = False) -> list[str]:
+        layers = tuple(replace(layer, gradient=size, singular_depth=across) for size in sizes)
+        ten = Network([network.cells[0], *[network.cells[1]] * 9], 20)
+        profile = SimpleNamespace(main_term=None, time_mean=None)
+        return [f.name for f in layer_faults(ten, replace(measured, layers=layers, profile=profile), learnt=learnt)]
+
+    # the ends of the sizes that ten woken layers of ALIF+ have in the study
+    shrinking = [10 ** (-6.5 + 6.5 * i / 9) for i in range(10)]
+    assert found(shrinking, 1.0) == ["vanishing through depth"]
+    assert found([size**0.9 for size in shrinking], 1.0) == []
+    assert found([1.0] * 10, 1.7) == ["exploding through depth"]
+    assert found([1.0] * 10, 1.5) == []
+    assert found(shrinking, 1.7, learnt=True) == []
