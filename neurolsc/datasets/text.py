@@ -4,6 +4,7 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -179,6 +180,15 @@ def read_words(path: str | PathLike[str]) -> list[str]:
     return words
 
 
+def characters_of(words: Sequence[str]) -> list[str]:
+    """The characters of words, with ``_`` for a blank and ``<eos>`` behind every line, as T. Mikolov's files have."""
+    found: list[str] = []
+    for before, word in pairwise([END, *words]):
+        found += [] if END in (before, word) else ["_"]
+        found += [END] if word == END else list(word)
+    return found
+
+
 class Text(Words):
     """Words of text files, by :meth:`from_files` or :meth:`embedded`; items are as in :class:`Words`."""
 
@@ -243,12 +253,13 @@ class PennTreebank(Words):
     """The Penn Treebank in T. Mikolov's form; items are as in :class:`Words`.
 
     929,589 words to train, 73,760 and 82,430 for validation and test, ``<eos>`` at the end of every line counted; the
-    vocabulary of the training text has 10,000. The text is the Linguistic Data Consortium's; read its licence before
-    you use it.
+    vocabulary of the training text has 10,000, or 50 characters. The text is the Linguistic Data Consortium's; read its
+    licence before you use it.
 
     Args:
         root: folder of ptb.train.txt, ptb.valid.txt and ptb.test.txt; missing ones are downloaded into it.
         split: ``"train"``, ``"validation"`` or ``"test"``.
+        characters: items are characters (:func:`characters_of`), not words.
         **options: as of :class:`Words`.
 
     Raises:
@@ -260,9 +271,28 @@ class PennTreebank(Words):
     S1.
     """
 
-    def __init__(self, root: str | PathLike[str], split: Split, **options: Any) -> None:
+    _file = "ptb.{}.txt"
+
+    def __init__(self, root: str | PathLike[str], split: Split, *, characters: bool = False, **options: Any) -> None:
+        def read(part: str) -> list[str]:
+            words = read_words(fetch(root, self._file.format(part)))
+            return characters_of(words) if characters else words
+
         part = {"train": "train", "validation": "valid", "test": "test"}[one_of("split", split, SPLITS)]
-        words = read_words(fetch(root, "ptb.train.txt"))
-        vocabulary = Vocabulary.of(words)
-        words = words if split == "train" else read_words(fetch(root, f"ptb.{part}.txt"))
-        super().__init__(vocabulary.encode(words), vocabulary, split, **options)
+        text = read("train")
+        vocabulary = Vocabulary.of(text)
+        super().__init__(vocabulary.encode(text if split == "train" else read(part)), vocabulary, split, **options)
+
+
+class WikiText2(PennTreebank):
+    """WikiText-2: verified good articles of Wikipedia; items and arguments are as in :class:`PennTreebank`.
+
+    2,088,628 words to train, 217,646 and 245,569 for validation and test, ``<eos>`` at the end of every line, empty
+    ones too, counted; the vocabulary of the training text has 33,278. The files are wiki.train.tokens,
+    wiki.valid.tokens and wiki.test.tokens, or wikitext-2-v1.zip, which is downloaded if nothing of it is there.
+
+    Source: S. Merity, C. Xiong, J. Bradbury, R. Socher, "Pointer sentinel mixture models", arXiv:1609.07843;
+    CC BY-SA 3.0.
+    """
+
+    _file = "wiki.{}.tokens"

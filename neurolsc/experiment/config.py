@@ -27,7 +27,19 @@ from neurolsc.tasks import BinaryPerStep, Classification, ClassPerStep
 from neurolsc.training import TrainSettings
 from neurolsc.validation import meant, setting, whole, words_of
 
-DataName = Literal["sl-mnist", "shd", "store-recall", "jsb", "text", "ptb", "mnist", "cifar10", "cifar100"]
+DataName = Literal[
+    "sl-mnist",
+    "shd",
+    "store-recall",
+    "jsb",
+    "text",
+    "ptb",
+    "ptb-characters",
+    "wikitext-2",
+    "mnist",
+    "cifar10",
+    "cifar100",
+]
 DataTask = Classification | ClassPerStep | BinaryPerStep
 
 # ---- the network
@@ -107,8 +119,8 @@ class NetworkSettings:
 
 # ---- the data
 
-TEXTS: tuple[DataName, ...] = ("text", "ptb")
-WITHOUT_SAMPLE = ("ptb", "cifar10", "cifar100")
+TEXTS: tuple[DataName, ...] = ("text", "ptb", "ptb-characters", "wikitext-2")
+WITHOUT_SAMPLE = (*TEXTS[1:], "cifar10", "cifar100")
 DATA: dict[DataName, tuple[str, DataTask, type[Any]]] = {  # title, task, class
     "sl-mnist": ("spike-latency MNIST", Classification(), datasets.SpikeLatencyMNIST),
     "shd": ("spoken digits", Classification(), datasets.SHD),
@@ -116,6 +128,8 @@ DATA: dict[DataName, tuple[str, DataTask, type[Any]]] = {  # title, task, class
     "jsb": ("JSB Chorales", BinaryPerStep(), datasets.JSBChorales),
     "text": ("text", ClassPerStep(), datasets.Text),
     "ptb": ("Penn Treebank", ClassPerStep(), datasets.PennTreebank),
+    "ptb-characters": ("Penn Treebank, characters", ClassPerStep(), datasets.PennTreebank),
+    "wikitext-2": ("WikiText-2", ClassPerStep(), datasets.WikiText2),
     "mnist": ("MNIST pixels", Classification(), datasets.MNISTPixels),
     "cifar10": ("CIFAR-10", Classification(), datasets.CIFAR10),
     "cifar100": ("CIFAR-100", Classification(), datasets.CIFAR100),
@@ -129,7 +143,7 @@ class DataSettings:
     data: DataName = setting(
         "sl-mnist",
         "data set: spike-latency MNIST, spoken digits in SHD's form, values to store and recall, chorales, words of a "
-        "text or of the Penn Treebank, or images as they are",
+        "text, of the Penn Treebank or of WikiText-2, or images as they are",
     )
     root: str = setting("", "folder of the full data set, downloaded if missing; empty: the sample in the package")
     split_seed: int = setting(0, "of the split into training and validation; of the samples that are made")
@@ -211,8 +225,9 @@ class DataSettings:
                 options = {name: getattr(self, name) for name in ("dt", "channels", "repeat", "binary")}
                 options |= {"window": self.window or None, "augment": augment}
                 options |= {"by": self.split_by, "share": self.split_share, "seed": self.split_seed}
-            case "text" | "ptb":
+            case "text" | "ptb" | "ptb-characters" | "wikitext-2":
                 options = {"steps": self.words, "repeat": self.repeat, "streams": self.streams or None}
+                options |= {"characters": True} if self.data == "ptb-characters" else {}
                 if training:
                     options |= {"switch": self.word_switch, "switch_epochs": self.word_switch_epochs}
         if self.data == "text" and root:

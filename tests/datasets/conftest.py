@@ -63,4 +63,5 @@ def root_of(name: str) -> Callable[[], Path]:
 
 mnist_root = root_of("mnist")
 jsb_root = root_of("jsb")
+wikitext_root = root_of("wikitext-2")
 recordings_root = root_of("real_digits")

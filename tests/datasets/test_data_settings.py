@@ -44,8 +44,14 @@ def test_what_is_loaded_is_what_the_settings_say(tmp_path):
     [
         ({"data": "jsb", "dt": 0.01, "shift": 1}, "shift: for data = sl-mnist only, got data = jsb"),
         ({"data": "shd", "encoding": "released"}, "encoding: for data = sl-mnist only, got data = shd"),
-        ({"data": "mnist", "repeat": 1}, "repeat: for data = shd or text or ptb only, got data = mnist"),
-        ({"data": "shd", "words": 10, "streams": 2}, "words, streams: for data = text or ptb only"),
+        (
+            {"data": "mnist", "repeat": 1},
+            "repeat: for data = shd or text or ptb or ptb-characters or wikitext-2 only, got data = mnist",
+        ),
+        (
+            {"data": "shd", "words": 10, "streams": 2},
+            "words, streams: for data = text or ptb or ptb-characters or wikitext-2 only",
+        ),
         ({"data": "ptb", "root": "x", "rare": 2}, "rare: for data = text only, got data = ptb"),
         ({"data": "text", "rare": 2, "text_test": "x"}, "text_test, rare: for texts in a root; the sample"),
         ({"data": "cifar10"}, "root: the package holds no sample of cifar10; name a folder"),

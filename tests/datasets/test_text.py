@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from neurolsc import GRU, Embedding, Network
-from neurolsc.datasets import PennTreebank, Text, Vocabulary, Words, collate
+from neurolsc.datasets import PennTreebank, Text, Vocabulary, WikiText2, Words, collate
 from neurolsc.datasets.batches import drawn_from, epoch_of_training
 from neurolsc.datasets.text import END, UNKNOWN, read_words
 from neurolsc.tasks import ClassPerStep
@@ -184,11 +184,28 @@ def test_the_sample_is_a_text_of_three_chapters():
     assert max(float((part.text == part.vocabulary.index(UNKNOWN)).double().mean()) for part in parts) < 0.35
 
 
-def test_published_texts_share_the_vocabulary_of_training(tmp_path, publish):
+@pytest.mark.parametrize(("kind", "name"), [(PennTreebank, "ptb.{}.txt"), (WikiText2, "wiki.{}.tokens")])
+def test_published_texts_share_the_vocabulary_of_training(kind, name, tmp_path, publish):
     for i, part in enumerate(("train", "valid", "test")):
-        publish(lines(60 + i).encode(), f"ptb.{part}.txt")
-    parts = [PennTreebank(tmp_path, split, steps=5) for split in SPLITS]
+        if kind is PennTreebank:
+            publish(lines(60 + i).encode(), name.format(part))
+        else:  # an archive of three
+            (tmp_path / name.format(part)).write_text(lines(60 + i))
+    parts = [kind(tmp_path, split, steps=5) for split in SPLITS]
     assert [len(part.text) for part in parts] == [180, 183, 186]
     assert len({part.vocabulary.words for part in parts}) == 1
     with pytest.raises(ValueError, match="split must be one of"):
-        PennTreebank(tmp_path, "valid")
+        kind(tmp_path, "valid")
+
+
+def test_characters_of_the_penn_treebank_are_its_letters_blanks_and_ends_of_lines(tmp_path, publish):
+    for part in ("train", "valid", "test"):
+        publish(b" an <unk> \n N b\n", f"ptb.{part}.txt")
+    text = PennTreebank(tmp_path, "test", characters=True, steps=5)
+    shown = [text.vocabulary.words[i] for i in text.text.tolist()]
+    assert " ".join(shown) == "a n _ < u n k > <eos> N _ b <eos>"
+
+
+def test_the_real_texts_have_the_published_counts(wikitext_root):
+    counts = [len(read_words(wikitext_root / f"{name}.txt")) for name in ("valid", "test")]
+    assert counts == [217_646, 245_569]
