@@ -10,8 +10,8 @@ from neurolsc import Cell
 RESETS = ("subtract", "static", "zero")
 
 
-def by_steps(cell: Cell, x: Tensor, state: Any, **settings: Any) -> tuple[Tensor, Any]:
+def by_steps(cell: Cell, *args: Any, **settings: Any) -> tuple[Tensor, Any]:
     """The run of a cell by plain steps."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(cell), "run_at_once", Cell.run_at_once)
-        return cell.run(x, state, **settings)
+        return cell.run(*args, **settings)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from neurolsc import LIF, ALIFPlus, Cell, Network, surrogate
 from neurolsc.neurons.fast import sequence
 from tests.neurons.fast import both
+from tests.neurons.fast.both import moving
 
 pytest.importorskip("triton", reason="Triton, of which the kernels are made, is not installed")
 from neurolsc.neurons.fast import gpu_kernels
@@ -41,14 +42,6 @@ def firing(kind: Any, n_in: int = 7, n_hidden: int = 5, **settings: Any) -> Any:
 
 def spikes(*shape: int) -> Tensor:
     return (torch.rand(shape) < 0.4).float().to(DEVICE)
-
-
-def moving(cell: Cell, batch: int) -> Any:
-    """A state in the middle of a run, to be differentiated by; it lies in memory neuron by
-    neuron."""
-    with torch.no_grad():
-        _, state = both.plainly(cell, spikes(4, batch, cell.n_in), cell.initial_state(batch))
-    return type(state)(*(leaf.T.contiguous().T.requires_grad_() for leaf in state))
 
 
 def outcome(
@@ -100,17 +93,11 @@ def test_across_tiles_of_samples_and_neurons(batch, launches, monkeypatch):
 
 
 @pytest.mark.parametrize(("kind", "parts"), [(LIF, "spikes"), (ALIFPlus, "states")])
-def test_when_only_spikes_or_states_matter(kind, parts, launches):
-    cell, x = firing(kind), spikes(1, 3, 7)
+def test_when_only_spikes_or_states_matter_and_a_surrogate_learns(kind, parts, launches):
+    spike = surrogate.MultiGaussian(torch.linspace(0.2, 0.8, 5), 1.5, learnable=parts == "spikes")
+    cell, x = firing(kind, spike=spike), spikes(2, 3, 7)
     state = moving(cell, 3)
     assert_as_without(lambda: outcome(cell, x, state, parts=parts, by=state), launches)
-
-
-@pytest.mark.parametrize("kind", [surrogate.MultiGaussian, surrogate.Triangular])
-def test_with_the_parameters_of_a_surrogate(kind, launches):
-    spike = kind(torch.linspace(0.2, 0.8, 5), 1.5, learnable=True)
-    cell, x = firing(ALIFPlus, spike=spike), spikes(3, 3, 7)
-    assert_as_without(lambda: outcome(cell, x, cell.initial_state(3)), launches)
 
 
 def test_a_threshold_that_is_a_parameter_and_others_that_are_frozen(launches):

@@ -6,52 +6,28 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.autograd import functional
-from torch.autograd.graph import save_on_cpu
+from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.func import functional_call
 
-from neurolsc import LIF, ALIFPlus, Cell, surrogate
+from neurolsc import LIF, ALIFPlus, surrogate
 from neurolsc.neurons.fast import cpu_kernels, sequence
 from tests.neurons.fast.both import (
     BATCH,
-    HIDDEN,
     STEPS,
     assert_as_plain_steps,
+    assert_both,
     assert_same,
-    both,
     counted,
     firing,
     gradients,
     loss_of,
+    moving,
     own,
-    plainly,
     spikes,
 )
+from tests.neurons.steps import by_steps
 
 pytestmark = pytest.mark.usefixtures("float64")
-
-
-ROUTES = {"rows, few steps": (1.0, 3), "dense, many": (0.0, 1024), "now this, now that": (0.15, 12)}
-
-
-@pytest.fixture(params=list(ROUTES))
-def route(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Products as sums of rows up to a share of non-zero entries, and how many rows a block has."""
-    density, rows = ROUTES[request.param]
-    monkeypatch.setattr(cpu_kernels, "DENSITY", density)
-    monkeypatch.setattr(sequence, "ROWS", rows)
-
-
-@pytest.fixture
-def sparse(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All products of inputs are sums of rows."""
-    monkeypatch.setattr(cpu_kernels, "DENSITY", 1.0)
-
-
-def moving(cell: Cell) -> Any:
-    """A state in the middle of a run, to be differentiated by; it lies in memory neuron by neuron."""
-    with torch.no_grad():
-        _, state = plainly(cell, spikes(4), cell.initial_state(BATCH))
-    return type(state)(*(leaf.T.contiguous().T.requires_grad_() for leaf in state))
 
 
 @pytest.mark.parametrize("reset_gradient", [False, True])
@@ -64,37 +40,20 @@ def test_a_run_is_its_plain_steps(kind, reset, reset_gradient, monkeypatch):
     state, late, x = moving(cell), spikes(1)[0].requires_grad_(), (1.3 * spikes()).requires_grad_()
     assert_as_plain_steps(cell, x, state, by=(x, *state))
     lengths, by = torch.tensor([7, 3, 0]), [*cell.parameters(), x, late, *state]
-    outcomes = [way(cell, x, state, late=late, lengths=lengths) for way in (own, plainly)]
+    outcomes = [way(cell, x, state, late=late, lengths=lengths) for way in (own, by_steps)]
     alive = torch.arange(STEPS).unsqueeze(1) < lengths
     assert torch.equal(outcomes[0][0][alive], outcomes[1][0][alive])
     found = [gradients(loss_of(z[alive], [(leaf + 1) ** 3 for leaf in after]), by) for z, after in outcomes]
     assert_same([*outcomes[0][1], *found[0]], [*outcomes[1][1], *found[1]])
 
 
-def test_second_derivatives():
-    cell = firing(ALIFPlus, reset_gradient=True, spike=surrogate.Logistic(learnable=True))
-    x, by = spikes().requires_grad_(), list(cell.parameters())
-
-    def twice(way: Any) -> Any:
-        z, state = way(cell, x, cell.initial_state(BATCH), lengths=torch.tensor([7, 2, 0]))
-        once = gradients(loss_of(z[:1, :2], state), [*by, x], create_graph=True)
-        return gradients(sum(g.square().sum() for g in once if g is not None and g.requires_grad), by)
-
-    found, plain = both(twice)
-    assert any(g is not None and g.any() for g in plain)
-    assert_same(found, plain)
-
-
-def test_only_what_is_wanted_is_differentiated(route):
-    spike = surrogate.FastSigmoid(torch.linspace(0.2, 0.8, HIDDEN), torch.linspace(0.7, 1.5, HIDDEN))
+def test_buffers_are_differentiated_and_parameters_one_by_one():
+    spike = surrogate.FastSigmoid(torch.linspace(0.2, 0.8, 8), torch.linspace(0.7, 1.5, 8))
     cell = firing(LIF, spike=spike, reset_gradient=True).requires_grad_(False)
-    x, state = spikes().requires_grad_(), moving(cell)
-    assert_as_plain_steps(cell, x, by=(x,))
-    assert_as_plain_steps(cell, spikes(), state, by=tuple(state))
-    buffers = [cell.b_v, cell.theta, spike.fixed_dampening, spike.fixed_sharpness]
+    buffers = cell.b_v, cell.theta, spike.fixed_dampening, spike.fixed_sharpness
     for buffer in buffers:
         buffer.requires_grad_()
-    assert_as_plain_steps(cell, spikes(), by=(*buffers,))
+    assert_as_plain_steps(cell, spikes(), by=buffers)
     cell = firing(ALIFPlus).requires_grad_(False)
     for name in ("w_in", "w_rec", "log_tau_v", "adaptation"):
         cell.get_parameter(name).requires_grad_()
@@ -102,7 +61,17 @@ def test_only_what_is_wanted_is_differentiated(route):
         cell.requires_grad_(False)
 
 
-# ---- surrogates, also a user's own
+@pytest.mark.parametrize(("kind", "most"), [(LIF, 2.4), (ALIFPlus, 2.6)])
+def test_a_run_stores_its_spikes_and_voltages_and_little_else(kind, most, monkeypatch):
+    monkeypatch.setattr(sequence, "ROWS", 60)
+    cell, x, sizes = firing(kind, 2, 40), spikes(100, BATCH, 2), {}
+    with saved_tensors_hooks(lambda t: sizes.update({t.data_ptr(): t.nbytes}) or t, lambda t: t):
+        z, state = cell.run(x, cell.initial_state(BATCH))
+    loss_of(z, state).backward()
+    assert z.nbytes < sum(sizes.values()) < most * z.nbytes
+
+
+# ---- surrogates, also a user's own (whose gradients test_any_run compares)
 
 
 class Parabola(surrogate.Surrogate):
@@ -119,7 +88,7 @@ class Widened(Parabola):
 
     def __init__(self) -> None:
         super().__init__(0.7)
-        self.width, self.list = nn.Parameter(torch.linspace(0.8, 1.5, HIDDEN)), [1.0]
+        self.width, self.list = nn.Parameter(torch.linspace(0.8, 1.5, 8)), [1.0]
         self.register_buffer("peak", torch.tensor(1.3))
 
     def shape(self, x: Tensor) -> Tensor:
@@ -129,30 +98,10 @@ class Widened(Parabola):
         return self.list[0] * self.peak * self.width * super().shape_integral(x / self.width)
 
 
-class Derivative(surrogate.FastSigmoid):
-    def derivative(self, v: Tensor) -> Tensor:
-        return super().derivative(v) * 3
-
-
-class Primitive(surrogate.FastSigmoid):
-    def primitive(self, v: Tensor) -> Tensor:
-        return super().primitive(v) * 3
-
-
-class Forward(surrogate.FastSigmoid):
-    def forward(self, v: Tensor) -> Tensor:
-        return super().forward(v) / 2
-
-
-class Called(surrogate.FastSigmoid):
-    def __call__(self, v: Tensor) -> Tensor:
-        return super().__call__(v) / 2
-
-
-@pytest.mark.parametrize("spike", [Parabola, Widened])
-def test_a_users_surrogate_has_the_gradients_of_plain_steps(spike):
-    assert_as_plain_steps(firing(ALIFPlus, spike=spike()), spikes())
-    assert_as_plain_steps(firing(LIF, spike=spike(), reset_gradient=True), spikes())
+def otherwise(method: str) -> surrogate.Surrogate:
+    """A surrogate that changes what another method than the two gives."""
+    change = {method: lambda self, v: getattr(surrogate.FastSigmoid, method)(self, v) * 3}
+    return type(f"Other_{method}", (surrogate.FastSigmoid,), change)()
 
 
 def hooked(handle: str) -> surrogate.Surrogate:
@@ -164,7 +113,10 @@ def hooked(handle: str) -> surrogate.Surrogate:
     return spike
 
 
-@pytest.mark.parametrize("spike", [Forward(), Called(), Derivative(), Primitive(), hooked("forward"), hooked("back")])
+OTHERS = [*map(otherwise, ("forward", "__call__", "derivative", "primitive")), hooked("forward"), hooked("back")]
+
+
+@pytest.mark.parametrize("spike", OTHERS, ids=lambda spike: type(spike).__name__)
 def test_surrogates_that_do_otherwise_take_plain_steps(spike):
     assert_as_plain_steps(firing(ALIFPlus, spike=spike), spikes(), at_once=False)
 
@@ -178,36 +130,38 @@ def test_what_plain_steps_take_or_refuse():
     assert_as_plain_steps(firing(ALIFPlus).to(torch.bfloat16), spikes().to(torch.bfloat16), at_once=False)
     for x in (spikes()[..., :5], spikes(batch=2)):
         messages = []
-        for way in (own, plainly):
+        for way in (own, by_steps):
             with pytest.raises(RuntimeError) as caught:
                 way(cell, x, cell.initial_state(BATCH))
             messages.append(str(caught.value))
         assert messages[0] == messages[1]
     cell.theta = torch.tensor(1.0)
     assert_as_plain_steps(cell, spikes(), at_once=False)
+    cell = firing(ALIFPlus)
+    with torch.autocast("cpu"), counted() as calls:
+        cell.run(spikes().float(), cell.initial_state(BATCH))
+    assert not calls
 
 
-@pytest.mark.parametrize(("where", "value"), [("v", torch.nan), ("w_rec", torch.inf), ("gradient", torch.nan)])
-def test_numbers_that_are_not_finite(value, where, sparse):
+@pytest.mark.parametrize("where", ["v", "w_rec", "gradient"])
+def test_numbers_that_are_not_finite(where, monkeypatch):
+    monkeypatch.setattr(cpu_kernels, "DENSITY", 1.0)  # all products of inputs are sums of rows
     cell, x = firing(ALIFPlus), spikes()
     state = type(cell.initial_state(1))(*(leaf.detach().clone() for leaf in cell.initial_state(BATCH)))
-    x[..., 2] = 0
     if where == "gradient":
-        outcomes = []
-        for way in (own, plainly):
-            z, _ = way(cell, x, state)
-            by_z = torch.ones_like(z)
-            by_z[3, 1, 2] = value
-            outcomes.append(torch.autograd.grad(z, list(cell.parameters()), by_z))
+        by_z = torch.ones(STEPS, BATCH, 8)
+        by_z[3, 1, 2] = torch.nan
+        outcomes = [
+            torch.autograd.grad(way(cell, x, state)[0], list(cell.parameters()), by_z) for way in (own, by_steps)
+        ]
         assert_same(*outcomes)
         assert outcomes[1][0].isnan().any()
         return
-    with torch.no_grad():
-        if where in state._fields:
-            getattr(state, where)[0, 1] = value
-        else:  # where nothing fires
-            cell.b_v[3] = -1e6
-            getattr(cell, where)[..., 2 if where == "w_in" else 3] = value
+    if where == "v":
+        state.v[0, 1] = torch.nan
+    else:  # from where nothing fires
+        cell.b_v[3] = -1e6
+        cell.w_rec.data[..., 3] = torch.inf
     assert_as_plain_steps(cell, x, state)
 
 
@@ -236,9 +190,7 @@ def test_several_gradients_at_once_and_a_map_over_gradients():
         mapped = torch.vmap(lambda g: torch.autograd.grad(z, by, g, retain_graph=True))(each)
         return [*torch.autograd.grad(z, by, each, is_grads_batched=True, retain_graph=True), *mapped]
 
-    found, plain = both(batched)
-    assert plain[0].any()
-    assert_same(found, plain)
+    assert_both(batched)
 
 
 def test_jacobians_and_products_with_the_hessian():
@@ -248,11 +200,8 @@ def test_jacobians_and_products_with_the_hessian():
     def output(way: Any, w: Tensor) -> Tensor:
         return functional_call(Caller(cell, way), {"cell.w_rec": w}, (x,)).square().mean((0, 1))
 
-    for take in (
-        lambda f: [functional.jacobian(f, w, vectorize=True)],
-        lambda f: functional.hvp(lambda w: f(w).sum(), w, torch.ones_like(w)),
-    ):
-        assert_same(*both(lambda way, take=take: take(lambda w: output(way, w))))
+    assert_both(lambda way: [functional.jacobian(lambda w: output(way, w), w, vectorize=True)])
+    assert_both(lambda way: functional.hvp(lambda w: output(way, w).sum(), w, torch.ones_like(w)))
 
 
 @pytest.mark.slow  # the first transformed function of a process takes torch ten seconds
@@ -271,7 +220,7 @@ def test_transforms_of_torch_func():
         forward = torch.func.jvp(run, (parameters,), (parameters,))
         return [torch.vmap(run)(many), *forward, *(t for d in (jacobian, hessian, samples) for t in d.values())]
 
-    assert_same(*both(results))
+    assert_both(results)
 
 
 def test_a_graph_again_and_in_parts_saved_elsewhere():
@@ -284,22 +233,12 @@ def test_a_graph_again_and_in_parts_saved_elsewhere():
         losses = loss_of(z, state), loss_of(z, state), state.theta.sum(), z[2].sum()
         return [g for loss in losses for g in gradients(loss, by)]
 
-    assert_same(*both(several))
+    assert_both(several)
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_without_gradients(mode):
     cell, x = firing(ALIFPlus), spikes()
     with mode(), counted() as calls:
-        (z, state), (plain_z, plain_state) = both(lambda way: way(cell, x, cell.initial_state(BATCH)))
+        assert_both(lambda way: [(run := way(cell, x, cell.initial_state(BATCH)))[0], *run[1]])
     assert calls == [1]
-    assert torch.equal(z, plain_z)
-    assert z.any()
-    assert_same(state, plain_state)
-
-
-def test_autocast_on_a_cpu_takes_plain_steps():
-    cell = firing(ALIFPlus)
-    with torch.autocast("cpu"), counted() as calls:
-        cell.run(spikes().float(), cell.initial_state(BATCH))
-    assert not calls
