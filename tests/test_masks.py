@@ -42,17 +42,7 @@ def test_scores_are_those_of_every_sample_alone_at_its_own_length(batch_size: in
     network = small_network(readout_bias=True).double()
     scores = evaluate(network, Unequal(padding=padding), batch_size=batch_size)
 
-    class One:
-        def __init__(self, item: tuple[Tensor, int]) -> None:
-            self.item = item
-
-        def __len__(self) -> int:
-            return 1
-
-        def __getitem__(self, i: int) -> tuple[Tensor, int]:
-            return self.item
-
-    alone = [evaluate(network, One(item)) for item in Unequal().items]
+    alone = [evaluate(network, [item]) for item in Unequal().items]
     assert any(one.firing_rate[-1] for one in alone)
     for name in ("loss", "mode_accuracy", "mean_accuracy", "share_without_vote", "silent_steps"):
         assert getattr(scores, name) == pytest.approx(sum(getattr(one, name) for one in alone) / 7), name

@@ -43,8 +43,6 @@ def name(value: object) -> str:
 
 
 every_surrogate = pytest.mark.parametrize("kind", SHAPES, ids=name)
-# torch's own forward mode and inductor use it
-torch_jit_is_deprecated = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
 
 
 def points() -> Tensor:
@@ -130,7 +128,7 @@ def test_gradient_of_the_spike_can_be_differentiated_again_in_all_arguments(kind
     assert gradcheck(lambda *x: derivative(*x) + sum(map(torch.sum, x)), (points(), *log_parameters()))
 
 
-@torch_jit_is_deprecated
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")  # torch's own forward mode
 @pytest.mark.parametrize("kind", [surrogate.FastSigmoid, surrogate.Exponential], ids=name)
 def test_torch_func_sees_the_derivative(kind):
     spike, v = kind(DAMPENING, SHARPNESS), points().detach()
