@@ -163,16 +163,10 @@ def steps(
 ) -> CSR:  # fmt: skip
     """Some steps in place; the spikes that each of them reads (S B, n).
 
-    Args:
-        v: voltages before and after each step (S + 1, B, n), of which the first is read.
-        theta: thresholds likewise, or a fixed one (1, B, n).
-        z0: spikes before the first step (B, n).
-        z: spikes after each step, to be filled (S, B, n).
-        drive: the projected input (S, B, n).
-        w_rec_t: recurrent weights, transposed and contiguous (n, n).
-        constants: those of :func:`neurolsc.neurons.fast.inputs.rows_of` (6, n).
-        zero: the reset starts again from zero.
-        static: it subtracts the constant, not the moving threshold.
+    v holds voltages before and after each step (S + 1, B, n), of which the first is read, theta thresholds likewise, or
+    a fixed one (1, B, n); z0 (B, n) are the spikes before, z (S, B, n) those to be filled; drive is the projected input
+    (S, B, n), constants those of :func:`~neurolsc.neurons.fast.inputs.rows_of` (6, n). The reset starts again from
+    zero, or subtracts the constant (static), or the moving threshold.
     """
     length, batch, n = z.shape
     indices, indptr = np.empty((length + 1) * batch * n + 1, np.int32), np.empty((length + 1) * batch + 1, np.int64)

@@ -205,14 +205,15 @@ def reverse(
     def array(t: Tensor) -> Any:
         return t.detach().contiguous().numpy()
 
-    (z, v, starts, events), (g_z, end_v, end_theta), c, z0, ends = trace, outer, inputs.c, inputs.z, plan.ends()
+    c: Any = inputs.c
+    (z, v, starts, events), (g_z, end_v, end_theta), z0, ends = trace, outer, inputs.z, plan.ends()
     steps, (batch, n), block, fixed = len(z), z0.shape, max(1, ROWS // len(z0)), starts is None
     # by v and by the spikes after each step of a block, the one before it and the one behind it
     g, back = (v.new_zeros(min(block, steps) + 2, batch, n) for _ in range(2))
     g_theta, sums, nothing = v.new_zeros(batch, n), v.new_zeros(6, n), array(v.new_zeros(batch, n))
     by_read = v.new_zeros(steps + 1, *inputs.x.shape[1:]) if needed.x or needed.late else None  # the last is not read
     by_w_in, by_w_rec = c.w_in.new_zeros(c.w_in.shape[::-1]), torch.zeros_like(c.w_rec)  # transposed
-    theta = c.threshold.expand(1, 1, n) if fixed else torch.empty_like(back)[:-1]  # type: ignore[union-attr]
+    theta = c.threshold.expand(1, 1, n) if fixed else torch.empty_like(back)[:-1]
     at_g, at_back, at_g_theta, at_z, at_z0 = map(array, (g, back, g_theta, z, z0))
     at_g_z, constants = None if g_z is None else array(g_z), array(rows_of(c))
     static = c.threshold is not None and not fixed
