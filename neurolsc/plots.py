@@ -32,6 +32,7 @@ __all__ = [
     "plot_profile",
     "plot_raster",
     "plot_scores",
+    "plot_stable_region",
     "plot_surrogates",
 ]
 
@@ -289,6 +290,38 @@ def plot_raster(
     axes[-1, 0].set(xlabel="time step", xlim=(-1, max(map(len, layers.values()))))
     sample = [f"label {label}" if label else "", f"the network says {decision}" if decision else ""]
     return finish(figure, path, "; ".join(filter(None, (", ".join(filter(None, sample)), title))))
+
+
+@styled
+def plot_stable_region(
+    neurons: Mapping[str, tuple[ArrayLike, ArrayLike]],
+    path: Where = None,
+    *,
+    outside: Mapping[str, float],
+    title: str = "",
+) -> Figure:
+    """Draw neurons of two variables by trace and determinant, and the triangle in which they are stable.
+
+    Above the parabola eigenvalues are complex, and neurons oscillate.
+
+    Args:
+        neurons: trace and determinant (n,) of the matrix of each neuron, of each layer by name.
+        outside: share of unstable neurons of each.
+    """
+    figure, ((ax,),) = panels(1, 1, figsize=(6.4, 4.4))
+    ax.fill([-2, 2, 0], [1, 1, -1], color="#eeeeee", linewidth=0, label="stable")
+    trace = np.linspace(-2, 2, 201)
+    ax.plot(trace, trace**2 / 4, color="black", linestyle="--", linewidth=1, label="above: oscillating")
+    for number, (name, (t, d)) in enumerate(neurons.items()):
+        label = f"{name + ': ' if name else ''}{outside[name]:.1%} outside"
+        ax.scatter(t, d, s=7, color=color(number), linewidths=0, alpha=0.6, label=label)
+    points = np.concatenate([np.stack([np.ravel(t), np.ravel(d)], 1) for t, d in neurons.values()])
+    (left, bottom), (right, top) = np.minimum(points.min(0), (1.9, 0.9)), np.maximum(points.max(0), (2, 1))
+    ax.set_xlim(left - 0.1 * (right - left), right + 0.1 * (right - left))
+    ax.set_ylim(bottom - 0.1 * (top - bottom), top + 0.1 * (top - bottom))
+    ax.set(xlabel="trace", ylabel="determinant", title="A step below threshold, neuron by neuron")
+    figure.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize="small")
+    return finish(figure, path, title)
 
 
 @styled

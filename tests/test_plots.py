@@ -82,6 +82,7 @@ def every_picture(profile, make_spikes) -> dict[str, Callable[..., Figure]]:
         "surrogates": partial(plots.plot_surrogates, v, {"a": (step, step)}),
         "bands": partial(plots.plot_bands, {"": {"a": [[0.1, 0.2]]}}, score="s"),
         "scores": partial(plots.plot_scores, {"a": {1: [0.1]}}, over="layers", score="s"),
+        "stable_region": partial(plots.plot_stable_region, {"a": (v, v)}, outside={"a": 0.5}),
         "diagnosis": partial(
             plots.plot_diagnosis,
             activity=layers,

@@ -1,15 +1,20 @@
 """Cells: one recurrent layer each, as a pure step, and what a cell says about that step.
 
 Map: `cell` is what every cell has, the guard of its closed forms, and the table of names. `spiking` has eq. 49: its
-reset, LIF and ALIF; `variants` a LIF with a synaptic current, an integrator and the ALIF of the paper's code. `rate`
-has the cells that send numbers (feed-forward, RNN, GRU, LSTM), `lru` the LRU. `derivatives` has closed forms as linear
-operators, `spiking_derivatives` those of LIF and ALIF. `fast/` runs LIF and ALIF over all steps at once.
+reset, LIF and ALIF; `variants` a LIF with a synaptic current, an integrator, the ALIF of the paper's code, PLIF and
+TC-LIF; `adaptive` EF-adLIF, SE-adLIF, RadLIF and SiLIF; `resonate` resonate-and-fire. The latter are built on `blocks`,
+which differentiates any neuron of a few variables. `rate` has the cells that send numbers (feed-forward, RNN, GRU,
+LSTM), `lru` the LRU. `derivatives` has closed forms as linear operators, `spiking_derivatives` those of LIF and ALIF.
+`fast/` runs LIF and ALIF over all steps at once.
 """
 
-from neurolsc.neurons.cell import Cell, Membrane, ScaledParameter, State, Thresholds, register
+from neurolsc.neurons.adaptive import AdLIFState, EFAdLIF, RadLIF, SEAdLIF
+from neurolsc.neurons.blocks import NeuronCell
+from neurolsc.neurons.cell import Bound, Cell, Membrane, ScaledParameter, State, Thresholds, register
 from neurolsc.neurons.derivatives import Derivatives, StepMap, Term
 from neurolsc.neurons.lru import LRU, LRUState
 from neurolsc.neurons.rate import GRU, LSTM, RNN, FeedForward, HiddenState, LSTMState
+from neurolsc.neurons.resonate import BRF, RF, BRFState, ExactRF, ResonatorState
 from neurolsc.neurons.spiking import (
     ALIF,
     LIF,
@@ -20,12 +25,13 @@ from neurolsc.neurons.spiking import (
     LIFState,
     SpikingCell,
 )
-from neurolsc.neurons.variants import LI, ALIFLowPass, CubaLIF
+from neurolsc.neurons.variants import LI, PLIF, TCLIF, ALIFLowPass, CubaLIF, TCLIFState
 from neurolsc.validation import LogParameter
 
 __all__ = [
-    "ALIF", "GRU", "LI", "LIF", "LRU", "LSTM", "RNN", "ALIFLowPass", "ALIFPlus", "ALIFPlusMinus", "ALIFPositive",
-    "ALIFState", "Cell", "CubaLIF", "Derivatives", "FeedForward", "HiddenState", "LIFState", "LRUState",
-    "LSTMState", "LogParameter", "Membrane", "ScaledParameter", "SpikingCell", "State", "StepMap", "Term",
-    "Thresholds", "register",
+    "ALIF", "BRF", "GRU", "LI", "LIF", "LRU", "LSTM", "PLIF", "RF", "RNN", "TCLIF", "ALIFLowPass", "ALIFPlus",
+    "ALIFPlusMinus", "ALIFPositive", "ALIFState", "AdLIFState", "BRFState", "Bound", "Cell", "CubaLIF",
+    "Derivatives", "EFAdLIF", "ExactRF", "FeedForward", "HiddenState", "LIFState", "LRUState", "LSTMState",
+    "LogParameter", "Membrane", "NeuronCell", "RadLIF", "ResonatorState", "SEAdLIF", "ScaledParameter",
+    "SpikingCell", "State", "StepMap", "TCLIFState", "Term", "Thresholds", "register",
 ]  # fmt: skip

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from itertools import chain
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -58,6 +58,14 @@ class Membrane:
     def moved(self, state: Any, by: float) -> Any:
         """The same state with another voltage."""
         return state._replace(**{self.name: getattr(state, self.name) + by})
+
+
+class Bound(NamedTuple):
+    """A condition on the parameters of each neuron, without which it is unstable below threshold."""
+
+    violated: str  # the opposite of the condition, such as "a < -(1 - beta)"
+    margin: Tensor  # (n_hidden,), positive where the condition holds
+    cure: str  # what to change where it does not
 
 
 class Thresholds:
@@ -202,6 +210,18 @@ class Cell(nn.Module, ABC):
         """Which variable of the state is the voltage, and where it spikes; None: no such."""
         return None
 
+    def subthreshold(self, slope: float = 0.0) -> Tensor | None:
+        """The derivative of each neuron's step by its own state (n_hidden, k, k), without weights; None: not known.
+
+        It is taken at rest, without a spike; `slope` is the derivative of the spike by the voltage. Used for the step
+        of the class that defines it (:func:`neurolsc.stability.below_threshold`).
+        """
+        return None
+
+    def bounds(self) -> tuple[Bound, ...]:
+        """Conditions on parameters under all of which :meth:`subthreshold` at slope 0 has a radius below 1."""
+        return ()
+
     def gains(self) -> dict[str, float]:
         """How far a unit of a parameter moves the state at rest, by name; learning rates can be divided by it."""
         return {}
@@ -232,6 +252,7 @@ NO_STEP = frozenset(
     (
         *("initial_state", "pretrained", "config", "settings", "extra_repr", "draw_adaptation", "copy"),
         *("run", "run_at_once", "derivatives", "closed_form", "thresholds", "membrane", "gains", "integrator"),
+        *("subthreshold", "bounds", "block_terms"),
         *("scaled_parameters", "paper_scaled_parameters", "recurrent_synapses", "input_matrices"),
     )
 )

@@ -129,10 +129,8 @@ class SpikingCell(Cell):
         return self.spike.derivative(self.distance(state))  # type: ignore[attr-defined]
 
     def config(self) -> dict[str, object]:
-        if not isinstance(self.spike, Surrogate):
-            raise TypeError(f"only surrogates of neurolsc can be saved, got {self.spike!r}.")
-        spike = {"name": SURROGATES.name_of(type(self.spike))} | self.spike.config()
-        return super().config() | {"spike": spike, "reset": self.reset.name, "reset_gradient": self.reset.gradient}
+        reset = {"reset": self.reset.name, "reset_gradient": self.reset.gradient}
+        return super().config() | {"spike": spike_config(self.spike)} | reset
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, reset={self.reset.name!r}, reset_gradient={self.reset.gradient}"
@@ -188,6 +186,12 @@ class LIF(SpikingCell):
         s, z = self.spike_derivative(state), self.output(state).detach()
         d, e, r = self.reset.derivatives(self.decay_v, state.v, z, self.theta)
         return SpikingStep(self.w_rec, s, d, e, r)
+
+    def subthreshold(self, slope: float = 0.0) -> Tensor:
+        """exp(-1/tau_v), less what the reset takes where a gradient passes it, at the threshold."""
+        silent = torch.zeros_like(self.theta).unsqueeze(0)
+        reset = self.reset.derivatives(self.decay_v, silent + self.theta, silent, self.theta)
+        return SpikingStep(self.w_rec, silent + slope, *reset).alone()[0]
 
     def closed_form(self) -> SpikingDerivatives | None:
         return SpikingDerivatives(self) if in_two_methods(self.spike) else None
@@ -307,6 +311,17 @@ class ALIF(SpikingCell):
         d, e, r = self.reset.derivatives(self.decay_v, state.v, z, self.reset_threshold(state.theta))
         return SpikingStep(self.w_rec, s, d, e, r, self.adaptation, self.decay_theta)
 
+    def subthreshold(self, slope: float = 0.0) -> Tensor:
+        r"""The leaks at slope 0; at a slope s with the feedback of a spike on the threshold.
+
+        Its eigenvalues are then :math:`e^{-1/\tau_v}` and :math:`e^{-1/\tau_\vartheta} - \beta s`, where no gradient
+        passes the reset: an adaptation outside of :math:`(e^{-1/\tau_\vartheta} \mp 1) / s` makes a neuron unstable.
+        """
+        theta = self.theta_rest.unsqueeze(0)
+        silent = torch.zeros_like(theta)
+        reset = self.reset.derivatives(self.decay_v, theta, silent, theta)
+        return SpikingStep(self.w_rec, silent + slope, *reset, self.adaptation, self.decay_theta).alone()[0]
+
     closed_form = LIF.closed_form  # from linearised, which is this class's own
 
     def thresholds(self) -> Thresholds:
@@ -354,3 +369,10 @@ def spike_function(name: str, spike: Any) -> Spike:
         got = f"the class {spike.__name__}; write {spike.__name__}()" if isinstance(spike, type) else repr(spike)
         raise TypeError(f"{name} must be a surrogate or another callable of v - theta, got {got}.")
     return spike  # type: ignore[return-value]
+
+
+def spike_config(spike: Any) -> dict[str, object]:
+    """A surrogate as JSON values; TypeError for another spike function."""
+    if not isinstance(spike, Surrogate):
+        raise TypeError(f"only surrogates of neurolsc can be saved, got {spike!r}.")
+    return {"name": SURROGATES.name_of(type(spike))} | spike.config()

@@ -162,6 +162,10 @@ class SpikingStep(StepMap):
             }
         return {name: torch.stack([torch.stack(row, 1) for row in rows], 1) for name, rows in blocks.items()}
 
+    def alone(self) -> Tensor:
+        """The matrix of each neuron without weights (P, n, V, V)."""
+        return torch.stack(list(self.diagonals().values())).sum(0).movedim(-1, 1)
+
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         n = self.s.shape[1]
         before, after = x.view(len(x), 1, -1, n), y.view(len(y), -1, 1, n)

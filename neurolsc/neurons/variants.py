@@ -1,15 +1,24 @@
-"""Other spiking cells: with a synaptic current, an integrator that does not fire, and a low-pass threshold."""
+"""Other spiking cells: with a synaptic current, a low-pass threshold, a trained leak or two compartments.
 
+And an integrator that does not fire.
+"""
+
+import math
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from neurolsc.display import state_repr
+from neurolsc.neurons.blocks import NeuronCell, matrix_of
 from neurolsc.neurons.cell import Cell, ScaledParameter, is_frozen, register, truncated_normal
-from neurolsc.neurons.spiking import ALIF, LIF, ALIFPlus, ALIFState, SpikingCell
+from neurolsc.neurons.derivatives import Term
+from neurolsc.neurons.spiking import ALIF, LIF, ALIFPlus, ALIFState, LIFState, Spike, SpikingCell
 from neurolsc.neurons.spiking_derivatives import SpikingStep
 from neurolsc.validation import LogParameter, number, set_value
+
+LEAK = Term("leak", "lower the decay", "raise the decay", "#0072b2")
+RESET = Term("reset", "lower the thresholds", "raise w_rec", "#cc79a7")
 
 
 class CubaState(NamedTuple):
@@ -55,6 +64,12 @@ class CubaLIF(LIF):
     def update(self, x: Tensor, z: Tensor, state: CubaState) -> CubaState:  # type: ignore[override]
         i = self.decay_i * state.i + x @ self.w_in.T + z @ self.w_rec.T + self.b_v
         return CubaState(i, self.reset.carry(self.decay_v * state.v, z, self.theta) + i)
+
+    def subthreshold(self, slope: float = 0.0) -> Tensor:
+        """The leaks of current and voltage: (n_hidden, 2, 2), lower triangular."""
+        v = LIF.subthreshold(self, slope).flatten()
+        rows = (self.decay_i, torch.zeros_like(v)), (self.decay_i, v)
+        return torch.stack([torch.stack(row, 1) for row in rows], 1)
 
 
 @register
@@ -192,5 +207,151 @@ class ALIFLowPass(ALIFPlus):
 
     closed_form = ALIF.closed_form  # from linearised, which is this class's own
 
+    def subthreshold(self, slope: float = 0.0) -> Tensor:
+        """As of :class:`ALIF`, where a spike raises the threshold by (1 - exp(-1/tau_theta)) times the adaptation."""
+        theta = self.theta_rest.unsqueeze(0)
+        silent = torch.zeros_like(theta)
+        d, e, r = self.reset.derivatives(self.decay_v, theta, silent, theta)
+        rise = self._new_share * self.adaptation
+        return SpikingStep(self.w_rec, silent + slope, d, e, r, rise, self.decay_theta).alone()[0]
+
     def gains(self) -> dict[str, float]:
         return {}
+
+
+@register
+class PLIF(NeuronCell):
+    r"""Parametric LIF: one trained leak for the whole layer, and spikes that reset within the step.
+
+    .. math:: v[t] = r + k\, (W_{in} x[t] + W_{rec} z[t-1] - r), \quad k = \frac{1}{1 + e^{-w}}, \quad
+        r = v[t-1] (1 - z[t-1])
+
+    or with a soft reset :math:`r = v[t-1] - \vartheta z[t-1]`; a gradient passes the reset. The state is the voltage
+    before the reset. Below threshold the radius is 1 - k: no neuron can be unstable.
+
+    Args:
+        spike: the surrogate; by default a new ``FastSigmoid()``.
+        threshold: the threshold of all neurons.
+        tau: 1/k at the start, in steps, above 1.
+        hard_reset: reset to 0; False: subtract the threshold.
+
+    Attributes:
+        w: (1,), trainable.
+        decay: 1 - k, (1,); settable.
+        w_rec: recurrent weights, orthogonal; the work has none: set it to 0.
+
+    Source: Fang et al., ICCV 2021, arXiv:2007.05785; spikingjelly's ``ParametricLIFNode``.
+    """
+
+    settings = ("hard_reset",)
+    scaled_parameters = (*NeuronCell.scaled_parameters, ScaledParameter("decay", "time", through="share"))
+    block_terms = (LEAK, RESET)
+    variable = "v"
+
+    def __init__(
+        self,
+        n_in: int,
+        n_hidden: int,
+        *,
+        spike: Spike | None = None,
+        threshold: float = 1.0,
+        tau: float = 2.0,
+        hard_reset: bool = True,
+    ) -> None:
+        super().__init__(n_in, n_hidden, spike, threshold)
+        if number("tau", tau) <= 1:
+            raise ValueError(f"tau must be above 1 step, got {tau}: k = 1 / tau is a sigmoid.")
+        self.w, self.hard_reset = nn.Parameter(torch.full((1,), -math.log(tau - 1))), hard_reset
+
+    @property
+    def decay(self) -> Tensor:
+        """What a step leaves of a voltage, 1 - k."""
+        return torch.sigmoid(-self.w)
+
+    @decay.setter
+    def decay(self, value: Tensor) -> None:
+        set_value(self, "w", -torch.logit(value.detach(), eps=1e-6))
+
+    def initial_state(self, batch: int) -> LIFState:
+        return LIFState(*self.initial_zeros(batch, 1))
+
+    def shares(self) -> Tensor:
+        return torch.sigmoid(self.w).expand(1, self.n_hidden)
+
+    def update(self, x: Tensor, z: Tensor, state: LIFState) -> LIFState:
+        r = state.v * (1 - z) if self.hard_reset else state.v - self.theta * z
+        return LIFState(r + torch.sigmoid(self.w) * (self.current(x, z) - r))
+
+    def blocks(self, state: LIFState, s: Tensor, z: Tensor) -> dict[str, Tensor]:
+        leak, taken = (1 - z, state.v) if self.hard_reset else (torch.ones_like(z), self.theta)
+        return {"leak": matrix_of([[self.decay * leak]], z), "reset": matrix_of([[-self.decay * taken * s]], z)}
+
+    closed_form = NeuronCell.closed_form
+    subthreshold = NeuronCell.subthreshold
+
+
+class TCLIFState(NamedTuple):
+    """State of a TC-LIF cell, both before the reset of its spike."""
+
+    d: Tensor  # dendritic compartment (B, n_hidden)
+    v: Tensor  # somatic compartment, which spikes (B, n_hidden)
+    __repr__ = state_repr
+
+
+@register
+class TCLIF(NeuronCell):
+    r"""Two-compartment LIF, without a leak.
+
+    .. math::
+        d[t] &= r_d - \sigma_1 r_v + W_{in} x[t] + W_{rec} z[t-1], \quad r_d = d[t-1] - \gamma z[t-1] \\
+        v[t] &= r_v + \sigma_2 d[t], \quad r_v = v[t-1] - \vartheta z[t-1], \quad z[t] = H(v[t] - \vartheta)
+
+    with a gradient through both resets. Below threshold the determinant is 1 and the trace 2 - sigma_1 sigma_2: the
+    radius of every neuron is **exactly 1 whatever the parameters are**, on the boundary of stability.
+
+    Args:
+        spike: the surrogate; by default a new ``FastSigmoid()``.
+        threshold: the threshold of all neurons.
+        gamma: what a spike takes off the dendrite, zero or positive.
+
+    Attributes:
+        c: logits of sigma_1 and sigma_2 (2,), one pair for the layer, 0 at the start; trainable.
+
+    Source: Zhang et al., AAAI 2024, arXiv:2308.13250; github.com/ZhangShimin1/TC-LIF.
+    """
+
+    settings = ("gamma",)
+    block_terms = (Term("compartments", "lower the thresholds", "raise w_rec", "#0072b2"), RESET)
+    variable = "v"
+
+    def __init__(
+        self, n_in: int, n_hidden: int, *, spike: Spike | None = None, threshold: float = 1.0, gamma: float = 0.5
+    ) -> None:
+        super().__init__(n_in, n_hidden, spike, threshold)
+        self.gamma = number("gamma", gamma, zero_allowed=True)
+        self.c = nn.Parameter(torch.zeros(2))
+        nn.init.uniform_(self.w_rec, -(n_hidden**-0.5), n_hidden**-0.5)
+
+    def initial_state(self, batch: int) -> TCLIFState:
+        return TCLIFState(*self.initial_zeros(batch, 2))
+
+    def shares(self) -> Tensor:
+        second = torch.sigmoid(self.c[1]).expand(self.n_hidden)
+        return torch.stack([torch.ones_like(second), second])
+
+    def update(self, x: Tensor, z: Tensor, state: TCLIFState) -> TCLIFState:
+        first, second = torch.sigmoid(self.c)
+        v = state.v - self.theta * z
+        d = state.d - self.gamma * z - first * v + self.current(x, z)
+        return TCLIFState(d, v + second * d)
+
+    def blocks(self, state: TCLIFState, s: Tensor, z: Tensor) -> dict[str, Tensor]:
+        first, second = torch.sigmoid(self.c)
+        d, v = (first * self.theta - self.gamma) * s, -self.theta * s  # what a spike's reset does to both
+        return {
+            "compartments": matrix_of([[1.0, -first], [second, 1 - first * second]], z),
+            "reset": matrix_of([[0.0, d], [0.0, v + second * d]], z),
+        }
+
+    closed_form = NeuronCell.closed_form
+    subthreshold = NeuronCell.subthreshold

@@ -4,10 +4,11 @@
 products (loops in `arnoldi_kernels`); `profile` radii over layers, steps and samples, and which terms they are due to;
 `indicators` measures more than radii; `findings` are faults and what a cell alone shows. `pretrain` is the paper's
 algorithm, with targets, criteria, multiplier rules and options in `rules`; `scale` sets radii and firing rates by
-scales alone. `contraction` certifies, enforces and measures that a state is forgotten, and `truncation` how much
-context a model and its gradient then need.
+scales alone. `conditions` has the stability of single neurons below threshold. `contraction` certifies, enforces and
+measures that a state is forgotten, and `truncation` how much context a model and its gradient then need.
 """
 
+from neurolsc.stability.conditions import NeuronStability, at_threshold, below_threshold
 from neurolsc.stability.contraction import (
     Certificate,
     RowBalls,
@@ -63,6 +64,7 @@ __all__ = [
     "Criteria",
     "Finding",
     "GradientBounds",
+    "NeuronStability",
     "PaperRule",
     "PretrainOptions",
     "PretrainResult",
@@ -75,7 +77,9 @@ __all__ = [
     "TransitionRule",
     "TruncationErrors",
     "activity",
+    "at_threshold",
     "backward_norms",
+    "below_threshold",
     "certificate",
     "gradient_bounds",
     "lyapunov_exponents",

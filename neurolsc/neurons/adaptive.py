@@ -1,0 +1,294 @@
+r"""Adaptive LIF: a voltage u and a current w that follows it, and may oscillate with it.
+
+With :math:`\alpha = e^{-1/\tau_u}`, :math:`\beta = e^{-1/\tau_w}`, :math:`I = W_{in} x[t] + W_{rec} z[t-1]` and r the
+voltage after the reset of its spike,
+
+.. math::
+    u[t] &= \alpha\, r[t-1] + (1-\alpha) (I - w), \quad z[t] = H(u[t] - \vartheta)
+
+where w is the current of the step before (explicit Euler: :class:`EFAdLIF`) or the new one (symplectic:
+:class:`SEAdLIF`, :class:`RadLIF`). A state has u before the reset, so that spikes are a function of it; symplectic
+cells have w of the step before the one that u is of, from which the next step makes the new one. All run step by step,
+and have derivatives in closed form.
+"""
+
+import math
+from abc import abstractmethod
+from typing import Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor, nn
+
+from neurolsc.display import state_repr
+from neurolsc.neurons.blocks import NeuronCell, drawn, matrix_of
+from neurolsc.neurons.cell import Bound, ScaledParameter, register
+from neurolsc.neurons.derivatives import Term
+from neurolsc.neurons.spiking import Spike
+from neurolsc.validation import LogParameter, number, one_of
+
+Range = tuple[float, float]
+LEAK = Term("leak", "shorten tau_u and tau_w", "lengthen tau_u or tau_w", "#0072b2")
+RESET = Term("reset", "lower the thresholds", "raise w_rec", "#cc79a7")
+ADAPTATION = Term("adaptation", "lower a and b", "lengthen tau_w", "#d55e00")
+
+
+class AdLIFState(NamedTuple):
+    """State of an adaptive LIF cell."""
+
+    u: Tensor  # potential, before the reset of its spike (B, n_hidden)
+    w: Tensor  # adaptation current (B, n_hidden)
+    __repr__ = state_repr
+
+
+class AdaptiveLIF(NeuronCell):
+    """What adaptive LIF cells share: two decays, and a current that a voltage and its spikes drive."""
+
+    tau_u = LogParameter()
+    tau_w = LogParameter()
+    scaled_parameters = (
+        *NeuronCell.scaled_parameters,
+        *(ScaledParameter(name, "time", through="decay") for name in ("tau_u", "tau_w")),
+    )
+    block_terms = (LEAK, RESET, ADAPTATION)
+    explicit = False
+
+    @abstractmethod
+    def coefficients(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """alpha, beta, and what a voltage and a spike of 1 add to w, each (n_hidden,)."""
+
+    def initial_state(self, batch: int) -> AdLIFState:
+        return AdLIFState(*self.initial_zeros(batch, 2))
+
+    def shares(self) -> Tensor:
+        taken = 1 - self.coefficients()[0]
+        return torch.stack([taken, torch.zeros_like(taken)])
+
+    def step_blocks(self, z: Tensor, reset: Tensor | float, by_u: Tensor, leak: Tensor | float) -> dict[str, Tensor]:
+        """Blocks of a step: `leak` and `reset` add up to d r / d u, `by_u` is d w' / d u."""
+        decay, slow, _, _ = self.coefficients()
+        pull = decay - 1  # of w on u
+        feedback = [[0.0, pull], [by_u, 0.0]] if self.explicit else [[pull * by_u, pull * slow], [by_u, 0.0]]
+        return {
+            "leak": matrix_of([[decay * leak, 0.0], [0.0, slow]], z),
+            "reset": matrix_of([[decay * reset, 0.0], [0.0, 0.0]], z),
+            "adaptation": matrix_of(feedback, z),
+        }
+
+    def bounds(self) -> tuple[Bound, ...]:
+        """By the trace and the determinant of the matrix below threshold, which is alpha beta if symplectic."""
+        decay, slow, gain, _ = self.coefficients()
+        unit = self.unit_of_a()
+        above = "lengthen tau_w, or clamp a to less"
+        highest, text = (1 + decay) * (1 + slow) / (1 - decay), "(1 + alpha) (1 + beta) / (1 - alpha)"
+        if self.explicit:
+            highest, text = (1 - decay * slow) / (1 - decay), "(1 - alpha beta) / (1 - alpha)"
+            above = "take SEAdLIF, or clamp a to less"
+        below = f"clamp a to {'0' if unit else '-(1 - beta)'} or more"
+        return (
+            Bound(f"{unit}a < -(1 - beta)", gain + 1 - slow, below),
+            Bound(f"{unit}a > {text}", highest - gain, above),
+        )
+
+    def unit_of_a(self) -> str:
+        """The factor of a in what a voltage adds to w, as words."""
+        return ""
+
+
+class _QAdLIF(AdaptiveLIF):
+    """The parameters that EF-adLIF and SE-adLIF share."""
+
+    settings = ("tau_u_range", "tau_w_range", "a_range", "b_range", "q", "clamp")
+
+    def __init__(
+        self,
+        n_in: int,
+        n_hidden: int,
+        *,
+        spike: Spike | None = None,
+        threshold: float = 1.0,
+        tau_u_range: Range = (5.0, 25.0),
+        tau_w_range: Range = (60.0, 300.0),
+        a_range: Range = (0.0, 1.0),
+        b_range: Range = (0.0, 2.0),
+        q: float = 120.0,
+        clamp: bool = True,
+    ) -> None:
+        super().__init__(n_in, n_hidden, spike, threshold)
+        self.tau_u_range, self.tau_u = drawn("tau_u_range", tau_u_range, n_hidden, positive=True)
+        self.tau_w_range, self.tau_w = drawn("tau_w_range", tau_w_range, n_hidden, positive=True)
+        self.a_range, a = drawn("a_range", a_range, n_hidden)
+        self.b_range, b = drawn("b_range", b_range, n_hidden)
+        self.a, self.b = nn.Parameter(a), nn.Parameter(b)
+        self.q, self.clamp = number("q", q), clamp
+
+    def coefficients(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        a, b = (self.a.clamp(*self.a_range), self.b.clamp(*self.b_range)) if self.clamp else (self.a, self.b)
+        slow = torch.exp(-1 / self.tau_w)
+        factor = (1 - slow) * self.q
+        return torch.exp(-1 / self.tau_u), slow, factor * a, factor * b
+
+    def blocks(self, state: AdLIFState, s: Tensor, z: Tensor) -> dict[str, Tensor]:
+        _, _, a, b = self.coefficients()
+        return self.step_blocks(z, 0.0, a * (1 - z) + b * s, 1 - z)
+
+    def unit_of_a(self) -> str:
+        return "(1 - beta) q "
+
+
+@register
+class EFAdLIF(_QAdLIF):
+    r"""EF-adLIF: adaptive LIF by explicit Euler steps (:mod:`neurolsc.neurons.adaptive`).
+
+    .. math:: w[t] = \beta w[t-1] + (1-\beta)\, q\, (a\, r[t-1] + b\, z[t-1]), \quad r = u (1 - z)
+
+    with no gradient through the reset. Below threshold :math:`\det = \alpha\beta + (1-\alpha)(1-\beta) q a`, so that it
+    is stable if and only if :math:`-1 < q a < (1 - \alpha\beta) / ((1-\alpha)(1-\beta))`. Of the ranges below 3.6 % of
+    the neurons are outside.
+
+    Args:
+        spike: the surrogate; by default a new ``FastSigmoid()``.
+        threshold: the threshold of all neurons.
+        tau_u_range: range of the starting time constants of u, in steps; even draws, as from all ranges.
+        tau_w_range: likewise of w.
+        a_range: likewise of what the voltage adds to w.
+        b_range: likewise of what a spike adds to w.
+        q: factor of both.
+        clamp: read a and b within their ranges, whatever an optimizer makes of them, as the work does.
+
+    Attributes:
+        tau_u: time constants (n_hidden,), in steps; positive, not clamped; settable. Likewise ``tau_w``.
+        a: (n_hidden,), trainable. Likewise ``b``.
+
+    Source: Baronig et al., Nature Communications 2025, arXiv:2408.07517; github.com/IGITUGraz/SE-adlif.
+    """
+
+    explicit = True
+
+    def update(self, x: Tensor, z: Tensor, state: AdLIFState) -> AdLIFState:
+        decay, slow, a, b = self.coefficients()
+        r = state.u * (1 - z.detach())
+        u = decay * r + (1 - decay) * (self.current(x, z) - state.w)
+        return AdLIFState(u, slow * state.w + a * r + b * z)
+
+    closed_form = NeuronCell.closed_form
+    subthreshold = NeuronCell.subthreshold
+    bounds = AdaptiveLIF.bounds
+
+
+@register
+class SEAdLIF(_QAdLIF):
+    r"""SE-adLIF: adaptive LIF by symplectic Euler steps (:mod:`neurolsc.neurons.adaptive`).
+
+    .. math:: w[t] = \beta w[t-1] + (1-\beta)\, q\, (a\, r[t] + b\, z[t]), \quad r = u (1 - z)
+
+    with no gradient through the reset. Below threshold the determinant is :math:`\alpha\beta` whatever a is, so that an
+    oscillation decays by :math:`\sqrt{\alpha\beta}` a step; it is stable if and only if
+    :math:`-1 < q a < (1+\alpha)(1+\beta) / ((1-\alpha)(1-\beta))`. With the ranges of :class:`EFAdLIF`, whose arguments
+    and parameters these are, no neuron is outside, and 97 % oscillate (4 % without the factor q).
+
+    Source: Baronig et al., Nature Communications 2025, arXiv:2408.07517; github.com/IGITUGraz/SE-adlif.
+    """
+
+    def update(self, x: Tensor, z: Tensor, state: AdLIFState) -> AdLIFState:
+        decay, slow, a, b = self.coefficients()
+        r = state.u * (1 - z.detach())
+        w = slow * state.w + a * r + b * z
+        return AdLIFState(decay * r + (1 - decay) * (self.current(x, z) - w), w)
+
+    closed_form = NeuronCell.closed_form
+    subthreshold = NeuronCell.subthreshold
+    bounds = AdaptiveLIF.bounds
+
+
+Parametrisation = Literal["sparch", "cadlif", "silif"]
+DECAYS: dict[str, tuple[Range, Range]] = {  # of u and w at the start
+    "sparch": ((math.exp(-1 / 5), math.exp(-1 / 25)), (math.exp(-1 / 30), math.exp(-1 / 120))),
+    "cadlif": ((0.36, 0.96), (0.96, 0.99)),
+}
+RATES = ((10.0, 250.0), (2.5, 10.0))  # of silif, per second; their logarithms are drawn evenly
+SILIF_STEP = 0.004  # seconds
+
+
+@register
+class RadLIF(AdaptiveLIF):
+    r"""RadLIF, cAdLIF and SiLIF: symplectic adaptive LIF without the factor q (:mod:`neurolsc.neurons.adaptive`).
+
+    .. math:: w[t] = \beta w[t-1] + a\, u[t-1] + b\, z[t-1], \quad r = u - \vartheta z
+
+    with a gradient through the reset, and no self-connections. Below threshold it is stable if and only if
+    :math:`-(1-\beta) < a < (1+\alpha)(1+\beta) / (1-\alpha)`.
+
+    Args:
+        spike: the surrogate; by default a new ``FastSigmoid()``.
+        threshold: the threshold of all neurons.
+        parametrisation: ``"sparch"``: a from -1 to 1, of which **48.9 % of the neurons are unstable**, to a radius of
+            1.42 a step. ``"cadlif"``: a from 0 to 1, other decays. ``"silif"``: a from 0 to 1, decays exp(-0.004 r)
+            with rates r drawn evenly in their logarithm. Of the latter two none is. b is from 0 to 2 in all.
+        clamp: read a, b and, but for silif, the decays within these ranges, as the works do.
+
+    Attributes:
+        tau_u: time constants (n_hidden,), in steps; the works train decays, here as everywhere logarithms of time
+            constants are trained. Likewise ``tau_w``.
+        a: (n_hidden,), trainable. Likewise ``b``.
+        w_rec: recurrent weights, orthogonal; the diagonal is not read. cAdLIF and SiLIF have none: set it to 0.
+
+    The works normalise each layer's input over the batch; here nothing does.
+
+    Source: Bittar & Garner 2022 (github.com/idiap/sparch); Deckers et al. 2024, and Fabre et al. 2025
+    (github.com/Maxtimer97/SSM-inspired-LIF).
+    """
+
+    settings = ("parametrisation", "clamp")
+
+    def __init__(
+        self,
+        n_in: int,
+        n_hidden: int,
+        *,
+        spike: Spike | None = None,
+        threshold: float = 1.0,
+        parametrisation: Parametrisation = "sparch",
+        clamp: bool = True,
+    ) -> None:
+        super().__init__(n_in, n_hidden, spike, threshold)
+        one_of("parametrisation", parametrisation, get_args(Parametrisation))
+        self.parametrisation, self.clamp = parametrisation, clamp
+        if parametrisation == "silif":
+            rates = (torch.empty(n_hidden).uniform_(*map(math.log, ends)).exp() for ends in RATES)
+            self.tau_u, self.tau_w = (1 / (rate * SILIF_STEP) for rate in rates)
+        else:
+            decays = (torch.empty(n_hidden).uniform_(*ends) for ends in DECAYS[parametrisation])
+            self.tau_u, self.tau_w = (-1 / torch.log(decay) for decay in decays)
+        self.a = nn.Parameter(torch.empty(n_hidden).uniform_(self.lowest_a, 1.0))
+        self.b = nn.Parameter(torch.empty(n_hidden).uniform_(0.0, 2.0))
+        self.recurrent_synapses = n_hidden - 1
+
+    @property
+    def lowest_a(self) -> float:
+        """The lower end of the range of a; the upper one is 1."""
+        return -1.0 if self.parametrisation == "sparch" else 0.0
+
+    def weights_between(self) -> Tensor:
+        return self.w_rec - torch.diag(self.w_rec.diagonal())
+
+    def coefficients(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        decay, slow = torch.exp(-1 / self.tau_u), torch.exp(-1 / self.tau_w)
+        if not self.clamp:
+            return decay, slow, self.a, self.b
+        if self.parametrisation in DECAYS:
+            of_u, of_w = DECAYS[self.parametrisation]
+            decay, slow = decay.clamp(*of_u), slow.clamp(*of_w)
+        return decay, slow, self.a.clamp(self.lowest_a, 1.0), self.b.clamp(0.0, 2.0)
+
+    def update(self, x: Tensor, z: Tensor, state: AdLIFState) -> AdLIFState:
+        decay, slow, a, b = self.coefficients()
+        w = slow * state.w + a * state.u + b * z
+        return AdLIFState(decay * (state.u - self.theta * z) + (1 - decay) * (self.current(x, z) - w), w)
+
+    def blocks(self, state: AdLIFState, s: Tensor, z: Tensor) -> dict[str, Tensor]:
+        _, _, a, b = self.coefficients()
+        return self.step_blocks(z, -self.theta * s, a + b * s, 1.0)
+
+    closed_form = NeuronCell.closed_form
+    subthreshold = NeuronCell.subthreshold
+    bounds = AdaptiveLIF.bounds

@@ -1,0 +1,278 @@
+r"""Resonate-and-fire neurons: a damped oscillation (u, v) of frequency omega, which spikes where u is high.
+
+With a damping b < 0, both per unit of time, a step dt and :math:`I = W_{in} x[t] + W_{rec} z[t-1]`, an Euler step is
+
+.. math::
+    u[t] &= u[t-1] + dt\,(b\, u[t-1] - \omega v[t-1] + I), \quad z[t] = H(u[t] - \vartheta) \\
+    v[t] &= v[t-1] + dt\,(\omega u[t-1] + b\, v[t-1])
+
+It is stable below threshold if and only if :math:`(1 + dt\,b)^2 + (dt\,\omega)^2 \le 1`, that is, for :math:`dt\,\omega
+\le 1` and b between :math:`p_- = (-1 - \sqrt{1 - (dt\,\omega)^2}) / dt` and the divergence boundary
+
+.. math:: p(\omega) = \frac{-1 + \sqrt{1 - (dt\,\omega)^2}}{dt}.
+
+All run step by step, and have derivatives in closed form.
+
+Source: Izhikevich 2001; Higuchi et al., ICML 2024, arXiv:2402.14603; github.com/AdaptiveAILab/brf-neurons.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from neurolsc.display import state_repr
+from neurolsc.neurons.blocks import NeuronCell, drawn, matrix_of
+from neurolsc.neurons.cell import Bound, Membrane, ScaledParameter, register
+from neurolsc.neurons.derivatives import Term
+from neurolsc.neurons.spiking import Spike
+from neurolsc.validation import LogParameter, number
+
+Range = tuple[float, float]
+ROTATION = Term("rotation", "raise the damping", "lower the damping", "#0072b2")
+REFRACTORY = Term("refractory", "lower the thresholds", "lower the damping", "#d55e00")
+RESET = Term("reset", "lower the thresholds", "raise w_rec", "#cc79a7")
+HIGHEST = 1 - 1e-6  # of dt omega
+
+
+class ResonatorState(NamedTuple):
+    """State of a resonate-and-fire cell."""
+
+    u: Tensor  # oscillation, its real part, before the reset of its spike (B, n_hidden)
+    v: Tensor  # its imaginary part (B, n_hidden)
+    __repr__ = state_repr
+
+
+class BRFState(NamedTuple):
+    """State of a balanced resonate-and-fire cell."""
+
+    u: Tensor  # oscillation, its real part (B, n_hidden)
+    v: Tensor  # its imaginary part (B, n_hidden)
+    q: Tensor  # refractory term, without the spike of this state (B, n_hidden)
+    __repr__ = state_repr
+
+
+class EulerResonator(NeuronCell):
+    """The parameters that RF and BRF share."""
+
+    settings = ("omega_range", "damping_range", "dt")
+    scaled_parameters = (*NeuronCell.scaled_parameters, ScaledParameter("damping", "time", sign=-1))
+
+    def __init__(
+        self,
+        n_in: int,
+        n_hidden: int,
+        *,
+        spike: Spike | None = None,
+        threshold: float = 1.0,
+        omega_range: Range = (5.0, 10.0),
+        damping_range: Range = (2.0, 3.0),
+        dt: float = 0.01,
+    ) -> None:
+        super().__init__(n_in, n_hidden, spike, threshold)
+        self.omega_range, omega = drawn("omega_range", omega_range, n_hidden, positive=True)
+        self.damping_range, damping = drawn("damping_range", damping_range, n_hidden)
+        self.dt = number("dt", dt)
+        if self.dt * self.omega_range[1] > 1:
+            raise ValueError(
+                f"dt omega must be at most 1, or no damping keeps a neuron stable; got omega_range up to "
+                f"{self.omega_range[1]:g} with dt {self.dt:g}."
+            )
+        if self.damping_range[0] < 0:
+            raise ValueError(f"damping_range must not be negative, got {self.damping_range}; b is its negative.")
+        self.omega, self.damping = nn.Parameter(omega), nn.Parameter(damping)
+        for weights in (self.w_in, self.w_rec):  # Glorot of the two side by side
+            nn.init.uniform_(weights, -((6 / (n_in + 2 * n_hidden)) ** 0.5), (6 / (n_in + 2 * n_hidden)) ** 0.5)
+
+    def angle(self) -> Tensor:
+        """dt omega (n_hidden,), at most 1."""
+        return (self.dt * self.omega.abs()).clamp(max=HIGHEST)
+
+    def boundary(self) -> Tensor:
+        """The divergence boundary p(omega), (n_hidden,)."""
+        return (torch.sqrt(1 - self.angle() ** 2) - 1) / self.dt
+
+    def rotation(self, b: Tensor) -> tuple[Tensor, Tensor]:
+        """The diagonal entry 1 + dt b of the step, and dt omega."""
+        return 1 + self.dt * b, self.angle()
+
+    def shares(self) -> Tensor:
+        first = torch.full_like(self.omega, self.dt)
+        return torch.stack([first, *[torch.zeros_like(first)] * (len(self.initial_state(1)) - 1)])
+
+    def turned(self, x: Tensor, z: Tensor, u: Tensor, v: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        """u and v after an Euler step with the damping b."""
+        kept, angle = self.rotation(b)
+        return kept * u - angle * v + self.dt * self.current(x, z), angle * u + kept * v
+
+
+@register
+class RF(EulerResonator):
+    r"""Resonate-and-fire by Euler steps, with b = -|damping| and no reset (:mod:`neurolsc.neurons.resonate`).
+
+    Args:
+        spike: the surrogate; by default a new ``FastSigmoid()``.
+        threshold: the threshold of all neurons.
+        omega_range: range of the starting frequencies; even draws. dt times the upper end must be at most 1.
+        damping_range: likewise of the damping. The defaults are those published for SHD, of which no neuron is
+            unstable; of those for permuted sequential MNIST, (15, 85) and (0.1, 1), **all** are, to a radius of 1.31 a
+            step.
+        dt: length of a step.
+
+    Attributes:
+        omega: frequencies (n_hidden,), trainable; read by magnitude, at most 1 / dt.
+        damping: (n_hidden,), trainable; read by magnitude.
+        w_in: input weights, Glorot uniform over the columns of both matrices. Likewise ``w_rec``.
+    """
+
+    block_terms = (ROTATION,)
+
+    def initial_state(self, batch: int) -> ResonatorState:
+        return ResonatorState(*self.initial_zeros(batch, 2))
+
+    def update(self, x: Tensor, z: Tensor, state: ResonatorState) -> ResonatorState:
+        return ResonatorState(*self.turned(x, z, state.u, state.v, -self.damping.abs()))
+
+    def blocks(self, state: ResonatorState, s: Tensor, z: Tensor) -> dict[str, Tensor]:
+        kept, angle = self.rotation(-self.damping.abs())
+        return {"rotation": matrix_of([[kept, -angle], [angle, kept]], z)}
+
+    closed_form = NeuronCell.closed_form
+    subthreshold = NeuronCell.subthreshold
+
+    def bounds(self) -> tuple[Bound, ...]:
+        p, b = self.boundary(), -self.damping.abs()
+        return (
+            Bound("b > p(omega), the divergence boundary", p - b, "take BRF, or raise the damping above -p(omega)"),
+            Bound("b < p_-(omega)", b + 2 / self.dt + p, "lower the damping"),
+        )
+
+
+@register
+class BRF(EulerResonator):
+    r"""Balanced resonate-and-fire: the damping starts at the divergence boundary (:mod:`neurolsc.neurons.resonate`).
+
+    .. math::
+        b[t] = p(\omega) - |\mathrm{damping}| - q[t], \quad q[t] = 0.9\, q[t-1] + z[t], \quad
+        z[t] = H(u[t] - \vartheta - q[t-1])
+
+    without a reset. A neuron is stable below threshold whatever its damping is, up to
+    :math:`2 \sqrt{1 - (dt\,\omega)^2} / dt`: of no published start a neuron is outside.
+
+    Arguments and attributes are those of :class:`RF`. Published for permuted sequential MNIST:
+    ``omega_range=(15, 85)``, ``damping_range=(0.1, 1)``.
+    """
+
+    block_terms = (ROTATION, REFRACTORY)
+
+    def initial_state(self, batch: int) -> BRFState:
+        return BRFState(*self.initial_zeros(batch, 3))
+
+    def distance(self, state: BRFState) -> Tensor:
+        return state.u - self.theta - state.q
+
+    def update(self, x: Tensor, z: Tensor, state: BRFState) -> BRFState:
+        q = 0.9 * state.q + z
+        u, v = self.turned(x, z, state.u, state.v, self.boundary() - self.damping.abs() - q)
+        return BRFState(u, v, q)
+
+    def slopes(self, s: Tensor) -> Tensor:
+        return torch.stack([s, torch.zeros_like(s), -s], 1)
+
+    def blocks(self, state: BRFState, s: Tensor, z: Tensor) -> dict[str, Tensor]:
+        kept, angle = self.rotation(self.boundary() - self.damping.abs() - 0.9 * state.q - z)
+        by_q, zero = (s, torch.zeros_like(s), 0.9 - s), torch.zeros_like(s)
+        rows = [[-self.dt * part * k for k in by_q] for part in (state.u, state.v)]
+        return {
+            "rotation": matrix_of([[kept, -angle, zero], [angle, kept, zero], [zero, zero, zero]], z),
+            "refractory": matrix_of([*rows, by_q], z),
+        }
+
+    closed_form = NeuronCell.closed_form
+    subthreshold = NeuronCell.subthreshold
+
+    def membrane(self) -> Membrane:
+        return Membrane("u", lambda state: self.theta + state.q, self.spike)
+
+    def bounds(self) -> tuple[Bound, ...]:
+        margin = 2 / self.dt + 2 * self.boundary() - self.damping.abs()
+        return (Bound("b < p_-(omega)", margin, "lower the damping"),)
+
+
+@register
+class ExactRF(NeuronCell):
+    r"""Resonate-and-fire by exact steps, as in S5-RF and C-SiLIF (:mod:`neurolsc.neurons.resonate`).
+
+    .. math:: u[t] + i v[t] = e^{(-b + i \omega)\, dt} (u[t-1] - \vartheta z[t-1] + i v[t-1]) + I
+
+    with a gradient through the reset. Below threshold the radius is :math:`e^{-b\,dt}`: always stable.
+
+    Args:
+        spike: the surrogate; by default a new ``FastSigmoid()``.
+        threshold: the threshold of all neurons.
+        damping: starting damping b, positive.
+        omega: starting frequency.
+        dt_range: range of the starting steps, whose logarithms are drawn evenly.
+
+    Attributes:
+        damping: (n_hidden,), trainable, positive.
+        omega: (n_hidden,), trainable.
+        dt: (n_hidden,), trainable, positive.
+        w_in: input weights, uniform in ±1/sqrt(n_in), each row times a number from 0 to 2.
+
+    Source: the defaults are those of C-SiLIF, Fabre et al. 2025 (github.com/Maxtimer97/SSM-inspired-LIF), which spikes
+    where 2 u > 1: u here is its 2 u. Recurrent weights are ours.
+    """
+
+    damping = LogParameter()
+    dt = LogParameter()
+    settings = ("dt_range",)
+    scaled_parameters = (*NeuronCell.scaled_parameters, ScaledParameter("damping", "time", sign=-1))
+    block_terms = (ROTATION, RESET)
+
+    def __init__(
+        self,
+        n_in: int,
+        n_hidden: int,
+        *,
+        spike: Spike | None = None,
+        threshold: float = 1.0,
+        damping: float = 0.5,
+        omega: float = math.pi,
+        dt_range: Range = (0.01, 0.5),
+    ) -> None:
+        super().__init__(n_in, n_hidden, spike, threshold)
+        self.damping = torch.full((n_hidden,), number("damping", damping))
+        self.omega = nn.Parameter(torch.full((n_hidden,), float(omega)))
+        self.dt_range, unit = drawn("dt_range", dt_range, n_hidden, positive=True)
+        low, high = map(math.log, self.dt_range)
+        self.dt = (low + (high - low) * torch.rand_like(unit)).exp()
+        with torch.no_grad():
+            self.w_in.mul_(2 * torch.rand(n_hidden, 1))
+
+    def initial_state(self, batch: int) -> ResonatorState:
+        return ResonatorState(*self.initial_zeros(batch, 2))
+
+    def shares(self) -> Tensor:
+        return torch.stack([torch.ones_like(self.omega), torch.zeros_like(self.omega)])
+
+    def rotation(self) -> tuple[Tensor, Tensor]:
+        """The real and imaginary part of exp((-b + i omega) dt)."""
+        radius, angle = torch.exp(-self.damping * self.dt), self.omega * self.dt
+        return radius * torch.cos(angle), radius * torch.sin(angle)
+
+    def update(self, x: Tensor, z: Tensor, state: ResonatorState) -> ResonatorState:
+        cosine, sine = self.rotation()
+        r = state.u - self.theta * z
+        return ResonatorState(cosine * r - sine * state.v + self.current(x, z), sine * r + cosine * state.v)
+
+    def blocks(self, state: ResonatorState, s: Tensor, z: Tensor) -> dict[str, Tensor]:
+        (cosine, sine), taken = self.rotation(), -self.theta * s
+        return {
+            "rotation": matrix_of([[cosine, -sine], [sine, cosine]], z),
+            "reset": matrix_of([[cosine * taken, 0.0], [sine * taken, 0.0]], z),
+        }
+
+    closed_form = NeuronCell.closed_form
+    subthreshold = NeuronCell.subthreshold

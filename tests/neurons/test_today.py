@@ -1,0 +1,224 @@
+"""The neurons of 2022 to 2025: their steps as published, their derivatives, their domains."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from neurolsc import Network, load, save
+from neurolsc.neurons import BRF, PLIF, RF, TCLIF, EFAdLIF, ExactRF, RadLIF, SEAdLIF
+from neurolsc.stability.transitions import follow
+from tests.neurons.test_closed_forms import check_operator, check_terms
+from tests.stability.dense import (
+    depth_factors,
+    input_derivative_by_autograd,
+    output_derivative_by_autograd,
+    time_derivative,
+    time_derivative_by_autograd,
+)
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+KINDS = {
+    "EF-adLIF": (EFAdLIF, {}),
+    "SE-adLIF": (SEAdLIF, {}),
+    "RadLIF": (RadLIF, {}),
+    "SiLIF": (RadLIF, {"parametrisation": "silif"}),
+    "RF": (RF, {"dt": 0.1}),
+    "BRF": (BRF, {"dt": 0.1}),
+    "exact RF": (ExactRF, {}),
+    "PLIF": (PLIF, {}),
+    "PLIF, soft": (PLIF, {"hard_reset": False}),
+    "TC-LIF": (TCLIF, {}),
+}
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def layers(kind: str, *, gain: float = 5.0, width: int = 5) -> Network:
+    """Two layers that fire on random spikes."""
+    torch.manual_seed(1)
+    cls, settings = KINDS[kind]
+    cells = [cls(30, width, **settings), cls(width, width, **settings)]
+    with torch.no_grad():
+        for cell, factor in zip(cells, (gain, 12 * gain), strict=True):
+            cell.w_in.abs_().mul_(factor)
+    return Network(cells, 2)
+
+
+@every_kind
+def test_closed_forms_are_those_of_autograd_as_matrices_and_as_products(kind, make_spikes):
+    transitions, outputs = follow(layers(kind), make_spikes(T=20, B=2), torch.arange(20))
+    for t, z in zip(transitions, outputs, strict=True):
+        assert 0 < z.mean() < 1
+        known, dense = t.cell.derivatives(), time_derivative(t)
+        torch.testing.assert_close(dense, time_derivative_by_autograd(t))
+        step = known.state_map(t.x, t.before)
+        check_operator(step, dense)
+        check_terms(step, known.by_state(t.x, t.before), len(dense))
+        by_input, below = depth_factors(t)
+        torch.testing.assert_close(by_input.expand(40, -1, -1), input_derivative_by_autograd(t))
+        weights, shares = known.input_maps(t.x, t.before)
+        product = shares.matvec(weights.dense()[0].T).T.unsqueeze(0)
+        torch.testing.assert_close(product, by_input)
+        if t.below is not None:
+            torch.testing.assert_close(below, output_derivative_by_autograd(t))
+            (operator,) = t.below.derivatives().output_maps(t.state_below)
+            check_operator(operator, below)
+
+
+def run(cell, x: Tensor) -> tuple[Tensor, list]:
+    """Spikes (T, B, N) and all states of a run from rest."""
+    state, spikes, states = cell.initial_state(x.shape[1]), [], []
+    with torch.no_grad():
+        for now in x:
+            z, state = cell.step(now, state)
+            spikes.append(z)
+            states.append(state)
+    assert 0.02 < torch.stack(spikes).mean() < 0.98
+    return torch.stack(spikes), states
+
+
+def same(values: list[Tensor], states: list, name: str) -> None:
+    torch.testing.assert_close(torch.stack(values), torch.stack([getattr(state, name) for state in states]))
+
+
+@pytest.mark.parametrize("kind", [EFAdLIF, SEAdLIF])
+def test_adlif_steps_are_those_of_the_paper(kind, make_spikes):
+    cell, x = kind(30, 6), make_spikes(T=60, B=3)
+    cell.w_in.data.mul_(20)
+    alpha, beta = torch.exp(-1 / cell.tau_u), torch.exp(-1 / cell.tau_w)
+    u, w, z = torch.zeros(3, 3, 6)
+    spikes, states = run(cell, x)
+    voltages, sent = [], []
+    for now in x:
+        current = now @ cell.w_in.T + z @ cell.w_rec.T
+        u, last = u * (1 - z), (u * (1 - z), z)
+        u = alpha * u + (1 - alpha) * (current - w)
+        voltages.append(u)
+        z = (u > 1).to(u)
+        by, fired = last if kind is EFAdLIF else (u * (1 - z), z)  # w reads the last step, or this one
+        w = beta * w + (1 - beta) * 120 * (cell.a * by + cell.b * fired)
+        sent.append(z)
+    assert torch.equal(torch.stack(sent), spikes)
+    same(voltages, states, "u")
+
+
+@pytest.mark.parametrize("parametrisation", ["sparch", "cadlif", "silif"])
+def test_radlif_steps_are_those_of_the_paper(parametrisation, make_spikes):
+    cell, x = RadLIF(30, 6, parametrisation=parametrisation), make_spikes(T=60, B=3)
+    cell.w_in.data.mul_(20)
+    alpha, beta = torch.exp(-1 / cell.tau_u), torch.exp(-1 / cell.tau_w)
+    between = cell.w_rec * (1 - torch.eye(6))
+    u, w, z = torch.zeros(3, 3, 6)
+    spikes, states = run(cell, x)
+    voltages, sent = [], []
+    for now in x:
+        w = beta * w + cell.a * u + cell.b * z
+        u = alpha * (u - z) + (1 - alpha) * (now @ cell.w_in.T + z @ between.T - w)
+        z = (u > 1).to(u)
+        voltages.append(u)
+        sent.append(z)
+    assert torch.equal(torch.stack(sent), spikes)
+    same(voltages, states, "u")
+
+
+def test_brf_steps_are_those_of_the_paper(make_spikes):
+    cell, x = BRF(30, 6), make_spikes(T=100, B=3)
+    cell.w_in.data.mul_(50)
+    u, v, q, z = torch.zeros(4, 3, 6)
+    p = (-1 + torch.sqrt(1 - (0.01 * cell.omega) ** 2)) / 0.01
+    spikes, states = run(cell, x)
+    voltages, sent = [], []
+    for now in x:
+        b = p - cell.damping - q
+        i = now @ cell.w_in.T + z @ cell.w_rec.T
+        u, v = u + 0.01 * (b * u - cell.omega * v + i), v + 0.01 * (cell.omega * u + b * v)
+        z = (u - 1 - q > 0).to(u)
+        q = 0.9 * q + z
+        voltages.append(u)
+        sent.append(z)
+    assert torch.equal(torch.stack(sent), spikes)
+    same(voltages, states, "u")
+
+
+def test_tclif_steps_are_those_of_the_paper(make_spikes):
+    cell, x = TCLIF(30, 6), make_spikes(T=60, B=3)
+    cell.c.data = torch.tensor([0.4, -0.3])
+    first, second = torch.sigmoid(cell.c)
+    d, v, z = torch.zeros(3, 3, 6)
+    spikes, states = run(cell, x)
+    voltages, sent = [], []
+    for now in x:
+        d = d - first * v + now @ cell.w_in.T + z @ cell.w_rec.T
+        v = v + second * d
+        voltages.append(v)
+        z = (v > 1).to(v)
+        d, v = d - 0.5 * z, v - z
+        sent.append(z)
+    assert torch.equal(torch.stack(sent), spikes)
+    same(voltages, states, "v")
+
+
+@pytest.mark.parametrize("hard", [True, False])
+def test_plif_is_spikingjellys(hard, make_spikes):
+    neuron = pytest.importorskip("spikingjelly.activation_based.neuron")
+    theirs = neuron.ParametricLIFNode(init_tau=3.0, v_reset=0.0 if hard else None, store_v_seq=False).double()
+    cell, x = PLIF(30, 6, tau=3.0, hard_reset=hard), make_spikes(T=60, B=3)
+    cell.w_in.data.mul_(6)
+    cell.w_rec.data.zero_()
+    spikes, _ = run(cell, x)
+    with torch.no_grad():
+        expected = torch.stack([theirs(now @ cell.w_in.T) for now in x])
+    assert torch.equal(spikes, expected)
+
+
+def test_exact_rf_turns_and_decays_as_its_exponential(make_spikes):
+    cell, x = ExactRF(30, 6), make_spikes(T=60, B=3)
+    cell.w_in.data.mul_(3)
+    factor = torch.exp((-cell.damping + 1j * cell.omega) * cell.dt)
+    u, z = torch.zeros(3, 6, dtype=torch.complex128), torch.zeros(3, 6)
+    spikes, states = run(cell, x)
+    voltages, sent = [], []
+    for now in x:
+        u = factor * (u - z) + now @ cell.w_in.T + z @ cell.w_rec.T
+        z = (u.real > 1).double()
+        voltages.append(u.real)
+        sent.append(z)
+    assert torch.equal(torch.stack(sent), spikes)
+    same(voltages, states, "u")
+
+
+@every_kind
+def test_a_saved_network_comes_back_with_its_settings(kind, tmp_path, make_spikes):
+    network, x = layers(kind), make_spikes(T=15, B=2)
+    save(network, tmp_path / "n")
+    again = load(tmp_path / "n")
+    assert repr(again) == repr(network)
+    with torch.no_grad():
+        assert torch.equal(again(x), network(x))
+
+
+def test_a_and_b_are_read_within_their_ranges_unless_they_are_free():
+    for cell in (SEAdLIF(3, 4), RadLIF(3, 4, parametrisation="cadlif")):
+        cell.a.data.fill_(-3.0)
+        assert (cell.coefficients()[2] == 0).all()
+        cell.clamp = False
+        assert (cell.coefficients()[2] < 0).all()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: EFAdLIF(3, 4, tau_u_range=(0, 5)), r"tau_u_range must be two positive, finite .*\(0, 5\)"),
+        (lambda: EFAdLIF(3, 4, a_range=(1, 0)), "a_range must be two finite numbers, the lower one first"),
+        (lambda: SEAdLIF(3, 4, q=-1.0), "q must be positive"),
+        (lambda: RadLIF(3, 4, **{"parametrisation": "adlif"}), "parametrisation must be one of 'sparch'"),
+        (lambda: RF(3, 4, omega_range=(5, 120)), r"dt omega must be at most 1, .*up to 120 with dt 0\.01"),
+        (lambda: BRF(3, 4, damping_range=(-1, 1)), "damping_range must not be negative"),
+        (lambda: ExactRF(3, 4, dt_range=(0, 1)), "dt_range must be two positive"),
+        (lambda: PLIF(3, 4, tau=1.0), "tau must be above 1 step"),
+        (lambda: TCLIF(3, 4, gamma=-0.5), "gamma must be zero or positive"),
+    ],
+)
+def test_parameters_outside_of_a_domain_are_refused_by_name(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

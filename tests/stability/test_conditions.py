@@ -1,0 +1,169 @@
+"""Stability below threshold: closed forms against autograd and eigenvalues, and published starts."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from neurolsc import LIF, ALIFLowPass, ALIFPlus, ALIFPlusMinus
+from neurolsc.neurons import BRF, PLIF, RF, RNN, TCLIF, CubaLIF, EFAdLIF, ExactRF, RadLIF, SEAdLIF
+from neurolsc.stability import at_threshold, below_threshold
+from neurolsc.stability.conditions import neuron_radii
+from neurolsc.stability.transitions import flat
+from neurolsc.surrogate import FastSigmoid
+
+DRAWS = 200_000
+KINDS = [LIF, ALIFPlus, ALIFPlusMinus, ALIFLowPass, CubaLIF, EFAdLIF, SEAdLIF, RadLIF, RF, BRF, ExactRF, PLIF, TCLIF]
+
+
+def many(kind: type, n: int = DRAWS, **settings: object):
+    """A layer of so many neurons without the weights between them, which have n² entries."""
+    cell = kind(1, 2, **settings)
+    made = [kind(1, 100, **settings) for _ in range(n // 100)]
+    for name, parameter in cell.named_parameters():
+        if name not in ("w_in", "w_rec") and parameter.shape == (2,) and name != "c":
+            parameter.data = torch.cat([dict(one.named_parameters())[name].data for one in made])
+    for name, buffer in list(cell.named_buffers()):
+        setattr(cell, name, buffer[:1].expand(n).clone())
+    cell.n_hidden = n
+    return cell
+
+
+def blocks_by_autograd(cell, slope: bool = False) -> Tensor:
+    """The derivative of each neuron's step by its own variables (n, k, k), at rest, without weights."""
+    cell.w_rec.data.zero_()
+    rest = cell.initial_state(1)
+    if slope:
+        membrane = cell.membrane()
+        by = membrane.thresholds(rest) - membrane.voltage(rest)
+        rest = membrane.moved(rest, by)
+    n, k = cell.n_hidden, len(rest)
+
+    def step(h: Tensor) -> Tensor:
+        state = type(rest)(*h.view(k, 1, n))
+        z = cell.output(state) if slope else torch.zeros(1, n)
+        return flat(cell.update(torch.zeros(1, cell.n_in), z, state))[0]
+
+    whole = torch.autograd.functional.jacobian(step, flat(rest)[0].detach()).view(k, n, k, n)
+    return whole.diagonal(dim1=1, dim2=3).movedim(-1, 0)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_matrix_below_threshold_is_that_of_autograd_of_the_step(kind):
+    cell = kind(3, 200)
+    found = below_threshold(cell)
+    expected = blocks_by_autograd(cell)
+    torch.testing.assert_close(found.matrix, expected, rtol=0, atol=1e-10)
+    torch.testing.assert_close(found.radius, torch.linalg.eigvals(expected).abs().amax(1), rtol=0, atol=2e-8)
+    torch.testing.assert_close(found.margin, 1 - found.radius)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("gradient", [False, True])
+@pytest.mark.parametrize("kind", [LIF, ALIFPlus, ALIFPlusMinus, ALIFLowPass])
+def test_the_matrix_at_threshold_is_that_of_autograd_with_the_derivative_of_the_spike(kind, gradient):
+    cell = kind(3, 50, reset_gradient=gradient, spike=FastSigmoid(0.7))
+    torch.testing.assert_close(at_threshold(cell).matrix, blocks_by_autograd(cell, slope=True), rtol=0, atol=1e-10)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("kind", [EFAdLIF, SEAdLIF, RadLIF])
+def test_the_matrix_at_threshold_has_what_a_spike_adds_to_the_adaptation(kind):
+    cell = kind(3, 50, spike=FastSigmoid(0.7))
+    rest = below_threshold(cell).matrix
+    torch.testing.assert_close(
+        at_threshold(cell).matrix[:, 1, 0] - rest[:, 1, 0], 0.7 * cell.coefficients()[3].detach()
+    )
+
+
+def wide(kind: type):
+    """A layer whose parameters lie on both sides of every condition."""
+    if issubclass(kind, RF | BRF):
+        cell = many(kind, omega_range=(1, 99), damping_range=(0, 250))
+    elif kind is RadLIF:
+        cell = many(kind, clamp=False)
+        cell.a.data = torch.empty(DRAWS).uniform_(-2, 60)
+    else:
+        cell = many(kind, clamp=False, tau_u_range=(0.5, 50), tau_w_range=(0.5, 100))
+        cell.a.data = torch.empty(DRAWS).uniform_(-0.05, 0.5) * torch.empty(DRAWS).exponential_(1.0)
+    return cell
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("kind", [EFAdLIF, SEAdLIF, RadLIF, RF, BRF])
+def test_conditions_and_radii_are_those_of_eigenvalues_on_200_000_neurons(kind):
+    found = below_threshold(wide(kind))
+    eigenvalues = torch.linalg.eigvals(found.matrix).abs().amax(1)
+    clear = (eigenvalues - 1).abs() > 1e-7
+    stable = torch.stack([bound.margin for bound in found.bounds]).amin(0) > 0
+    assert torch.equal(stable[clear], (eigenvalues < 1)[clear])
+    for bound in found.bounds:  # each is broken by some
+        assert 0.001 < (bound.margin < 0).double().mean() < 0.999, bound.violated
+    # numeric eigenvalues of nearly equal pairs are right to the root of the rounding
+    torch.testing.assert_close(found.radius, eigenvalues, rtol=0, atol=1e-6)
+    close = (found.radius - eigenvalues).abs() < 1e-10
+    assert close.double().mean() > 0.999
+    assert found.outside == pytest.approx((eigenvalues > 1 + 1e-6).double().mean().item(), abs=1e-5)
+
+
+@pytest.mark.usefixtures("float64")
+def test_the_shares_of_published_starts():
+    sparch = below_threshold(many(RadLIF))
+    assert sparch.outside == pytest.approx(0.489, abs=0.004)
+    assert sparch.radius.max() == pytest.approx(1.42, abs=0.01)
+    broken = sparch.main_bound()
+    assert broken is not None
+    assert broken.violated == "a < -(1 - beta)"
+    for parametrisation in ("cadlif", "silif"):
+        assert below_threshold(many(RadLIF, parametrisation=parametrisation)).outside == 0
+    explicit = below_threshold(many(EFAdLIF))
+    assert explicit.outside == pytest.approx(0.036, abs=0.002)
+    symplectic = below_threshold(many(SEAdLIF))
+    assert symplectic.outside == 0
+    assert symplectic.oscillating == pytest.approx(0.97, abs=0.005)
+    assert below_threshold(many(RF)).outside == 0
+    digits = below_threshold(many(RF, omega_range=(15, 85), damping_range=(0.1, 1.0)))
+    assert digits.outside == 1
+    assert digits.radius.max() == pytest.approx(1.31, abs=0.005)
+    assert below_threshold(many(BRF, omega_range=(15, 85), damping_range=(0.1, 1.0))).outside == 0
+    for logits in torch.randn(20, 2):
+        two = TCLIF(2, 3)
+        two.c.data = 3 * logits
+        torch.testing.assert_close(below_threshold(two).radius, torch.ones(3), rtol=0, atol=1e-14)
+        assert below_threshold(two).outside == 0
+
+
+def test_shares_hold_in_float32():
+    assert below_threshold(TCLIF(3, 50)).outside == 0
+    assert below_threshold(many(RadLIF, 20_000)).outside == pytest.approx(0.489, abs=0.012)
+
+
+@pytest.mark.usefixtures("float64")
+def test_the_adaptation_of_an_alif_has_a_range_in_which_its_feedback_is_stable():
+    cell = ALIFPlusMinus(3, 400, tau_theta=50.0, spike=FastSigmoid(0.5))
+    decay = cell.decay_theta.detach()
+    low, high = -(1 - decay) / 0.5, (1 + decay) / 0.5
+    outside = (cell.adaptation < low) | (cell.adaptation > high)
+    assert 0.1 < outside.double().mean() < 0.9
+    assert torch.equal(at_threshold(cell).radius > 1, outside)
+    assert below_threshold(cell).outside == 0
+
+
+class Other(SEAdLIF):
+    """Another step, of which the condition of SE-adLIF says nothing."""
+
+    def update(self, x, z, state):
+        return state
+
+
+@pytest.mark.parametrize("kind", [RNN, Other])
+def test_a_condition_of_a_cell_without_one_is_refused_by_name(kind):
+    with pytest.raises(TypeError, match=f"a {kind.__name__} does not state its matrix below threshold"):
+        below_threshold(kind(2, 3))
+
+
+@pytest.mark.usefixtures("float64")
+def test_radii_of_three_variables_and_of_triangular_matrices_are_those_of_eigenvalues():
+    full, triangular = torch.randn(50, 3, 3), torch.randn(50, 3, 3).tril()
+    for m in (full, triangular):
+        torch.testing.assert_close(neuron_radii(m), torch.linalg.eigvals(m).abs().amax(1))
