@@ -46,14 +46,6 @@ class MetricSpec:
 
     .. math:: \frac{\sum w m}{\sum w}, \quad
         \text{or } \exp \frac{\sum w \log m}{\sum w} \text{ where it is geometric}
-
-    Example:
-        >>> perplexity = MetricSpec(True, of_steps=True, geometric=True, share=False)
-        >>> batches = BatchMetric(2.0, samples=1, steps=30), BatchMetric(16.0, samples=1, steps=10)
-        >>> round(perplexity.mean(batches), 3)
-        3.364
-        >>> perplexity.better(3.0, 4.0), perplexity.text(3.36358), MetricSpec().text(0.5)
-        (True, '3.364', '50.0%')
     """
 
     lower_is_better: bool = False

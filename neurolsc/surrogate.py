@@ -43,8 +43,7 @@ class Surrogate(nn.Module, ABC):
         learnable: make both trainable. They are then stored as logarithms, so that they stay positive.
 
     Raises:
-        ValueError: if dampening or sharpness is not positive and finite (dampening may be 0 when it is not learnable:
-            the surrogate is then silent).
+        ValueError: if one is not positive and finite; a dampening that is not learnable may be 0.
 
     Example:
         >>> v = torch.tensor([-1.0, 0.0, 1.0], requires_grad=True)

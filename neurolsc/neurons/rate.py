@@ -96,12 +96,6 @@ class FeedForward(Cell):
         w_in: W (n_hidden, n_in), Glorot uniform.
         bias: b (n_hidden,), zero.
 
-    Example:
-        >>> from neurolsc import Network
-        >>> network = Network([FeedForward(784, 32), FeedForward(32, 32)], 10, layer_delay=0)
-        >>> network(torch.rand(1, 5, 784)).shape
-        torch.Size([1, 5, 10])
-
     Source: arXiv:2308.12075, Sec. II-E.
     """
 
