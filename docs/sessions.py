@@ -103,7 +103,7 @@ def _parts(line: str) -> tuple[list[str], list[str]]:
 
 
 if __name__ == "__main__":
-    chosen = sys.argv[1:]  # names of pages, or all and the gallery
+    chosen = sys.argv[1:]  # names of pages and examples; none: all
     for page in PAGES:
         if chosen and page.name not in chosen:
             continue
@@ -114,7 +114,9 @@ if __name__ == "__main__":
             gap = "\n" if session.output.endswith("\n\n") else ""
             text = text[: session.start] + output + gap + text[session.end :]
         page.write_text(text, encoding="utf-8")
-    for path in () if chosen else hooks.EXAMPLES:
+    for path in hooks.EXAMPLES:
+        if chosen and path.stem not in chosen:
+            continue
         with tempfile.TemporaryDirectory() as folder:
             hooks.printed(path).write_text(run([str(path), "picture.png"], folder), encoding="utf-8")
             with Image.open(Path(folder, "picture.png")) as picture:  # 64 colours: a third of the size

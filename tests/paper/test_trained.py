@@ -206,7 +206,7 @@ def test_a_trial_of_the_papers_grid_runs_on_tiny_data(name: str, grid: int, tmp_
     settings |= {name: min(settings[name], most) for name, most in (("layers", 6), ("width", 32), ("embedding", 32))}
     settings["batch_size"] = 256
     job = Job(Experiment.from_settings(settings), tmp_path, test=True)
-    assert (job.run(), job.folder.exists()) == ("over", True)
+    assert (job.run(), job.folder.exists()) == (True, True)
 
 
 @pytest.mark.parametrize("name", ["2", "3", "S1"])
@@ -228,11 +228,11 @@ def test_the_small_version_runs_from_trial_to_picture_and_goes_on_after_a_stop(
     )
 
     class Impatient(Here):
-        def start(self, job: Job) -> None:
+        def submit(self, job: Job) -> Any:
             if not left[0]:
                 raise KeyboardInterrupt
             left[0] -= 1
-            super().start(job)
+            return super().submit(job)
 
     with pytest.raises(Stopped, match="3 of "):
         reproduce(figure, tmp_path, scale, Impatient(), progress=False)
