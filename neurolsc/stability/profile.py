@@ -111,10 +111,10 @@ def contributions(t: Transitions) -> dict[str, Tensor]:
 
     The contribution of a term is its product with the gradient of the radius (P,): the real part of y^H (term) x times
     the phase of the eigenvalue, with its vectors x and y. Of spiking cells without a closed form the terms are the
-    recurrent weights and the rest; of others without one it is empty.
+    recurrent weights, if there are any, and the rest; of others without one it is empty.
     """
     known, recurrent = t.cell.derivatives(), weight_matrices(t.cell, "time")
-    if not (known.terms if known else recurrent and t.cell.membrane()):
+    if not (known.terms if known else t.cell.membrane()):
         return {}
     count = min(len(t.x), BY_AUTOGRAD if known is None else DENSE if t.states <= DENSE_BELOW else BY_PRODUCTS)
     some = t.at(torch.arange(count) * len(t.x) // count)
@@ -129,7 +129,7 @@ def contributions(t: Transitions) -> dict[str, Tensor]:
 
         rr, ri, ir, ii = (terms(a, b) for a in (x.real, x.imag) for b in (y.real, y.imag))
     found = {name: (phase * torch.complex(rr[name] + ii[name], ir[name] - ri[name])).real for name in rr}
-    return found if known else found | {"recurrence": radius - found[OWN]}
+    return found if known or not recurrent else found | {"recurrence": radius - found[OWN]}
 
 
 @dataclass(frozen=True, repr=False)

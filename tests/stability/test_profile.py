@@ -77,6 +77,11 @@ def test_cells_without_a_closed_form_give_the_same_radii(kind, make_network, mak
         assert own["recurrence"] == pytest.approx(known["recurrence"], abs=1e-4)
         assert sum(own.values()) == pytest.approx(sum(known.values()), abs=1e-4)
         assert set(own) == {"leak or reset", "recurrence"}
+    alone = make_network(kind, spike=lambda v: spike(v), **settings)
+    for cell in alone.cells:
+        cell.scaled_parameters = tuple(p for p in cell.scaled_parameters if p.parameter != "w_rec")
+    for own, mean in zip((found := radius_profile(alone, x)).due_to, found.time_mean, strict=True):
+        assert own == {"leak or reset": pytest.approx(mean.item(), abs=1e-4)}
 
 
 # ---- what the radius is due to
