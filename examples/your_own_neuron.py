@@ -1,4 +1,4 @@
-"""How does a neuron of one's own enter, from radii to training? SE-adLIF. Takes 40 s on a CPU."""
+"""How does a neuron of one's own enter, from radii to training? SE-adLIF. Takes 90 s on a CPU."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ class SEadLIFState(NamedTuple):
 
 @neurolsc.register
 class SEadLIF(SpikingCell):
-    """Adaptive LIF by symplectic Euler steps. Source: Baronig et al. 2024."""
+    """Adaptive LIF by symplectic Euler steps. Source: Baronig et al. 2025, with its q = 120."""
 
     tau_w = LogParameter()
     scaled_parameters = (
@@ -29,9 +29,9 @@ class SEadLIF(SpikingCell):
         *(ScaledParameter(name, "time", through="decay") for name in ("tau_v", "tau_w")),
     )
 
-    def __init__(self, n_in: int, n_hidden: int, *, tau_v: float = 10.0, reset: str = "zero", **options) -> None:
+    def __init__(self, n_in: int, n_hidden: int, *, tau_v: float = 15.0, reset: str = "zero", **options) -> None:
         super().__init__(n_in, n_hidden, tau_v=tau_v, reset=reset, **options)
-        self.tau_w = torch.empty(n_hidden).uniform_(30, 120)
+        self.tau_v, self.tau_w = tau_v * (1 / 3 + 4 / 3 * torch.rand(n_hidden)), 60 + 240 * torch.rand(n_hidden)
         self.a, self.b = nn.Parameter(torch.rand(n_hidden)), nn.Parameter(2 * torch.rand(n_hidden))
         self.w_in.data *= 20  # the input enters by 1 - exp(-1/tau_v)
 
@@ -44,7 +44,7 @@ class SEadLIF(SpikingCell):
     def update(self, x: Tensor, z: Tensor, state: SEadLIFState) -> SEadLIFState:
         kept, slow = self.decay_v, torch.exp(-1 / self.tau_w)
         u = self.reset.carry(state.u, z, torch.ones_like(z))
-        w = slow * state.w + (1 - slow) * (self.a * u + self.b * z)
+        w = slow * state.w + (1 - slow) * 120 * (self.a * u + self.b * z)
         return SEadLIFState(kept * u + (1 - kept) * (x @ self.w_in.T + z @ self.w_rec.T - w), w)
 
     def closed_form(self) -> Derivatives:
@@ -64,7 +64,7 @@ class InClosedForm(Derivatives):
         c, s, z = self.cell, self.cell.spike_derivative(state), self.cell.output(state).detach()
         kept, slow, n, one = c.decay_v, torch.exp(-1 / c.tau_w), c.n_hidden, torch.ones_like(z)
         d, _, r = c.reset.derivatives(one, state.u, z, one)
-        by_u = (1 - slow) * (c.a * (d - r * s) + c.b * s)  # of the next w
+        by_u = (1 - slow) * 120 * (c.a * (d - r * s) + c.b * s)  # of the next w
         adaptation = torch.cat((torch.diag_embed(by_u), torch.diag_embed(slow.expand_as(s))), -1)
         return {
             "membrane": nn.functional.pad(torch.diag_embed(kept * (d - r * s)), (0, n, 0, n)),
@@ -90,12 +90,12 @@ if __name__ == "__main__":
         profile = neurolsc.radius_profile(network, batches[0][:, :4], steps=8)
         found.append(torch.stack((profile.time, profile.depth)))
     torch.testing.assert_close(*found, rtol=1e-10, atol=0)
-    print(result := neurolsc.pretrain(network.float(), batches, target=0.5, progress=False))
+    print(result := neurolsc.pretrain(network.float(), batches, target=1, progress=False))
     result.plot(*sys.argv[1:], title="2 x 64 SEadLIF, spike-latency MNIST, seed 0")
     best = neurolsc.train(network, digits, held_out, epochs=2, lr=1e-2, progress=False).best
     print(f"mode accuracy {best['validation_mode_accuracy']:.0%}, spikes per step {best['firing_rate'][-1]:.2f}")
     with tempfile.NamedTemporaryFile() as file:
         neurolsc.save(network, file.name)
         assert torch.equal(neurolsc.load(file.name)(batches[0]), network(batches[0]))
-    command = "-m neurolsc radii --cell your_own_neuron:SEadLIF --width 64 --tau-v 10 --reset zero"
+    command = "-m neurolsc radii --cell your_own_neuron:SEadLIF --width 64 --tau-v 15 --reset zero"
     subprocess.run([sys.executable, *command.split()], cwd=Path(__file__).parent, check=True)

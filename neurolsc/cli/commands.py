@@ -17,13 +17,14 @@ from neurolsc.cli import options
 from neurolsc.cli.demo import demo
 from neurolsc.cli.export import export
 from neurolsc.diagnosis import diagnose as diagnose_network
+from neurolsc.display import Table
 from neurolsc.experiment import Experiment, StartSettings, Stopped
 from neurolsc.experiment.config import setting_names
 from neurolsc.experiment.run import NETWORK, SETTINGS, run_folder, write_profile
 from neurolsc.experiment.table import TABLE
 from neurolsc.export import quantize
 from neurolsc.io import write_json, write_text
-from neurolsc.stability import radius_profile, truncation_errors
+from neurolsc.stability import neurons_below_threshold, plot_neurons, radius_profile, truncation_errors
 from neurolsc.tasks import metric_spec
 from neurolsc.validation import whole
 
@@ -91,7 +92,9 @@ def _use_run(ctx: click.Context, _: click.Parameter, saved: Path | None) -> Path
 @click.option("--samples", default=4, show_default=True, help="Samples measured.")
 @click.option("--times", default=24, show_default=True, help="Time steps measured, drawn at random.")
 @click.option("--truncation", is_flag=True, help="Also measure how many steps back gradients have to go.")
-@click.option("--out", type=options.NEW_FOLDER, help="Folder for profile.json and profile.png; must not exist.")
+@click.option(
+    "--out", type=options.NEW_FOLDER, help="Folder for profile.json, profile.png and neurons.png; must not exist."
+)
 def radii(
     experiment: Experiment, saved: Path | None, samples: int, times: int, truncation: bool, out: Path | None
 ) -> None:
@@ -104,6 +107,9 @@ def radii(
     per layer: the mean radius through time and through depth, how much the layer fires, and which
     term holds the radius through time; of the cells in the package the leaks exp(-1/tau), the
     reset, the feedback of a spike on the threshold, or the recurrent weights.
+
+    A second table is of single neurons below threshold, without spikes and weights: their radius, the
+    share of those that grow (outside), and of those that oscillate.
 
     With --truncation the gradient of the task's loss is taken apart, too: over how many steps
     truncated backpropagation has to go back from each loss, or how many steps long the chunks
@@ -124,6 +130,18 @@ def radii(
     x = experiment.first_inputs("train", samples)
     profile = radius_profile(network, x, steps=min(times, x.shape[0]), seed=seed, progress=True)
     click.echo(profile)
+    if alone := neurons_below_threshold(network):
+        rows = [
+            (
+                name,
+                f"{part.radius.mean():.3f}",
+                f"{part.radius.max():.3f}",
+                f"{part.outside:.0%}",
+                f"{part.oscillating:.0%}",
+            )
+            for name, part in alone.items()
+        ]
+        click.echo(Table(("below threshold", "mean radius", "largest", "outside", "oscillating"), rows))
     for finding in diagnose_network(network, x, seed=seed):
         click.echo(finding)
     if truncation:
@@ -133,6 +151,8 @@ def radii(
     if out is not None:
         with run_folder(out, experiment.settings) as folder:
             write_profile(profile, folder / "profile", experiment.title)
+            if drawn := {name: part for name, part in alone.items() if part.matrix.shape[1] > 1}:
+                plot_neurons(drawn, folder / "neurons.png", title=experiment.title)
 
 
 @app.command(cls=options.Command)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from neurolsc.diagnosis.measurements import EPSILON, Batch, Measurements, batch_first, copied, loss_after, measure
 from neurolsc.display import Displayed, Table, or_dash
 from neurolsc.network import Network, as_network
+from neurolsc.stability.conditions import below_threshold, states_stability
 from neurolsc.stability.findings import DEAD, Finding, finite_distances, surrogate_fault
 from neurolsc.tasks import Classification, Task
 from neurolsc.validation import positive
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 SATURATED, SCALE, NEURONS = "saturated layer", "threshold out of scale", "dead neurons"
 SYNCHRONOUS, EXPLODING, VANISHING = "synchronous layer", "exploding through time", "vanishing through depth"
 BLOWN_UP = "exploding through depth"
+UNSTABLE = "unstable below threshold"
 FROZEN, MISSING, TOO_FAST, AXES = "frozen time constant", "missing class", "learning rate too high", "input batch first"
 
 BUSY = 0.9  # spikes per neuron and step above which a layer says little but yes
@@ -44,6 +46,7 @@ LITTLE = 0.1
 # gradients vanish or explode. Networks of the study that learn have up to 1e6 (ten woken layers of ALIF±, behind
 # relays) and 40, ill ones from 3e6 and from 80 on (docs/study_tables.md).
 FADED, BLOWN = 1e6, 80.0
+SOME_UNSTABLE = 0.01  # share of neurons that grow without a spike or a weight from which on it is a fault
 MOST_STUCK = 0.5  # share of a layer's time constants that no step moves above which it is a fault
 
 
@@ -177,9 +180,17 @@ def layer_faults(network: Network, measured: Measurements, *, learnt: bool) -> I
                 problem = f"its neurons fire together, {synchrony:.0%} of their variance is common"
                 cause = "one drive or their own recurrence moves them all"
                 yield fault(SYNCHRONOUS, problem, cause, "halve the recurrent weights")
+        alone = below_threshold(network.cells[i]) if states_stability(network.cells[i]) else None
+        stabilise = ""
+        if alone is not None and alone.outside > SOME_UNSTABLE:
+            broken, radius = alone.main_bound(), f"radii up to {alone.radius.max():.2f}"
+            cause = radius if broken is None else f"{broken.violated}; {radius}"
+            stabilise = "bring its parameters back" if broken is None else broken.cure
+            yield fault(UNSTABLE, f"{alone.outside:.0%} of its neurons are unstable below threshold", cause, stabilise)
         if not learnt and layer.exponent * measured.steps > TENFOLD:
             term, radius = measured.profile.main_term(i), measured.profile.time_mean[i].item()
             less = "scale w_rec down: no leak is above 1 by itself" if term.name == "leak" else term.too_large
+            less = stabilise or less
             problem = f"gradients grow {math.exp(min(layer.exponent, 700)):.2f}-fold at every step back in time"
             yield fault(EXPLODING, problem, f"mean radius {radius:.2f}, due to the {term.name}", less)
         if i and not silent_below and layer.singular_depth < LITTLE:

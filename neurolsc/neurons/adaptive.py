@@ -27,7 +27,7 @@ from neurolsc.neurons.spiking import Spike
 from neurolsc.validation import LogParameter, number, one_of
 
 Range = tuple[float, float]
-LEAK = Term("leak", "shorten tau_u and tau_w", "lengthen tau_u or tau_w", "#0072b2")
+MEMBRANE = Term("membrane", "shorten tau_u and tau_w", "lengthen tau_u or tau_w", "#0072b2")
 RESET = Term("reset", "lower the thresholds", "raise w_rec", "#cc79a7")
 ADAPTATION = Term("adaptation", "lower a and b", "lengthen tau_w", "#d55e00")
 
@@ -49,7 +49,7 @@ class AdaptiveLIF(NeuronCell):
         *NeuronCell.scaled_parameters,
         *(ScaledParameter(name, "time", through="decay") for name in ("tau_u", "tau_w")),
     )
-    block_terms = (LEAK, RESET, ADAPTATION)
+    block_terms = (MEMBRANE, RESET, ADAPTATION)
     explicit = False
 
     @abstractmethod
@@ -69,7 +69,7 @@ class AdaptiveLIF(NeuronCell):
         pull = decay - 1  # of w on u
         feedback = [[0.0, pull], [by_u, 0.0]] if self.explicit else [[pull * by_u, pull * slow], [by_u, 0.0]]
         return {
-            "leak": matrix_of([[decay * leak, 0.0], [0.0, slow]], z),
+            "membrane": matrix_of([[decay * leak, 0.0], [0.0, slow]], z),
             "reset": matrix_of([[decay * reset, 0.0], [0.0, 0.0]], z),
             "adaptation": matrix_of(feedback, z),
         }
@@ -83,7 +83,7 @@ class AdaptiveLIF(NeuronCell):
         if self.explicit:
             highest, text = (1 - decay * slow) / (1 - decay), "(1 - alpha beta) / (1 - alpha)"
             above = "take SEAdLIF, or clamp a to less"
-        below = f"clamp a to {'0' if unit else '-(1 - beta)'} or more"
+        below = "clamp a to 0 or more" if unit else "clamp a to -(1 - beta) or more, or take parametrisation='cadlif'"
         return (
             Bound(f"{unit}a < -(1 - beta)", gain + 1 - slow, below),
             Bound(f"{unit}a > {text}", highest - gain, above),

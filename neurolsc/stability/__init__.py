@@ -8,7 +8,13 @@ scales alone. `conditions` has the stability of single neurons below threshold. 
 measures that a state is forgotten, and `truncation` how much context a model and its gradient then need.
 """
 
-from neurolsc.stability.conditions import NeuronStability, at_threshold, below_threshold
+from neurolsc.stability.conditions import (
+    NeuronStability,
+    at_threshold,
+    below_threshold,
+    neurons_below_threshold,
+    plot_neurons,
+)
 from neurolsc.stability.contraction import (
     Certificate,
     RowBalls,
@@ -85,8 +91,10 @@ __all__ = [
     "lyapunov_exponents",
     "match_firing_rates",
     "measured_rate",
+    "neurons_below_threshold",
     "parameter_gradients",
     "parametrise",
+    "plot_neurons",
     "pretrain",
     "project",
     "project_rows",

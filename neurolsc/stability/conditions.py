@@ -10,6 +10,7 @@ A neuron outside, :math:`\rho > 1`, grows without bound until it spikes. What re
 the radii of :func:`neurolsc.radius_profile`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from neurolsc.network import Network, as_network
 from neurolsc.neurons.cell import Bound, Cell
 from neurolsc.stability.findings import surrogate_slope
 
@@ -64,29 +66,6 @@ class NeuronStability:
         count, bound = max(broken, key=lambda pair: pair[0], default=(0, None))
         return bound if count else None
 
-    def plot(
-        self, path: str | PathLike[str] | None = None, *, title: str = "", **others: "NeuronStability"
-    ) -> "Figure":
-        """Draw the neurons in the plane of trace and determinant, with the region where they are stable.
-
-        Args:
-            path: a file, whose suffix chooses the format.
-            title: above the picture.
-            **others: further layers, or the same one after training, by name.
-
-        Raises:
-            ValueError: if a neuron has one variable.
-        """
-        from neurolsc.plots import plot_stable_region  # matplotlib is slow to import and few runs draw
-
-        layers = {"": self, **others}
-        if any(layer.matrix.shape[1] < 2 for layer in layers.values()):
-            raise ValueError("neurons of one variable have no trace and determinant to draw: read their radius.")
-        points = {name: _trace_and_determinant(layer.matrix[:, :2, :2]) for name, layer in layers.items()}
-        found = {name: (trace.numpy(), determinant.numpy()) for name, (trace, determinant) in points.items()}
-        shares = {name: layer.outside for name, layer in layers.items()}
-        return plot_stable_region(found, path, outside=shares, title=title)
-
 
 def below_threshold(cell: Cell) -> NeuronStability:
     """The stability of every neuron below threshold.
@@ -95,6 +74,34 @@ def below_threshold(cell: Cell) -> NeuronStability:
         TypeError: if the cell does not state it for its step (:meth:`neurolsc.Cell.subthreshold`).
     """
     return _stability(cell, 0.0)
+
+
+def neurons_below_threshold(network: Network) -> dict[str, NeuronStability]:
+    """The same of all layers that state it, by name, such as "layer 1"."""
+    cells = enumerate(as_network(network).cells, start=1)
+    return {f"layer {i}": below_threshold(cell) for i, cell in cells if states_stability(cell)}
+
+
+def plot_neurons(
+    layers: Mapping[str, NeuronStability], path: str | PathLike[str] | None = None, *, title: str = ""
+) -> "Figure":
+    """Draw neurons in the plane of trace and determinant, with the region where they are stable.
+
+    Args:
+        layers: by name: several, or one before and after a training.
+        path: a file, whose suffix chooses the format.
+        title: above the picture.
+
+    Raises:
+        ValueError: if neurons have one variable.
+    """
+    from neurolsc.plots import plot_stable_region  # matplotlib is slow to import and few runs draw
+
+    if one := [name for name, layer in layers.items() if layer.matrix.shape[1] < 2]:
+        raise ValueError(f"{', '.join(one)}: neurons of one variable have no determinant to draw; read their radius.")
+    points = {name: _trace_and_determinant(layer.matrix[:, :2, :2]) for name, layer in layers.items()}
+    found = {name: (trace.numpy(), determinant.numpy()) for name, (trace, determinant) in points.items()}
+    return plot_stable_region(found, path, outside={name: part.outside for name, part in layers.items()}, title=title)
 
 
 def at_threshold(cell: Cell) -> NeuronStability:

@@ -1,11 +1,18 @@
 """The neurons of 2022 to 2025: their steps as published, their derivatives, their domains."""
 
+import math
+
 import pytest
 import torch
+from click.testing import CliRunner
 from torch import Tensor
 
-from neurolsc import Network, load, save
+from neurolsc import Network, diagnose, load, match_firing_rates, save
+from neurolsc.cli import app
+from neurolsc.export import quantize, to_nir
+from neurolsc.initialisers import Relay
 from neurolsc.neurons import BRF, PLIF, RF, TCLIF, EFAdLIF, ExactRF, RadLIF, SEAdLIF
+from neurolsc.stability import below_threshold
 from neurolsc.stability.transitions import follow
 from tests.neurons.test_closed_forms import check_operator, check_terms
 from tests.stability.dense import (
@@ -222,3 +229,50 @@ def test_a_and_b_are_read_within_their_ranges_unless_they_are_free():
 def test_parameters_outside_of_a_domain_are_refused_by_name(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@every_kind
+def test_starts_rates_and_diagnoses_take_every_kind(kind, make_spikes):
+    x = make_spikes(T=30, B=4)
+    network = layers(kind, width=12)
+    Relay().apply(network, [x])
+    reached = match_firing_rates(network, x, [0.15] * 2, tolerance=math.inf)
+    assert all(0 < rate < 1 for rate in reached)
+    diagnosis = diagnose(network, x, samples=2, steps=4)
+    unstable = [finding for finding in diagnosis if finding.name == "unstable below threshold"]
+    outside = [below_threshold(cell).outside for cell in network.cells]
+    assert [finding.layer for finding in unstable] == [i for i, share in enumerate(outside, 1) if share > 0.01]
+    assert bool(unstable) or kind not in ("RadLIF", "RF")
+
+
+def test_a_diagnosis_says_which_bound_is_broken_and_what_to_do():
+    torch.manual_seed(0)
+    network = Network([RadLIF(5, 200)], 2)
+    (finding,) = [f for f in diagnose(network, torch.rand(8, 2, 5)) if f.name == "unstable below threshold"]
+    share = (network.cells[0].a < torch.exp(-1 / network.cells[0].tau_w) - 1).double().mean().item()
+    assert str(finding).startswith(
+        f"layer 1: {share:.0%} of its neurons are unstable below threshold (a < -(1 - beta); radii up to 1."
+    )
+    assert finding.cure.startswith("clamp a to -(1 - beta) or more")
+
+
+@every_kind
+def test_no_chip_holds_these_neurons(kind):
+    network = layers(kind)
+    name = type(network.cells[0]).__name__
+    for export in (quantize, lambda network: to_nir(network, dt=1e-3)):
+        with pytest.raises(TypeError, match=f"layer 1 is a {name}; only LIF, CubaLIF, ALIF, LI can be exported"):
+            export(network)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cell", ["EFAdLIF", "SEAdLIF", "RadLIF", "RF", "BRF", "ExactRF", "PLIF", "TCLIF"])
+def test_the_command_line_trains_and_measures_every_kind(cell, tmp_path):
+    flags = ["--width", "16", "--epochs", "1", "--lr", "0.01", "--out", str(tmp_path / "run")]
+    done = CliRunner().invoke(app, ["train", "--cell", cell, *flags])
+    assert done.exit_code == 0, done.output
+    assert "best epoch 1" in done.output
+    done = CliRunner().invoke(app, ["radii", str(tmp_path / "run"), "--out", str(tmp_path / "radii")])
+    assert done.exit_code == 0, done.output
+    assert "below threshold  mean radius" in done.output
+    assert (tmp_path / "radii" / "neurons.png").exists() == (cell != "PLIF")
