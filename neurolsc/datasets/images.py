@@ -304,6 +304,52 @@ class MNISTPixels(Pixels):
         return cls(None, split, seed=seed)
 
 
+class SequentialMNIST(Pixels):
+    """MNIST digits pixel by pixel: x (784, 1), grey levels from 0 to 1; splits as of :class:`SpikeLatencyMNIST`.
+
+    Args:
+        root: folder of MNIST's files, as for :class:`SpikeLatencyMNIST`; None: the sample in the package.
+        split: ``"train"``, ``"validation"`` or ``"test"``.
+        seed: draws the train and the validation images.
+        permutation: order of the pixels, the same for every image: None, row by row; a seed, which draws it; or the
+            places 0 ... 783 in their order.
+
+    Attributes:
+        permutation: places (784,), int64: step t shows pixel ``permutation[t]``.
+
+    Raises:
+        ValueError: if the permutation does not hold each place once, another argument is out of range, or a file is
+            damaged.
+
+    Source: Q. V. Le, N. Jaitly, G. E. Hinton, arXiv:1504.00941 (both tasks).
+    """
+
+    def __init__(
+        self, root: str | PathLike[str] | None, split: Split, *, seed: int = 0, permutation: int | Tensor | None = None
+    ) -> None:
+        n = SIDE * SIDE
+        if permutation is None:
+            permutation = torch.arange(n)
+        elif not isinstance(permutation, Tensor):
+            permutation = carve(n, {"order": n}, whole("permutation", permutation, at_least=0))["order"]
+        if permutation.shape != (n,) or not torch.equal(permutation.sort().values, torch.arange(n)):
+            got = f"{permutation.dtype} {tuple(permutation.shape)}"
+            raise ValueError(f"permutation must hold each of the places 0 ... {n - 1} once, int64 ({n},), got {got}.")
+        self.permutation = permutation
+        images, labels = read_mnist(root, split, seed)
+        super().__init__(images[:, permutation], labels, "0123456789", split)
+        self.n_in, self.steps = 1, n
+
+    @classmethod
+    def embedded(cls, split: Split, **options: Any) -> "SequentialMNIST":
+        """Return the sample in the package: 1,800 train, 200 validation and 500 test digits."""
+        return cls(None, split, **options)
+
+    def __getitems__(self, indices: Sequence[int]) -> Batch:
+        chosen = torch.as_tensor(indices, dtype=torch.long)
+        return Batch(self.images[chosen].T.unsqueeze(-1) / 255, self.labels[chosen])
+
+
 class CIFAR10(Pixels):
     """CIFAR-10: 32 x 32 colour pictures of ten classes as x (1, 3072), each number from 0 to 1.
 

@@ -37,6 +37,8 @@ DataName = Literal[
     "ptb-characters",
     "wikitext-2",
     "mnist",
+    "smnist",
+    "psmnist",
     "cifar10",
     "cifar100",
 ]
@@ -131,6 +133,8 @@ DATA: dict[DataName, tuple[str, DataTask, type[Any]]] = {  # title, task, class
     "ptb-characters": ("Penn Treebank, characters", ClassPerStep(), datasets.PennTreebank),
     "wikitext-2": ("WikiText-2", ClassPerStep(), datasets.WikiText2),
     "mnist": ("MNIST pixels", Classification(), datasets.MNISTPixels),
+    "smnist": ("sequential MNIST", Classification(), datasets.SequentialMNIST),
+    "psmnist": ("permuted sequential MNIST", Classification(), datasets.SequentialMNIST),
     "cifar10": ("CIFAR-10", Classification(), datasets.CIFAR10),
     "cifar100": ("CIFAR-100", Classification(), datasets.CIFAR100),
 }
@@ -143,7 +147,8 @@ class DataSettings:
     data: DataName = setting(
         "sl-mnist",
         "data set: spike-latency MNIST, spoken digits in SHD's form, values to store and recall, chorales, words of a "
-        "text, of the Penn Treebank or of WikiText-2, or images as they are",
+        "text, of the Penn Treebank or of WikiText-2, or images as they are or "
+        "pixel by pixel, in order (smnist) or permuted (psmnist)",
     )
     root: str = setting("", "folder of the full data set, downloaded if missing; empty: the sample in the package")
     split_seed: int = setting(0, "of the split into training and validation; of the samples that are made")
@@ -208,8 +213,9 @@ class DataSettings:
         match self.data:
             case "store-recall":
                 return kind(split, seed=self.split_seed, delay=self.delay)
-            case "mnist" | "cifar10" | "cifar100":
+            case "mnist" | "smnist" | "psmnist" | "cifar10" | "cifar100":
                 options = {"seed": self.split_seed}
+                options |= {"permutation": 0} if self.data == "psmnist" else {}
             case "sl-mnist":
                 options = {"seed": self.split_seed, "shift": self.shift if training else 0}
                 if self.encoding == "released":

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import neurolsc
-from neurolsc.datasets import JSBChorales, MNISTPixels, ReleasedEncoding, SpikeLatencyMNIST, Text
+from neurolsc.datasets import JSBChorales, MNISTPixels, ReleasedEncoding, SequentialMNIST, SpikeLatencyMNIST, Text
 from neurolsc.experiment import Experiment, draw, markdown, read_grid, run_sweep
 from neurolsc.experiment.config import DataSettings, NetworkSettings
 from neurolsc.io import data_fingerprint
@@ -25,6 +25,9 @@ def test_what_is_loaded_is_what_the_settings_say(tmp_path):
     pixels = DataSettings("mnist", split_seed=3).load("validation")
     assert isinstance(pixels, MNISTPixels)
     assert torch.equal(pixels.images, MNISTPixels.embedded("validation", seed=3).images)
+    orders = [DataSettings(name).load("test").permutation for name in ("smnist", "psmnist")]  # type: ignore[union-attr]
+    assert [torch.equal(order, torch.arange(784)) for order in orders] == [True, False]
+    assert torch.equal(orders[1], SequentialMNIST.embedded("test", permutation=0).permutation)
     settings = DataSettings("text", words=30, repeat=1, word_switch=0.1, streams=4)
     train, validation = settings.load("train"), settings.load("validation")
     assert isinstance(train, Text) and isinstance(validation, Text)

@@ -1,6 +1,7 @@
 """Images: spike latencies by the paper's text and by its code, MNIST, pixels and CIFAR."""
 
 import gzip
+import hashlib
 import itertools
 import math
 import struct
@@ -22,6 +23,7 @@ from neurolsc.datasets import (
     LatencyEncoding,
     MNISTPixels,
     ReleasedEncoding,
+    SequentialMNIST,
     SpikeLatencyMNIST,
     collate,
     images,
@@ -255,6 +257,29 @@ def test_digits_as_pixels_are_the_images_of_the_spiking_set():
     assert (x.shape, x.dtype, label) == ((1, 784), torch.float32, int(pixels.labels[7]))
     assert_close(x[0], pixels.images[7] / 255)
     assert repr(pixels) == "MNISTPixels(split='test', 500 items, x (1, 784), 10 classes)"
+
+
+def test_a_sequence_shows_a_pixel_a_step_in_an_order_that_its_seed_fixes():
+    still, mixed = (SequentialMNIST.embedded("test", permutation=p) for p in (None, 0))
+    pixels, order = MNISTPixels.embedded("test"), mixed.permutation
+    (x, labels), (permuted, _) = (collate(data.__getitems__(range(5))) for data in (still, mixed))
+    assert (x.shape, still.n_in, still.steps, still.n_classes) == ((784, 5, 1), 1, 784, 10)
+    assert_close(x[:, :, 0].T, pixels.images[:5] / 255)
+    assert_close(labels, pixels.labels[:5])
+    assert_close(permuted, x[order])
+    assert (
+        hashlib.sha256(order.numpy().astype("<i8").tobytes()).hexdigest()
+        == "fe62e3fef305ce16e55f08cd0056a8b237e12af6c9523ff3fb35395f6ec55222"
+    )
+    assert_close(SequentialMNIST.embedded("test", permutation=order).images, mixed.images)
+
+
+@pytest.mark.parametrize("wrong", [torch.arange(783), torch.zeros(784, dtype=torch.int64)])
+def test_a_permutation_of_another_length_or_with_a_place_twice_is_refused(wrong):
+    with pytest.raises(
+        ValueError, match=r"permutation must hold each of the places 0 ... 783 once, .* got torch.int64"
+    ):
+        SequentialMNIST.embedded("test", permutation=wrong)
 
 
 def records(path: Path, classes: Any, n: int) -> torch.Tensor:
