@@ -22,7 +22,7 @@ import tomli_w
 import torch
 from torch import Tensor
 
-from neurolsc.datasets import Pixels, Words, collate, input_batches
+from neurolsc.datasets import Words, collate, input_batches
 from neurolsc.datasets.batches import Split, fetch
 from neurolsc.diagnosis import Diagnosis, diagnose, try_cures
 from neurolsc.experiment.config import (
@@ -234,7 +234,7 @@ class Experiment:
                 f"the network of {self.network.weights} reads {network.n_in} inputs, and data = {self.data.data} have "
                 f"{training.n_in}: give the data that it was made for."
             )
-        if isinstance(training, Pixels) and network.layer_delay:
+        if getattr(training, "steps", None) == 1 and network.layer_delay:
             raise ValueError(
                 f"data = {self.data.data} last one step, in which no layer reads the one below unless layer_delay = 0."
             )

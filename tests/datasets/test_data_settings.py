@@ -145,3 +145,10 @@ def test_images_are_shifted_in_training_alone_and_no_training_goes_on_with_anoth
     assert {"x.encoding", "x.shift"} <= {
         name for name, value in data_fingerprint("x", parts[0]).items() if value != other[name]
     }
+
+
+def test_pixels_one_by_one_are_read_by_layers_with_a_delay():
+    network = Experiment.from_settings({"data": "smnist", "width": 2}).build()
+    assert (network.n_in, network.layer_delay) == (1, 1)
+    with pytest.raises(ValueError, match="data = mnist last one step"):
+        Experiment.from_settings({"data": "mnist", "width": 2}).build()
