@@ -111,6 +111,16 @@ def left(arm: Arm, validation: dict[Trial, float]) -> list[Trial]:
     return [trial for seed in NEW if (trial := Trial(arm, best, seed)) not in validation]
 
 
+def append(out: Path, row: dict) -> None:
+    """Append a row to a file of results, with a head if it is new."""
+    new = not out.exists()
+    with out.open("a", newline="") as file:
+        writer = csv.DictWriter(file, row, lineterminator="\n")
+        if new:
+            writer.writeheader()
+        writer.writerow(row)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
@@ -136,12 +146,7 @@ def main() -> None:
             for future in wait(at_work, return_when=FIRST_COMPLETED).done:
                 trial, row = at_work.pop(future), future.result()
                 validation[trial] = row["validation"]
-                new = not args.out.exists()
-                with args.out.open("a", newline="") as file:
-                    writer = csv.DictWriter(file, row, lineterminator="\n")
-                    if new:
-                        writer.writeheader()
-                    writer.writerow(row)
+                append(args.out, row)
                 bar.update()
                 bar.write(f"{trial.arm}, {trial.lr:g}, seed {trial.seed}: validation {row['validation']:.3f}")
 
