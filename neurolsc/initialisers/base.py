@@ -243,17 +243,19 @@ class Layer:
         r"""The voltage after an input current of 1 in the first step, without spikes (T, n_hidden).
 
         Measured with a current of a thousandth of the lowest threshold, while input matrices are replaced by the mean
-        over inputs. Of LIF and ALIF it is :math:`e^{-t/\tau_v}`.
+        over inputs, and biases, which might let neurons fire, by 0. Of LIF and ALIF it is :math:`e^{-t/\tau_v}`.
         """
         threshold = self.resting_threshold()
         size = 1e-3 * threshold[threshold > 0].amin().item() if (threshold > 0).any() else 1e-3
         quiet = torch.zeros(length, 1, self.cell.n_in, **self.cell.dtype_and_device)
         pulse = quiet.clone()
         pulse[0] = size
-        before = [(owner_of(self.cell, m.name), m.weights.clone(), m.fan_in) for m in self.inputs]
+        values = [(m.name, m.weights.clone(), 1 / m.fan_in) for m in self.inputs]
+        values += [(n, p.detach().clone(), 0.0) for n, p in self.cell.named_parameters() if n.endswith("bias")]
+        before = [(owner_of(self.cell, name), weights, value) for name, weights, value in values]
         try:
-            for place, weights, fan_in in before:
-                set_value(*place, torch.full_like(weights, 1 / fan_in))
+            for place, weights, value in before:
+                set_value(*place, torch.full_like(weights, value))
             response = self.voltages(pulse).double() - self.voltages(quiet).double()
         finally:
             for place, weights, _ in before:

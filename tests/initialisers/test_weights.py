@@ -1,6 +1,7 @@
 """Starts by variance and by the statistics of spikes: their formulas, measured after they are set."""
 
 import math
+from functools import partial
 
 import pytest
 import snntorch as snn
@@ -140,6 +141,41 @@ def test_mean_and_deviation_in_time_are_the_wanted_ones(start, kind):
     from_itself = (itself.std(0) / theta).square().mean().item()
     assert from_itself == pytest.approx((1 - start.alpha) * start.sigma**2, rel=0.35)  # own spikes are correlated
     assert ((below + itself).mean(0) / theta).mean().item() == pytest.approx(start.mu, abs=0.1)
+
+
+def kernel_of_two_exponentials(alpha: float, beta: float, steps: int) -> list[float]:
+    """What one spike of weight 1 adds to the voltage of the released code's neuron, from the step of the spike on."""
+    return [(1 - beta) * sum(beta ** (t - 1 - s) * alpha**s for s in range(t)) for t in range(steps)]
+
+
+@pytest.mark.parametrize("recurrent", [True, False])
+def test_weights_at_a_given_rate_are_those_of_the_released_code(recurrent: bool):
+    """Its formulas with nu in Hz, time constants in s; snnTorch's voltage is without the factor 1 - beta."""
+    nu, dt, tau_mem, tau_syn, mu_u, xi, share = 15.0, 1e-3, 20e-3, 10e-3, 0.1, 2.0, 0.9 if recurrent else 1.0
+    # snnTorch's decays are float32
+    alpha, beta = (torch.tensor(math.exp(-dt / tau)).item() for tau in (tau_syn, tau_mem))
+    n_in, n_hidden = 120, 80
+    kernel = kernel_of_two_exponentials(alpha, beta, round(10 * tau_mem / dt))
+    epsilon_bar, epsilon_hat = dt * sum(kernel), dt * sum(e**2 for e in kernel)
+    mu_w = mu_u / ((n_in + recurrent * n_hidden) * nu * epsilon_bar)
+    variance = ((1 - mu_u) / xi) ** 2 / (nu * epsilon_hat)
+    sigmas = [
+        math.sqrt(part * variance / n - mu_w**2) for part, n in ((share, n_in), (1 - share, n_hidden)) if part > 0
+    ]
+
+    kind = partial(snn.RSynaptic, linear_features=n_hidden) if recurrent else snn.Synaptic
+    layer = kind(alpha, beta, threshold=1 / (1 - beta), reset_mechanism="subtract")
+    network = wrap([nn.Linear(n_in, n_hidden), layer, nn.Linear(n_hidden, 4)]).double()
+    start = FluctuationDriven(mu_u, (1 - mu_u) / xi, rate=nu * dt, steps=len(kernel) - 1)  # the first entry is 0
+    assert start.apply(network, [], seed=3) == ()
+    found = Layer(network, 0)
+    assert len(found.matrices) == len(sigmas)
+    for matrix, sigma_w in zip(found.matrices, sigmas, strict=True):
+        assert_close(matrix.weights, mu_w + sigma_w * found.normal(matrix, 3), rtol=1e-6, atol=1e-9)
+
+    # the paper's integrals in continuous time are smaller, at these time constants of 10 and 20 steps
+    assert epsilon_bar / tau_syn == pytest.approx(1.05, abs=0.002)
+    assert epsilon_hat / (tau_syn**2 / (2 * (tau_syn + tau_mem))) == pytest.approx(1.105, abs=0.002)
 
 
 def test_the_filter_and_the_leak_are_measured_and_leave_no_trace():
