@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 import neurolsc
-from neurolsc.cli import app
-from neurolsc.cli import demo as demo_module
+from neurolsc.cli import app, commands
 from neurolsc.experiment import (
     DataSettings,
     Experiment,
@@ -70,12 +69,9 @@ OUT = ["--out", "{tmp}/run"]
     ("command", "words"),
     [
         (["pretrain", *OUT], "needs a --target"),
-        (["pretrain", "--target", "-1", *OUT], "target must be a radius in (0, inf), 'balanced'"),
-        (["train", "--start", "Orthogonol()", *OUT], "did you mean Orthogonal?"),
         (["train", "--cell", "LIF", "--tau-theta", "7", *OUT], "a cell LIF does not take tau_theta."),
         (["radii", "--device", "cuda:99"], "torch cannot use the device 'cuda:99' here"),
         (["radii", "--cell", "no_such_module:Cell"], "there is no cell 'no_such_module:Cell': No module named"),
-        (["radii", "{tmp}/nothing"], "neither a file nor one of the trained networks in the package (sl-mnist-alif"),
         (["radii", "sl-mnist-alif", "--width", "8"], "sl-mnist-alif is a whole network; leave out --width."),
         (["radii", "spoken-digits-alif"], "reads 140 inputs, and data = sl-mnist have 784"),
     ],
@@ -107,18 +103,18 @@ def test_radii_measures_a_new_network_a_run_a_saved_one_and_what_a_start_leaves(
     assert (out / "profile.png").stat().st_size > 1000
 
 
-@pytest.mark.parametrize("flags", [DIGITS, ["--data", "jsb"]], ids=["labels", "targets at each step"])
-def test_radii_says_how_many_steps_back_the_gradient_has_to_go(flags):
-    flags = ["--cell", "LIF", "--tau-v", "5", *SMALL, *flags, "--start", "RateMatching(0.2)", "--samples", "2"]
-    text = succeed("radii", *flags, "--times", "2", "--truncation")
-    data = DataSettings("shd", channels=70, dt=0.05, repeat=1) if "shd" in flags else DataSettings("jsb")
+@pytest.mark.parametrize("data", [DataSettings("shd", channels=70, dt=0.05, repeat=1), DataSettings("jsb")], ids=str)
+def test_radii_says_how_many_steps_back_the_gradient_has_to_go(data):
     start = StartSettings("RateMatching(0.2)")
-    experiment = Experiment(NetworkSettings(cell="LIF", tau_v=5.0, width=8, layers=2), data, start=start)
+    experiment = Experiment(NetworkSettings(cell="LIF", tau_v=5.0, width=8), data, start=start)
     x, (_, targets, *_) = experiment.first_inputs("train", 2), experiment.first_samples("train", 2)
     targets = targets[: len(x)] if targets.ndim > 1 else targets
     found = truncation_errors(experiment.begin()[0], x, lambda o: data.task.loss(o, targets))
     assert all(1 < k < len(x) for k in found.needed())
-    assert str(found) in text
+    flags = ["--cell", "LIF", "--tau-v", "5", "--width", "8", "--start", start.start, "--samples", "2", "--times", "2"]
+    assert str(found) in succeed(
+        "radii", *flags, *(DIGITS if data.data == "shd" else ["--data", "jsb"]), "--truncation"
+    )
 
 
 def test_a_network_is_pretrained_trained_and_scored(tmp_path):
@@ -270,15 +266,11 @@ def test_a_run_on_spoken_digits_notes_its_split_and_opens_the_test_file_in_evalu
     root, run = tmp_path / "root", tmp_path / "run"
     write_words(root / "shd_train.h5", draw_words(40), speakers=[(7, 2, 5)[i % 3] for i in range(40)])
     (root / "shd_test.h5").write_bytes(b"")
-    words = [*SPOKEN, "--root", root, "--split-by", "speaker", "--split-share", "0.25", "--spike-drop", "0.1"]
-    succeed("train", *words, "--epochs", "1", "--window", "0", "--out", run)
+    words = [*SPOKEN, "--root", root, "--split-by", "speaker", "--split-share", "0.25", "--epochs", "1", "--out", run]
+    succeed("train", *words, "--window", "0")
     split = json.loads((run / "split.json").read_text())
     assert split["train"]["speakers"] == [2, 5] and split["validation"]["speakers"] == [7]
-    assert json.loads((run / "history.json").read_text())["history"][0]["firing_rate"][0] > 0
     assert "shd_test.h5: not a whole HDF5 file" in refused("evaluate", run)
-    write_words(root / "shd_test.h5", draw_words(10, seed=1))
-    succeed("evaluate", run)
-    assert (run / "test.json").exists()
 
 
 # ---- diagnose and demo
@@ -307,9 +299,9 @@ def test_diagnose_reads_a_run_with_its_history_tries_cures_and_writes_what_it_pr
 @pytest.mark.slow
 def test_the_demo_trains_its_arms_reports_them_and_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
     lif = {"start": "BySource(recurrence=0)", "cell": "LIF", "tau_v": 50.0, "lr": 2e-3}
-    either, fixed = [{"start": "Default", "lr": 1e-2}, lif], demo_module.GRID["fixed"] | {"width": 6}
-    monkeypatch.setattr(demo_module, "GRID", demo_module.GRID | {"either": either, "fixed": fixed})
-    monkeypatch.setattr(demo_module, "Processes", lambda _: Here())
+    either, fixed = [{"start": "Default", "lr": 1e-2}, lif], commands.DEMO["fixed"] | {"width": 6}
+    monkeypatch.setattr(commands, "DEMO", commands.DEMO | {"either": either, "fixed": fixed})
+    monkeypatch.setattr(commands.experiments, "Processes", lambda _: Here())
     out = tmp_path / "demo"
     output = succeed("demo", "--out", out, "--epochs", "1", "--workers", "2")
     report = (out / "report.md").read_text()

@@ -4,19 +4,15 @@ import json
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from torch import nn
 
 import neurolsc
-from neurolsc import LIF, Network
 from neurolsc.cli import app
 from neurolsc.experiment import DataSettings, Experiment, NetworkSettings, TrainSettings
 from neurolsc.experiment.run import NETWORK, SETTINGS, run_folder
 from neurolsc.export import from_nir, read_netx
-from neurolsc.neurons import LI
 from tests.patterns import names, refused, succeed
 
 DATA = DataSettings(data="shd", dt=0.05, channels=70, repeat=1, binary=True)
@@ -28,17 +24,6 @@ def finished(folder: Path, network: NetworkSettings = CHIP, data: DataSettings =
     with run_folder(folder, Experiment(network, data, training=TrainSettings(batch_size=64)).settings) as inside:
         neurolsc.save(network.build(data.channels, 20), inside / NETWORK)
     return folder
-
-
-def saved(folder: Path) -> Path:
-    """A network that reads 20 inputs and ends in an integrator, as neurolsc.save writes it."""
-    torch.manual_seed(0)
-    network = Network([LIF(20, 12, tau_v=5.0), LI(12, 4)], nn.Linear(4, 4, bias=False))
-    with torch.no_grad():
-        network.readout.weight.copy_(torch.eye(4))
-        network.cells[0].w_in.mul_(4)
-    neurolsc.save(network, folder / "net.safetensors")
-    return folder / "net.safetensors"
 
 
 def test_a_run_becomes_a_file_with_its_report(tmp_path):
@@ -98,37 +83,3 @@ def test_a_run_that_does_not_fit_is_refused_in_one_line_and_leaves_no_file(tmp_p
     run = finished(tmp_path / "run", *settings)
     assert words in refused("export", run, "--to", *command)
     assert names(run) == {NETWORK, SETTINGS}
-
-
-def test_a_saved_network_becomes_a_file_compared_on_samples_of_a_file(tmp_path):
-    file, x = saved(tmp_path), (torch.rand(50, 3, 20) < 0.3).numpy()
-    np.save(tmp_path / "x.npy", x)
-    succeed("export", file, "--to", "netx", "--inputs", tmp_path / "x.npy")
-    report = json.loads((tmp_path / "net-netx" / "report.json").read_text())
-    assert report["decisions"]["samples"] == 3
-    assert report["activity"][0]["rate_integer"] > 0.05
-    run = read_netx(tmp_path / "net-netx" / "network.net").run(torch.from_numpy(x))
-    assert run.logits.abs().max() > 1000
-    succeed("export", file, "--to", "netx", "--out", tmp_path / "without")
-    succeed("export", file, "--to", "nir", "--dt", "0.001")
-    before = neurolsc.load(file).state_dict()
-    again = from_nir(tmp_path / "net-nir" / "network.nir").state_dict()
-    assert all(torch.equal(value, before[name]) for name, value in again.items())
-
-
-@pytest.mark.parametrize(
-    ("command", "words"),
-    [
-        (["--fine-tune", "1"], "--fine-tune does not fit"),
-        (["--verify"], "give --inputs"),
-        (["--inputs", "wide.npy"], "of shape (T, B, 20), got (5, 1, 30)"),
-        (["--inputs", "net.safetensors"], "must be an .npy file of spikes"),
-    ],
-)
-def test_samples_that_do_not_fit_a_saved_network_are_refused_in_one_line(command, words, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    file = saved(tmp_path)
-    np.save(tmp_path / "wide.npy", np.zeros((5, 1, 30)))
-    before = names(tmp_path)
-    assert words in refused("export", file, "--to", "netx", *command)
-    assert names(tmp_path) == before

@@ -30,7 +30,7 @@ import torch
 from neurolsc import LIF, ALIFPlus, Network, load, save
 from neurolsc.datasets import EventFile, JSBChorales, read_idx
 from neurolsc.datasets.images import read_records
-from neurolsc.datasets.text import read_words
+from neurolsc.datasets.sequences import read_words
 from neurolsc.export import from_nir, quantize, read_netx, to_nir, write_netx
 from tests.words import draw_words, write_words
 

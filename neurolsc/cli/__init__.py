@@ -1,9 +1,4 @@
-"""The command ``neurolsc``.
-
-- commands: the group of all commands, its errors, and most commands
-- export, demo: the two longer ones
-- options: settings as flags and from a TOML file
-"""
+"""The command ``neurolsc``: ``commands`` has all of its commands, ``options`` their flags."""
 
 from neurolsc.cli.commands import app
 

@@ -1,15 +1,14 @@
 """Images, events, music and words in, batches ``(x (T, B, N), labels (B,))`` out.
 
-- ``speech``: spoken words (SHD), binned, of ``events`` (their reader, random changes).
+- ``speech``: spoken words (SHD), their spikes counted in bins, and random changes of these.
 - ``images``: MNIST as spike latencies or grey levels, and CIFAR.
-- ``music``: JSB chorales. ``text``: words of published texts or of one's own.
-- ``tonic``: event data sets of tonic. ``synthetic``: a value to store and to recall.
+- ``sequences``: words of published texts or of one's own, chorales, a value to store and to recall.
+- ``tonic``: event data sets of tonic.
 - ``batches``: items into batches, inputs for pre-training, parts of a data set.
 - ``download``: published files, verified.
 """
 
 from neurolsc.datasets.batches import Batch, collate, hold_out, input_batches
-from neurolsc.datasets.events import ChannelJitter, EventFile, Events, SpikeDrop, TimeStretch
 from neurolsc.datasets.images import (
     CIFAR10,
     CIFAR100,
@@ -22,10 +21,8 @@ from neurolsc.datasets.images import (
     read_idx,
     spike_latency,
 )
-from neurolsc.datasets.music import JSBChorales
-from neurolsc.datasets.speech import SHD, Binning
-from neurolsc.datasets.synthetic import StoreRecall
-from neurolsc.datasets.text import PennTreebank, Text, Vocabulary, WikiText2, Words
+from neurolsc.datasets.sequences import JSBChorales, PennTreebank, StoreRecall, Text, Vocabulary, WikiText2, Words
+from neurolsc.datasets.speech import SHD, Binning, ChannelJitter, EventFile, Events, SpikeDrop, TimeStretch
 from neurolsc.datasets.tonic import from_tonic
 
 __all__ = [

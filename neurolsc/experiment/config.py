@@ -15,8 +15,8 @@ import torch
 
 from neurolsc import datasets
 from neurolsc.datasets.batches import BatchDataset, By, Split
-from neurolsc.datasets.events import UNITS
-from neurolsc.datasets.synthetic import PERIOD
+from neurolsc.datasets.sequences import PERIOD
+from neurolsc.datasets.speech import UNITS
 from neurolsc.initialisers import LSC, named
 from neurolsc.initialisers.spectral import Method
 from neurolsc.io import clean, load

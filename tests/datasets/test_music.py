@@ -11,7 +11,7 @@ import torch
 from torch.testing import assert_close
 
 from neurolsc.datasets import JSBChorales, collate, input_batches
-from neurolsc.datasets.music import NAME
+from neurolsc.datasets.sequences import NAME
 
 MUSIC = {
     "train": [[[60, 64], [62], []], [[21, 108], [40]]],

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 from neurolsc import GRU, Embedding, Network
 from neurolsc.datasets import PennTreebank, Text, Vocabulary, WikiText2, Words, collate
 from neurolsc.datasets.batches import drawn_from, epoch_of_training
-from neurolsc.datasets.text import END, UNKNOWN, read_words
+from neurolsc.datasets.sequences import END, UNKNOWN, read_words
 from neurolsc.tasks import ClassPerStep
 from neurolsc.training import train
 
@@ -113,7 +113,7 @@ def test_words_are_switched_in_the_first_epochs_of_a_training_alone(monkeypatch)
             x = words.__getitems__(range(200)).x
         assert (x.transpose(0, 1).flatten() != text[:-1]).any() == switched
     seen = []
-    monkeypatch.setattr("neurolsc.datasets.text.epoch_of_training", lambda: seen.append(epoch_of_training()) or 1)
+    monkeypatch.setattr("neurolsc.datasets.sequences.epoch_of_training", lambda: seen.append(epoch_of_training()) or 1)
     network = Network([GRU(4, 4)], embedding=Embedding(5, 4))
     train(network, words, Words(text, vocabulary, "validation"), task=ClassPerStep(), epochs=2, progress=False)
     assert set(seen) == {1, 2}

@@ -1,5 +1,6 @@
-"""Texts in windows of words, with the word that follows each; vocabularies and published texts."""
+"""Sequences with a target at every step, the words of texts and chorales; and a value to store and recall."""
 
+import json
 import math
 import sys
 from collections import Counter
@@ -9,13 +10,17 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from neurolsc.datasets.batches import SAMPLES, SPLITS, Batch, BatchDataset, Split, epoch_of_training, generator
-from neurolsc.datasets.download import fetch
+from neurolsc.datasets.download import fetch, read_unpacked
 from neurolsc.io import clean, refusing
 from neurolsc.validation import one_of, probability, whole
+
+# ---- words
 
 UNKNOWN = "<unk>"  # stands for every word that a vocabulary lacks
 END = "<eos>"  # stands at the end of every line
@@ -296,3 +301,162 @@ class WikiText2(PennTreebank):
     """
 
     _file = "wiki.{}.tokens"
+
+
+# ---- music
+
+LOWEST, HIGHEST = 21, 108  # MIDI numbers of the keys of a piano, A0 to C8
+KEYS = HIGHEST - LOWEST + 1
+NAME = "jsb-chorales-quarter.json"
+
+
+class JSBChorales(BatchDataset):
+    """Bach's chorales as the keys of a piano, quarter note by quarter note.
+
+    Item i is a pair (x, y): x of shape (T, 88), uint8, the keys that sound in each step (MIDI 21 to 108), and y
+    (T, 88), those of the step after it; a piece of n steps has T = n - 1. The task is
+    :class:`neurolsc.tasks.BinaryPerStep`.
+
+    Args:
+        root: folder of ``jsb-chorales-quarter.json``, in which 229, 76 and 77 pieces are for training, validation and
+            test, the split of the literature; a missing one is downloaded into it.
+        split: ``"train"``, ``"validation"`` or ``"test"``.
+
+    Attributes:
+        pieces: all keys of every piece (steps, 88), uint8.
+
+    Raises:
+        ValueError: if the split is unknown, or the file another or damaged.
+        ConnectionError: if a missing file could not be downloaded.
+
+    Source: N. Boulanger-Lewandowski, Y. Bengio, P. Vincent, "Modeling temporal dependencies in high-dimensional
+    sequences", ICML 2012 (the split); the file is that of https://github.com/czhuang/JSB-Chorales-dataset.
+
+    Example:
+        >>> chorales = JSBChorales.embedded("test")
+        >>> x, y = chorales[0]
+        >>> len(chorales), x.shape, torch.equal(x[1:], y[:-1])
+        (16, torch.Size([60, 88]), True)
+    """
+
+    def __init__(self, root: str | PathLike[str], split: Split) -> None:
+        one_of("split", split, SPLITS)
+        self._open(fetch(root, NAME, f"jsb/{NAME}"), split)
+
+    @classmethod
+    def from_file(cls, path: str | PathLike[str], split: Split) -> "JSBChorales":
+        """A split of any JSON file, plain or packed, in the layout of :func:`read_pieces`."""
+        self = cls.__new__(cls)
+        self._open(path, split)
+        return self
+
+    @classmethod
+    def embedded(cls, split: Split) -> "JSBChorales":
+        """Return the sample in the package: 60 whole chorales to train, 16 and 16 for the others."""
+        return cls.from_file(SAMPLES / "jsb" / "jsb-chorales-sample.json.gz", split)
+
+    def _open(self, path: str | PathLike[str], split: Split) -> None:
+        part = "valid" if one_of("split", split, SPLITS) == "validation" else split
+        self.split, self.pieces = split, tuple(map(torch.from_numpy, read_pieces(path, part)))
+        self.n_in, self.n_classes, self.steps = KEYS, KEYS, None
+
+    def __len__(self) -> int:
+        return len(self.pieces)
+
+    def __getitems__(self, indices: Sequence[int]) -> Batch:
+        pieces = [self.pieces[index] for index in indices]
+        padded = pad_sequence(pieces)
+        mask = torch.arange(len(padded) - 1)[:, None] < torch.tensor([len(piece) - 1 for piece in pieces])
+        return Batch(padded[:-1] * mask.unsqueeze(-1), padded[1:], mask)
+
+
+def read_pieces(path: str | PathLike[str], part: str) -> list[np.ndarray]:
+    """Read the pieces of one part of a file of music.
+
+    The file is one JSON object, plain or packed by gzip or xz, with a list of pieces for each part (``train``,
+    ``valid`` and ``test``); a piece is a list of steps, a step the list of the MIDI numbers that sound in it.
+
+    Returns:
+        Of each piece its keys, (steps, 88) uint8 zeros and ones, the lowest first.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if the file is damaged or of another layout.
+    """
+    text = read_unpacked(path)
+    with refusing(path, "damaged: it is not a JSON file of music"):
+        tree: Any = json.loads(text)
+        pieces = tree.get(part) if isinstance(tree, dict) else None
+        if not isinstance(pieces, list) or not pieces:
+            raise ValueError(f"wanted is an object with a list {part!r} of pieces, got {clean(tree)}.")
+        read = []
+        for i, piece in enumerate(pieces):
+            if not isinstance(piece, list) or len(piece) < 2:
+                raise ValueError(f"{part}, piece {i}: a piece is a list of at least two steps, got {clean(piece)}.")
+            keys = np.zeros((len(piece), KEYS), np.uint8)
+            for step, notes in enumerate(piece):
+                good = isinstance(notes, list) and all(type(n) is int and LOWEST <= n <= HIGHEST for n in notes)
+                if not good or len(set(notes)) != len(notes):
+                    raise ValueError(
+                        f"{part}, piece {i}, step {step}: a step is a list of different MIDI numbers from {LOWEST} to "
+                        f"{HIGHEST}, got {clean(notes)}."
+                    )
+                keys[step, np.array(notes, int) - LOWEST] = 1
+            read.append(keys)
+    return read
+
+
+# ---- store and recall
+
+PERIOD = 20  # steps
+VALUES, GROUP = 4, 10  # how many values there are, and neurons of a group
+ON, OFF = 0.2, 0.01  # probability of a spike in a step, of a neuron whose group is on or off
+SIZES = {"train": 2_000, "validation": 500, "test": 1_000}
+
+
+class StoreRecall(BatchDataset):
+    r"""A value to store, a delay with other values, and the question which it was.
+
+    Inputs come in groups of 10 neurons: one for each of 4 values, one for *store* and one for *recall*. In each period
+    of 20 steps a value is shown, drawn anew; in the first period *store* is on as well, in the last one *recall* is,
+    and no value is shown. Between the two lie `delay` steps. A neuron of a group that is on fires with probability 0.2
+    in a step, any other with 0.01.
+
+    Item i is a pair (x, label): x of shape (40 + delay, 60), uint8 zeros and ones, and the value of the first period.
+    Only the last period is to be scored: :class:`neurolsc.tasks.Classification` with last=20.
+
+    Args:
+        split: ``"train"``, ``"validation"`` or ``"test"``: 2,000, 500 and 1,000 samples.
+        seed: of all that is drawn.
+        delay: steps from the end of the first period to the beginning of the last, a multiple of 20.
+
+    Attributes:
+        labels: the values to store (n,), int64.
+
+    Raises:
+        ValueError: if the split is unknown or a number out of range.
+
+    Source: after the store-recall task of Salaj et al., eLife 10 (2021), e65459, Fig. 2; the code and its numbers are
+    ours.
+    """
+
+    def __init__(self, split: Split, *, seed: int = 0, delay: int = 100) -> None:
+        count = SIZES[one_of("split", split, tuple(SIZES))]
+        whole("seed", seed, at_least=0)
+        if whole("delay", delay, at_least=0) % PERIOD:
+            raise ValueError(f"delay must be a multiple of the period of {PERIOD} steps, got {delay}.")
+        self.split, self.n_classes, self.n_in = split, VALUES, (VALUES + 2) * GROUP
+        self.steps = 2 * PERIOD + delay
+        draw = torch.Generator().manual_seed(3 * seed + list(SIZES).index(split))
+        periods = 1 + delay // PERIOD
+        shown = torch.randint(VALUES, (count, periods), generator=draw)
+        self.labels = shown[:, 0].clone()
+        signal = torch.zeros(count, periods + 1, VALUES + 2)  # per period and group
+        signal[:, :-1, :VALUES] = torch.nn.functional.one_hot(shown, VALUES).float()
+        signal[:, 0, VALUES] = signal[:, -1, VALUES + 1] = 1
+        chances = (OFF + (ON - OFF) * signal).repeat_interleave(PERIOD, 1).repeat_interleave(GROUP, 2)
+        self._spikes = (torch.rand(chances.shape, generator=draw) < chances).to(torch.uint8)
+
+    def __getitems__(self, indices: Sequence[int]) -> Batch:
+        chosen = torch.as_tensor(indices, dtype=torch.long)
+        return Batch(self._spikes[chosen].transpose(0, 1).contiguous(), self.labels[chosen])
