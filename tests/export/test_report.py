@@ -7,7 +7,7 @@ import torch
 
 from neurolsc import LIF, Network, metrics
 from neurolsc.export import quantize, to_netx
-from neurolsc.export.report import make_report
+from neurolsc.export.netx import make_report
 from tests.export.networks import in_steps, make, spikes
 
 
