@@ -17,7 +17,7 @@ def display(match: re.Match[str]) -> str:
     """One ``.. math::`` block as $$ ... $$, its lines aligned as Sphinx aligns them."""
     lines = [match["first"], *inspect.cleandoc(match["rest"].strip("\n") or "").split("\n")]
     formula = "\n".join(line.strip() for line in lines if line.strip())
-    if r"\\" in formula:
+    if "&" in formula or r"\\" in formula:
         formula = f"\\begin{{aligned}}\n{formula}\n\\end{{aligned}}"
     body = f"$$\n{formula}\n$$"
     return "\n".join(match["indent"] + line for line in ["", *body.split("\n"), ""])

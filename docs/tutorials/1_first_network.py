@@ -2,10 +2,8 @@
 # # 1. Your first network, and what a radius is
 #
 # After this page you can build a spiking network, measure its *radii*, which say what happens to a
-# gradient on its way back, start it so that it learns, train it and score it. Three layers learn
-# handwritten digits from the package.
-#
-# You need to know what a recurrent network and a gradient are, nothing about spikes.
+# gradient on its way back, start it so that it learns, train it and score it. You need to know what
+# a recurrent network and a gradient are, nothing about spikes.
 
 # %%
 import matplotlib.pyplot as plt
@@ -89,19 +87,18 @@ plt.show()
 
 # %% [markdown]
 # After some steps the lines are nearly parallel: the radius predicts the slope. It can be above 1
-# although every leak is below 1, because the neurons of a layer feed each other. A gradient also
-# goes through layers; the radius *through depth* is that of the derivative of a layer's state by
-# the state of the layer below. A profile has both, as mean ± deviation over steps and samples.
-# *Silent* is the share of steps and samples at which no neuron of the layer fires; the last column
-# names the largest terms of the radius through time.
+# although every leak is below 1, because the neurons of a layer feed each other. The radius *through
+# depth* is that of the derivative of a layer's state by the state of the layer below. A profile has
+# both, as mean ± deviation over steps and samples. *Silent* is the share of steps and samples at
+# which no neuron of the layer fires; the last column names the largest terms of the radius through
+# time.
 
 # %%
 untrained = radius_profile(network, inputs[0][:, :4], steps=16)
 print(untrained)
 
 # %% [markdown]
-# Through time, gradients of the untrained network explode, and little comes down from one layer to
-# the next: radii through depth are far below 1.
+# Gradients of the untrained network explode through time, and vanish through depth.
 #
 # ## Start it
 #
@@ -115,9 +112,9 @@ start = radius_profile(network, inputs[0][:, :4], steps=16)
 print(start)
 
 # %% [markdown]
-# Now all layers fire, the spikes of the second reach the top, and gradients come down to every
-# layer. A good radius alone does not make a network learn: layers must fire, and their spikes must
-# still depend on the input ([the study](../study.md)).
+# Now all layers fire, and gradients come down to every layer. A good radius alone does not make a
+# network learn: layers must fire, and their spikes must still depend on the input ([the
+# study](../study.md)).
 #
 # ## Train and score
 #
@@ -149,5 +146,4 @@ assert (start.depth_mean[1:] > untrained.depth_mean[1:]).all()
 assert scores.mode_accuracy > 0.7, "chance is 0.1"
 
 # %% [markdown]
-# **Next:** [your network of snnTorch or norse](2_your_library.md). Formulas are in [the
-# method](../method.md).
+# **Next:** [your network of snnTorch or norse](2_your_library.md).

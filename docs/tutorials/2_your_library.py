@@ -30,9 +30,8 @@ plt.rcParams["figure.figsize"] = (9, 3)
 # %% [markdown]
 # ## The network, as you would write it
 #
-# Three hidden layers of 64 leaky neurons, the first one recurrent, with snnTorch's own names and
-# loop, and its `fast_sigmoid` at slope 25. This surrogate is narrow: a neuron far from its
-# threshold passes back next to no gradient.
+# snnTorch's `fast_sigmoid` at slope 25 is narrow: a neuron far from its threshold passes back next
+# to no gradient.
 
 
 # %%
@@ -93,15 +92,14 @@ trials = neurolsc.try_cures(network, (x, labels), diagnosis, lr=LR)
 print(*trials, sep="\n")
 
 # %% [markdown]
-# So few updates on one batch [decide little](../diagnose.md#what-a-trial-shows), so we try ways to
-# start on more data.
+# So few updates on one batch [decide little](../diagnose.md#what-a-trial-shows).
 #
 # ## Start it
 #
 # Three starts of the same weights: the network as snnTorch draws it; *woken*, with thresholds
 # scaled until every layer fires 0.15 spikes per neuron and step; and `Relay`, which wakes the two
-# lowest layers and lets the third begin by passing on the spikes that it reads. A layer that cannot
-# do that well keeps its drawn weights.
+# lowest layers and lets the third begin by passing on the spikes that it reads, if it can do that
+# well.
 
 # %%
 starts = {
@@ -157,10 +155,9 @@ print(f"an update of your own: loss {loss:.2f} -> {cross_entropy(net(x), labels)
 # %% [markdown]
 # ## norse
 #
-# The same call, on a `SequentialState`, a list of layers or a module of your own ([what can be
-# wrapped](../interop.md#what-can-be-wrapped)). This network ends in norse's leaky integrator, `LI`,
-# which has no threshold, so starts leave it and its weights as they are; `network.spiking` names
-# the layers that are set.
+# The same call ([what can be wrapped](../interop.md#what-can-be-wrapped)). This network ends in
+# norse's leaky integrator, `LI`, which has no threshold, so starts leave it and its weights as they
+# are; `network.spiking` names the layers that are set.
 
 # %%
 warnings.filterwarnings("ignore", category=DeprecationWarning)  # norse's import uses torch.jit.script

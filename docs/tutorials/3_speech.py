@@ -38,9 +38,8 @@ for name, part in (("train", train_set), ("validation", validation), ("test", te
 # %% [markdown]
 # ## Augmentation
 #
-# 80 utterances are soon learnt by heart. `augment` changes the spikes in every epoch anew: units
-# are moved, time is stretched, a tenth of the spikes is dropped. Use it for training only, never
-# for scores.
+# 80 utterances are soon learnt by heart. `augment` changes the spikes in every epoch anew. Use it for
+# training only, never for scores.
 
 # %%
 changes = (ChannelJitter(20.0), TimeStretch(0.9, 1.1), SpikeDrop(0.1))
@@ -72,7 +71,7 @@ for n in (20, 50, 250, 2264):
 # %% [markdown]
 # 20 utterances cannot choose an epoch, a learning rate or a start. So settings are fixed beforehand
 # here, and the epoch is that with the lowest loss on the training utterances without augmentation.
-# The test set chooses nothing; 2,264 is the size of SHD's.
+# 2,264 is the size of SHD's test set.
 #
 # ## The control, and seeds
 #
@@ -105,8 +104,7 @@ for name, start in starts.items():
 # %% [markdown]
 # ## The table
 #
-# The mean over seeds varies with the seeds, whose deviation you see, and with the test utterances,
-# which are the same for all seeds: more seeds do not make that error smaller. The error of the
+# All seeds share the test utterances: more seeds do not make their error smaller. The error of the
 # difference is computed as if each start had test utterances of its own.
 
 # %%

@@ -57,8 +57,7 @@ plt.show()
 # %% [markdown]
 # ## The file and its report
 #
-# `to_netx` quantises, runs the integers on your samples, refuses what overflows, and writes the
-# file. Of [the report](../export.md#the-report) read *units/threshold* first, the number of weight
+# `to_netx` quantises, checks and writes. Of [the report](../export.md#the-report) read *units/threshold* first, the number of weight
 # steps from 0 to a threshold, then the lines with rates and decisions.
 
 # %%
@@ -69,9 +68,8 @@ report = to_netx(network, file, calibration, labels=known)
 print(report)
 
 # %% [markdown]
-# The integers are not the floats: rounding flips a spike, and recurrence amplifies it. So compare
-# rates and decisions, here on test digits, before and after one more epoch *through* the integers:
-# `QuantizationAware` rounds forward, and lets gradients pass.
+# Rounding flips single spikes. So compare rates and decisions, here on test digits, before and after
+# one more epoch *through* the integers: `QuantizationAware` rounds forward, and lets gradients pass.
 
 # %%
 rows = {}

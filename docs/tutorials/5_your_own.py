@@ -29,9 +29,8 @@ inputs = input_batches(train_set, 32, seed=SEED)
 # %% [markdown]
 # ## A surrogate
 #
-# A spike is a step, whose derivative is 0 almost everywhere; a surrogate replaces it. Two methods
-# are enough: the shape, and the odd function whose derivative it is
-# ([more](../surrogates.md#your-own)).
+# Two methods are enough: the shape of the derivative, and the odd function whose derivative it is
+# ([more](../surrogates.md)).
 
 
 # %%
@@ -72,8 +71,7 @@ plt.show()
 #
 # A `SpikingCell` has weights, the voltage's leak and the surrogate. It needs the state at rest, the
 # distance from the threshold, and the step. A `LogParameter` stays above 0 in training. The rest is
-# [optional](../your_own_neuron.md#what-it-may-say-more): `scaled_parameters` names the parameters
-# that multipliers scale; the last two methods let initialisers find voltage and threshold.
+# [optional](../your_own_neuron.md#what-it-may-say-more).
 
 
 # %%
@@ -117,10 +115,9 @@ class Synaptic(SpikingCell):
 
 
 # %% [markdown]
-# The radii come from automatic differentiation of the step. `BySource` scales the thresholds until
-# both layers fire, the second layer's input weights until its radius through depth is 0.6, and the
-# recurrent ones so that no radius through time is above 1. Without a closed form the profile does
-# not know what a radius is due to.
+# `BySource` scales the thresholds until both layers fire, the second layer's input weights until its
+# radius through depth is 0.6, and the recurrent ones so that no radius through time is above 1.
+# Without a closed form the profile does not know what a radius is due to.
 
 
 # %%
@@ -141,8 +138,7 @@ print(started)
 # ## A task
 #
 # By default every step is classified. A task of your own has a loss, measures, and the name of the
-# measure that counts. Here the mean output over time is classified, so that early steps, in which
-# nothing can be known yet, cost little.
+# measure that counts. Here the mean output over time is classified.
 
 
 # %%
@@ -176,9 +172,8 @@ print(f"test: {scores.accuracy:.1%} of {len(test_set)} digits, spikes per neuron
 # %% [markdown]
 # ## Saved and loaded
 #
-# `register` has made both classes known by name, so a file can name them. Import their module
-# before `load`. The command line takes the neuron, too: `neurolsc radii --cell
-# your_module:Synaptic`.
+# `register` has made both classes known by name: import their module before `load`. The command line
+# takes the neuron, too: `neurolsc radii --cell your_module:Synaptic`.
 
 # %%
 with tempfile.TemporaryDirectory() as folder:
@@ -197,4 +192,4 @@ assert scores.accuracy > 0.5, "chance is 0.1"
 assert same
 
 # %% [markdown]
-# **Next:** [the theory in pictures](6_theory.md).
+# **Next:** [the method](../method.md).
