@@ -57,8 +57,9 @@ plt.show()
 # %% [markdown]
 # ## The file and its report
 #
-# `to_netx` quantises, checks and writes. Of [the report](../export.md#the-report) read *units/threshold* first, the number of weight
-# steps from 0 to a threshold, then the lines with rates and decisions.
+# `to_netx` quantises, checks and writes. Of [the report](../export.md#the-report) read
+# *units/threshold* first, the number of weight steps from 0 to a threshold, then the lines with
+# rates and decisions.
 
 # %%
 calibration, known = collate([validation[i] for i in range(50)])
