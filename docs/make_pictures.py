@@ -12,7 +12,7 @@ from torch import nn
 
 from examples.paper.figure import PICTURE, Scale
 from examples.paper.landscapes import LandscapeFigure
-from examples.paper.pictures import plot_covariances, plot_growth, plot_pascal, plot_paths
+from examples.paper.pictures import plot_covariances, plot_pascal, plot_paths
 from neurolsc import ALIFPlus, Network, PaperRule, TransitionRule, pretrain, radius_profile, surrogate, theory, wrap
 from neurolsc.datasets import SHD, SpikeLatencyMNIST, input_batches
 from neurolsc.plots import plot_raster, plot_surrogates
@@ -133,24 +133,19 @@ def draw_pascal(steps: int = 100, layers: int = 10) -> None:
     plot_pascal(curves, FOLDER / "theory_pascal.png", title=f"PascalRNN of {layers} layers, layer_delay=0")
 
 
-def draw_growth_and_covariance(width: int = 48, changed: int = 25, one_step: int = 30) -> None:
-    """A change forward and a gradient back; covariance of singular values with those of one step."""
-    batches = input_batches(SpikeLatencyMNIST.embedded("train"), 64, seed=SEED)
-    x, growths, covariances = batches[0], {}, {}
+def draw_covariance(width: int = 48, one_step: int = 30) -> None:
+    """Covariance of singular values with those of one step."""
+    batches, covariances = input_batches(SpikeLatencyMNIST.embedded("train"), 64, seed=SEED), {}
     torch.manual_seed(SEED)
     gru = wrap([nn.GRU(784, width), nn.GRU(width, width), nn.Linear(width, 10)])
     for name, network in (("GRU", gru.double()), ("ALIF+", alif(width).double())):
         for state in ("untrained", "at 0.5"):
             if state == "at 0.5":
                 pretrain(network, batches, target=0.5, rule=TransitionRule(hold_threshold=True), seed=SEED)
-            size = 1e-3 if name == "GRU" else 1.0
-            growths[f"{name} {state}"] = theory.perturbation_growth(network, x[:, :16], step=changed, size=size)
-            decay = theory.covariance_decay(singular_values(network, x)[0], step=one_step)
+            decay = theory.covariance_decay(singular_values(network, batches[0])[0], step=one_step)
             covariances[f"{name} {state}, layer 1"] = tuple(part[0] for part in decay)
-    title = f"{DIGITS}: a change at step {changed}, a loss at the last"
-    plot_growth(growths, FOLDER / "theory_growth.png", title=title)
     path = FOLDER / "theory_covariance.png"
-    plot_covariances({f"with step {one_step}": covariances}, path, samples=x.shape[1], title=DIGITS)
+    plot_covariances({f"with step {one_step}": covariances}, path, samples=batches[0].shape[1], title=DIGITS)
 
 
 def draw_memory() -> None:
@@ -160,5 +155,5 @@ def draw_memory() -> None:
     (FOLDER / PICTURE).rename(FOLDER / "theory_memory.png")
 
 
-for draw in (draw_data, draw_surrogates, draw_method, draw_paths, draw_pascal, draw_growth_and_covariance, draw_memory):
+for draw in (draw_data, draw_surrogates, draw_method, draw_paths, draw_pascal, draw_covariance, draw_memory):
     draw()

@@ -1,4 +1,4 @@
-"""Pictures of the paper: paths, the PascalRNN, growth, decaying covariance, scores of many arms."""
+"""Pictures of the paper: paths, the PascalRNN, decaying covariance, scores of many arms."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -215,44 +215,6 @@ def plot_pascal(
         below.legend(fontsize="small")
     axes[0, 0].set_ylabel("output, samples")
     axes[1, 0].set_ylabel("derivative of all outputs by the input")
-    return finish(figure, path, title)
-
-
-@styled
-def plot_growth(
-    growths: Mapping[str, tuple[Any, Any, Any]],
-    path: Where = None,
-    *,
-    title: str = "",
-) -> Figure:
-    """Draw a change on its way forward and a gradient on its way back, by name of a network.
-
-    Args:
-        growths: norms of the difference of two runs, of its tangent and of the gradient, each (L, T, B); means over
-            samples are drawn.
-    """
-    figure, axes = panels(len(growths), 2, figsize=(9.6, 2.5 * len(growths) + 0.5), sharex=True, sharey="col")
-    low, high = 0.0, 0.0
-    for (forward, back), (name, norms) in zip(axes, growths.items(), strict=True):
-        means = (np.asarray(part, dtype=float).mean(-1) for part in norms)
-        difference, tangent, gradient = (np.log10(np.where(mean > 0, mean, np.nan)) for mean in means)
-        low, high = min(low, np.nanmin(tangent)), max(high, np.nanmax(tangent), np.nanmax(difference))
-        for layer in range(len(tangent)):
-            shade, steps = color(layer), np.arange(tangent.shape[1])
-            forward.plot(steps, tangent[layer], color=shade, linewidth=1.7, label=f"layer {layer + 1}, tangent")
-            forward.plot(steps, difference[layer], color=shade, linestyle=":", label=f"layer {layer + 1}, two runs")
-            back.plot(steps, gradient[layer], color=shade, linewidth=1.7, label=f"layer {layer + 1}")
-        forward.set(title=f"{name}: a change, forward")
-        back.set(title=f"{name}: the gradient, back")
-    for ax in axes.flat:
-        _logarithmic(ax)
-    # rounding, which two runs may differ by, would else make the axis
-    axes[0, 0].set_ylim(low - 0.05 * (high - low) - 0.5, high + 0.05 * (high - low) + 0.5)
-    for ax in axes[-1]:
-        ax.set_xlabel("time step")
-        whole_steps(ax)
-    handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 4), fontsize="small")
     return finish(figure, path, title)
 
 

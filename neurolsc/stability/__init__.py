@@ -24,7 +24,6 @@ from neurolsc.stability.contraction import (
     measured_rate,
     parametrise,
     project,
-    project_rows,
     rescale_rows,
     stable_sets,
     surrogate_rate,
@@ -60,7 +59,6 @@ from neurolsc.stability.truncation import (
     gradient_bounds,
     truncated_states,
     truncation_errors,
-    unstable_gradient,
 )
 
 __all__ = [
@@ -97,7 +95,6 @@ __all__ = [
     "plot_neurons",
     "pretrain",
     "project",
-    "project_rows",
     "radius_profile",
     "rescale_rows",
     "scale_to_radius",
@@ -111,6 +108,5 @@ __all__ = [
     "time_constants",
     "truncated_states",
     "truncation_errors",
-    "unstable_gradient",
     "usable_share",
 ]

@@ -1,17 +1,16 @@
-r"""Contraction: cells that forget their state at a rate, certified, enforced and measured.
+r"""Contraction: the rate at which a cell forgets its state, certified, enforced and measured.
 
 A cell :math:`h[t] = \varphi(h[t-1], x[t])` is stable if for some :math:`\lambda < 1`, all states and all inputs
 
 .. math:: \|\varphi(h, x) - \varphi(h', x)\| \le \lambda\, \|h - h'\|.
 
-Then inputs and gradients fade as :math:`\lambda^k`, and k steps of context are enough (`truncation`).
+Then the influence of an input, and the gradient by it, fade as :math:`\lambda^k`, and k steps of context are enough
+(`truncation`).
 
-**Spikes.** No spiking cell is stable in this sense: two voltages as near as one likes on the two sides of the threshold
-differ after a step by the reset and by a column of the recurrent weights, so the step has no Lipschitz constant, and
-:func:`certificate` refuses it. Two things can be certified. While two runs fire the same spikes their thresholds
-approach each other as :math:`e^{-1/\tau_\vartheta}`, and their voltages as :math:`e^{-1/\tau_v}` but for the
-difference of the thresholds that a reset subtracts. And the backward pass is a product of transition derivatives M,
-which are bounded, for the surrogate is: :func:`surrogate_rate` bounds :math:`\|M\|_2` in every state,
+**Spikes.** No spiking cell is stable in this sense: two voltages on the two sides of the threshold, however close,
+differ after a step by the reset and by a column of the recurrent weights. So the step has no Lipschitz constant, and
+:func:`certificate` refuses it. The backward pass of a spiking cell can be bounded: it is a product of transition
+derivatives M, whose size the surrogate limits. :func:`surrogate_rate` bounds :math:`\|M\|_2` in every state,
 :func:`backward_norms` measures products of them on data.
 
 Source: J. Miller, M. Hardt, "Stable recurrent models", arXiv:1805.10369; the constants that it leaves out are ours.
@@ -52,16 +51,14 @@ SLOPES = {  # largest |a'| and |a''| of an activation; NaN: it has no second der
 
 @dataclass(frozen=True)
 class Certificate:
-    r"""What is sure of a cell for all states that it can reach and all inputs up to a bound.
+    r"""Bounds that hold for all states that a cell can reach and all inputs up to a norm.
 
     Attributes:
-        rate: :math:`\lambda`, the factor by which two states approach each other in a step, at most; a cell is
-            certified as stable where it is below 1.
-        by_input: :math:`L_x`, the Lipschitz constant in the input.
-        at_rest: :math:`\|\varphi(0, 0)\|`, which a bias makes.
+        rate: :math:`\lambda`: a step multiplies the distance of two states by at most this. Below 1 the cell is stable.
+        by_input: :math:`L_x`, the Lipschitz constant of the step in its input.
+        at_rest: :math:`\|\varphi(0, 0)\|`, which is due to the biases.
         input_bound: :math:`B_x`, the largest norm of an input.
-        norm: of states and inputs: 2, or ``inf`` for the largest entry.
-        states: how many variables the state has.
+        norm: the norm of states and inputs: 2, or ``inf`` for the largest entry.
     """
 
     rate: float
@@ -69,7 +66,6 @@ class Certificate:
     at_rest: float
     input_bound: float
     norm: float
-    states: int
 
     @property
     def stable(self) -> bool:
@@ -85,26 +81,18 @@ class Certificate:
             )
         return (self.by_input * self.input_bound + self.at_rest) / (1 - self.rate)
 
-    @property
-    def iterations(self) -> int:
-        r"""The least r for which r steps contract in the 2-norm, too (Proposition 2).
-
-        For the largest entry of S variables r is above :math:`\log_{1/\lambda} \sqrt S`.
-        """
-        self.state_bound  # noqa: B018  refuses what is not stable
-        if self.norm == 2 or self.rate == 0:
-            return 1
-        return math.floor(math.log(self.states) / 2 / -math.log(self.rate)) + 1
-
     def truncation_error(self, context: int) -> float:
-        r"""How far the state after the last k inputs alone is from that after all, at most (Lemma 1).
+        r"""Largest distance between the state after the last k inputs alone and the state after all inputs (Lemma 1).
 
         .. math:: \|h[t] - h^k[t]\| \le \lambda^k\, \frac{L_x B_x + \|\varphi(0, 0)\|}{1 - \lambda}
         """
         return self.rate ** whole("context", context, at_least=0) * self.state_bound
 
     def context(self, tolerance: float, *, output_lipschitz: float = 1.0) -> int:
-        r"""The least k for which states, or outputs of a Lipschitz constant, are as near as a tolerance (Prop. 3)."""
+        r"""The smallest k at which truncation moves the state by at most a tolerance (Prop. 3).
+
+        ``output_lipschitz`` is the Lipschitz constant of a readout, if its output is meant and not the state.
+        """
         ratio = number("output_lipschitz", output_lipschitz) * self.state_bound / number("tolerance", tolerance)
         if ratio <= 1 or self.rate == 0:
             return int(ratio > 1)
@@ -114,25 +102,25 @@ class Certificate:
 def certificate(cell: Cell, input_bound: float) -> Certificate:
     r"""Certify how fast a cell forgets its state.
 
-    - **RNN**, with the linear system among them: :math:`\lambda = L_a \|W_{rec}\|_2` and :math:`L_x = L_a
+    - **RNN**, linear or not: :math:`\lambda = L_a \|W_{rec}\|_2` and :math:`L_x = L_a
       \|W_{in}\|_2` with the largest slope :math:`L_a` of the activation; a feed-forward layer has rate 0.
     - **LSTM**, in the largest entry of (h, c), with the rows' sums of absolute values :math:`\|W\|_\infty` and
       :math:`f = \sigma(\|W_f\| + \|U_f\| B_x + \|b_f\|)`, W recurrent and U of the input:
 
       .. math:: \lambda = f + \tfrac14 \|W_i\| + \|W_z\| + \frac{\|W_f\|}{4 (1 - f)} + \tfrac14 \|W_o\|
 
-      It is below 1 under the conditions of Proposition 2, and the proof, of which our copy of the source breaks off,
-      goes on so: by Lemma 4 :math:`\|c\| \le 1 / (1 - f)`, so the four terms but the last bound the change of c, and
-      :math:`\|o \tanh c - o' \tanh c'\| \le \|o - o'\| + \|c - c'\|` adds the last.
-    - **LRU**: :math:`\lambda = \max_i |\lambda_i|`, always below 1; its input is the output of its layer norm, which is
-      bounded whatever x is.
+      It is below 1 under the conditions of Proposition 2. By Lemma 4 :math:`\|c\| \le 1 / (1 - f)`, so all terms but
+      the last bound the change of c, and :math:`\|o \tanh c - o' \tanh c'\| \le \|o - o'\| + \|c - c'\|` adds the
+      last. (The proof is ours: our copy of the source breaks off within it.)
+    - **LRU**: :math:`\lambda = \max_i |\lambda_i|`, always below 1. The input that counts is the output of its layer
+      norm, which is bounded whatever x is.
 
     Args:
-        cell: the cell, started at 0; its parameters are not changed.
-        input_bound: :math:`B_x`, of the 2-norm of an input; for an LSTM, of its largest entry.
+        cell: the cell; its parameters are not changed. Runs start at 0.
+        input_bound: :math:`B_x`, the largest 2-norm of an input; for an LSTM the largest absolute entry.
 
     Raises:
-        TypeError: if nothing is certified of such a cell.
+        TypeError: if there is no certificate for such a cell.
         ValueError: if the bound is negative or not finite, or the slope of the activation is not known.
 
     Source: arXiv:1805.10369, Sec. 2.2, Proposition 2, Lemma 4, App. A.2.
@@ -143,21 +131,20 @@ def certificate(cell: Cell, input_bound: float) -> Certificate:
     with torch.no_grad(), eval_mode(cell):
         start, nothing = cell.initial_state(1), torch.zeros(1, cell.n_in, **cell.dtype_and_device)
         after = flat(cell.update(nothing, cell.output(start), start)).double()
-        states = after.shape[1]
         if kind is FeedForward or kind is RNN:
             rate = slope * _two_norm(own.w_rec) if kind is RNN else 0.0
-            return Certificate(rate, slope * _two_norm(own.w_in), after.norm().item(), bound, 2.0, states)
+            return Certificate(rate, slope * _two_norm(own.w_in), after.norm().item(), bound, 2.0)
         if kind is LRU:
             into = torch.cat([own.b_real, own.b_imag]) * own.gamma_log.exp().repeat(2).unsqueeze(1)
             normed = math.sqrt(cell.n_hidden) * own.norm_weight.abs().max() + own.norm_bias.norm()
-            return Certificate(own.modulus.max().item(), _two_norm(into), 0.0, normed.item(), 2.0, states)
+            return Certificate(own.modulus.max().item(), _two_norm(into), 0.0, normed.item(), 2.0)
         w_i, w_f, w_z, w_o = (_row_sum(w) for w in own.w_rec.chunk(4))
         u_i, u_f, u_z, u_o = (_row_sum(u) for u in own.w_in.chunk(4))
         b_f = own.bias.chunk(4)[1].abs().max().item()
         left = max(torch.sigmoid(torch.tensor(-(w_f + u_f * bound + b_f), dtype=torch.float64)).item(), 1e-300)  # 1 - f
         rate = 1 - left + w_i / 4 + w_z + w_f / (4 * left) + w_o / 4
         by_input = u_i / 4 + u_z + u_f / (4 * left) + u_o / 4
-        return Certificate(rate, by_input, after.abs().max().item(), bound, math.inf, states)
+        return Certificate(rate, by_input, after.abs().max().item(), bound, math.inf)
 
 
 def surrogate_rate(cell: Cell) -> float:
@@ -167,15 +154,15 @@ def surrogate_rate(cell: Cell) -> float:
               \|M\|_2 \le \max_i d_i + \sqrt2\, s_{\max} \left\|\begin{pmatrix} W_{rec} \\ \mathrm{diag}\,\beta
               \end{pmatrix}\right\|_2
 
-    of a LIF and of an ALIF, with the decays d and the largest surrogate derivative :math:`s_{\max}`. Gradients fade
-    from step to step by at least this factor where it is below 1. A LIF of short time constants and weak recurrence
-    has such a certificate; an ALIF whose threshold decays slowly hardly ever does, and what holds on data is to be
-    measured (:func:`backward_norms`).
+    for a LIF and for an ALIF, with the decays d and the largest surrogate derivative :math:`s_{\max}`. Below 1, a
+    gradient shrinks by at least this factor at each step back. That holds for a LIF of short time constants and weak
+    recurrence, and hardly ever for an ALIF whose threshold decays slowly; :func:`backward_norms` measures what holds on
+    data.
 
     Raises:
         TypeError: if the cell is neither, or the peak of its surrogate is not known.
-        ValueError: if a gradient passes the reset, whose size grows with the state; of a LIF that subtracts its
-            threshold it is certified.
+        ValueError: if a gradient passes the reset of an ALIF or a reset to zero: the derivative then grows with the
+            state.
     """
     kind = step_of(type(cell)) if isinstance(cell, Cell) else None
     if not isinstance(cell, LIF | ALIF) or kind not in (LIF, ALIF) or not cell._defined_with_its_step("update"):
@@ -235,31 +222,15 @@ def _row_sum(w: Tensor) -> float:
 
 
 def rescale_rows(w: Tensor, most: float | Tensor) -> Tensor:
-    """Scale every row down to a sum of absolute values of at most `most`, one number or one per row; the paper's.
+    """Scale every row down to a sum of absolute values of at most `most`, one number or one per row.
 
-    Directions of rows stay. Not the nearest matrix under the bound, which is :func:`project_rows`.
+    The directions of the rows stay. (The nearest matrix under the bound is another one.)
     """
     rows = w.reshape(len(w), -1)
     sums = rows.abs().sum(1)
     over = sums > most
     scale = torch.where(over, most, 1) / torch.where(over, sums, 1)
     return (rows * scale.unsqueeze(1)).view_as(w)
-
-
-def project_rows(w: Tensor, most: float | Tensor) -> Tensor:
-    r"""The nearest matrix whose rows have sums of absolute values of at most `most`: the projection onto l1 balls.
-
-    Of each row the absolute values lose :math:`\theta = \max_j (a_1 + ... + a_j - c) / j` with these values a in
-    falling order and the bound c, if it is positive, and stop at 0.
-
-    Source: J. Duchi et al., "Efficient projections onto the l1-ball", ICML 2008.
-    """
-    rows = w.reshape(len(w), -1)
-    most = torch.as_tensor(most, dtype=w.dtype, device=w.device).reshape(-1, 1)
-    falling = rows.abs().sort(1, descending=True).values
-    count = torch.arange(1, rows.shape[1] + 1, dtype=w.dtype, device=w.device)
-    less = ((falling.cumsum(1) - most) / count).amax(1, keepdim=True).clamp(min=0)
-    return (rows.sign() * (rows.abs() - less).clamp(min=0)).view_as(w)
 
 
 class _Clip(torch.autograd.Function):
@@ -287,10 +258,10 @@ class _Clip(torch.autograd.Function):
 
 
 class SpectralBall(nn.Module):
-    """Square matrices of 2-norm at most `most`, as a parametrisation: singular values are clipped.
+    """A parametrisation by square matrices of 2-norm at most `most`: larger singular values are clipped.
 
-    The result is the nearest such matrix in the Frobenius norm; ``neurolsc.train(..., clip_spectrum=most)`` sets it
-    after each update. The derivative is exact also where singular values are equal, as of an orthogonal matrix.
+    The result is the nearest such matrix in the Frobenius norm; ``neurolsc.train(..., clip_spectrum=most)`` clips
+    after each update instead. The derivative is exact also where singular values are equal (orthogonal matrices).
     """
 
     def __init__(self, most: float) -> None:
@@ -304,39 +275,36 @@ class SpectralBall(nn.Module):
 
 
 class RowBalls(nn.Module):
-    """Rows of bounded sums of absolute values, as a parametrisation.
+    """A parametrisation by matrices whose rows have bounded sums of absolute values (:func:`rescale_rows`).
 
     Args:
         most: the bound of each row (rows,); ``inf`` leaves a row as it is.
-        exact: the nearest such matrix (:func:`project_rows`), else rows are rescaled (:func:`rescale_rows`).
     """
 
     most: Tensor
 
-    def __init__(self, most: Tensor, *, exact: bool = False) -> None:
+    def __init__(self, most: Tensor) -> None:
         super().__init__()
-        self.exact = exact
         self.register_buffer("most", most)
 
     def forward(self, w: Tensor) -> Tensor:
-        return (project_rows if self.exact else rescale_rows)(w, self.most.to(w))
+        return rescale_rows(w, self.most.to(w))
 
 
 def stable_sets(
-    cell: Cell, input_bound: float, *, rate: float = 0.99, forget: float = 0.64, exact: bool = False
+    cell: Cell, input_bound: float, *, rate: float = 0.99, forget: float = 0.64
 ) -> dict[str, SpectralBall | RowBalls]:
-    r"""Where the parameters of an RNN or LSTM have to lie for a rate of contraction, by their names.
+    r"""The sets in which the parameters of an RNN or LSTM contract at a rate, by name of the parameter.
 
-    An RNN: :math:`\|W_{rec}\|_2 \le \lambda / L_a`. An LSTM: Proposition 2, with the bounds on the recurrent weights
-    times :math:`\kappa = (\lambda - f) / (1 - f)`, so that :func:`certificate` is at most :math:`\lambda`; of the
-    forget gate :math:`\|U_f\| B_x` and :math:`\|b_f\|` share what :math:`\sigma^{-1}(f)` leaves to them.
+    RNN: :math:`\|W_{rec}\|_2 \le \lambda / L_a`. LSTM: Proposition 2, with the bounds on the recurrent weights
+    times :math:`\kappa = (\lambda - f) / (1 - f)`, so that the rate of :func:`certificate` is at most :math:`\lambda`.
+    What :math:`\sigma^{-1}(f)` leaves for the forget gate, :math:`\|U_f\| B_x` and :math:`\|b_f\|` share equally.
 
     Args:
         cell: the cell.
         input_bound: as in :func:`certificate`.
         rate: :math:`\lambda`, in (0, 1).
         forget: f, the largest value of an LSTM's forget gate, below the rate.
-        exact: project rows of an LSTM onto l1 balls instead of rescaling them.
 
     Raises:
         TypeError: if the cell is neither an RNN nor an LSTM.
@@ -361,16 +329,14 @@ def stable_sets(
         "bias": (no_bound, share, no_bound, no_bound),
     }
     like = {"device": cell.dtype_and_device["device"], "dtype": torch.float64}
-    return {
-        name: RowBalls(torch.tensor(most, **like).repeat_interleave(n), exact=exact) for name, most in limits.items()
-    }
+    return {name: RowBalls(torch.tensor(most, **like).repeat_interleave(n)) for name, most in limits.items()}
 
 
 def project(cell: Cell, input_bound: float, **options: Any) -> None:
-    """Project the parameters of an RNN or LSTM in place; after each step of an optimizer they are stable then.
+    """Project the parameters of an RNN or LSTM, in place, into their :func:`stable_sets`.
 
-    Arguments are those of :func:`stable_sets`. ``optimizer.register_step_post_hook(lambda *_: project(cell, 1.0))``
-    does it after every step, also in :func:`neurolsc.train`, whose ``optimizer`` may be a function that makes one.
+    ``optimizer.register_step_post_hook(lambda *_: project(cell, 1.0))`` does it after every update, also in
+    :func:`neurolsc.train`, whose ``optimizer`` may be a function that makes one.
     """
     with torch.no_grad():
         for name, ball in stable_sets(cell, input_bound, **options).items():
@@ -379,10 +345,9 @@ def project(cell: Cell, input_bound: float, **options: Any) -> None:
 
 
 def parametrise(cell: Cell, input_bound: float, **options: Any) -> None:
-    """Let the parameters of an RNN or LSTM be stable by ``torch.nn.utils.parametrize``, whatever an optimizer does.
+    """Parametrise an RNN or LSTM by its :func:`stable_sets`, so that it is stable whatever an optimizer does.
 
-    Arguments are those of :func:`stable_sets`. Before the cell is saved take
-    ``torch.nn.utils.parametrize.remove_parametrizations(cell, name)`` for each name.
+    Before the cell is saved, call ``torch.nn.utils.parametrize.remove_parametrizations(cell, name)`` for each name.
     """
     for name, ball in stable_sets(cell, input_bound, **options).items():
         parametrize.register_parametrization(cell, name, ball)
@@ -392,14 +357,14 @@ def parametrise(cell: Cell, input_bound: float, **options: Any) -> None:
 
 
 def measured_rate(cell: Cell, x: Tensor, *, steps: int = 1, pairs: int = 32, ascent: int = 300, seed: int = 0) -> float:
-    r"""The largest rate of contraction found on data: that of r steps, by gradient ascent over reachable states.
+    r"""The largest rate of r steps that gradient ascent finds among states that are reachable on data.
 
     .. math:: \lambda_r = \max_{h, h', t} \frac{\|\varphi^r(h) - \varphi^r(h')\|_2}{\|h - h'\|_2}, \qquad
               \varphi^r(h) = \varphi(\cdot, x[t+r]) \circ \dots \circ \varphi(h, x[t+1])
 
-    Inputs are stretches of the data. States are reachable: each variable stays between the least and the largest value
-    that it has in the run on the data. Pairs of states start at two that the run visits, and Adam takes them up the
-    logarithm of the ratio. What is found is a lower bound of the largest one and below every certificate.
+    Inputs are stretches of the data. A state counts as reachable if each variable lies between the smallest and the
+    largest value that it takes in the run on the data. Pairs start at two visited states, and Adam climbs the logarithm
+    of the ratio. The result is a lower bound of the maximum, and below every certificate.
 
     Args:
         cell: a cell without spikes; it is copied, and the copy works in float64.
@@ -413,7 +378,7 @@ def measured_rate(cell: Cell, x: Tensor, *, steps: int = 1, pairs: int = 32, asc
         TypeError: if the cell spikes: a pair on the two sides of a threshold has any ratio.
         ValueError: if x does not fit, is shorter than r, or the state does not move.
 
-    Source: arXiv:1805.10369, Sec. 4.3; how it draws and what is reachable is ours, for our copy lacks its appendix.
+    Source: arXiv:1805.10369, Sec. 4.3; the draw of pairs and what counts as reachable are ours.
     """
     if cell.membrane() is not None:
         raise TypeError(f"measured_rate is of cells without spikes, got {type(cell).__name__}: take backward_norms.")
@@ -466,9 +431,9 @@ def backward_norms(network: Network, x: Tensor, *, steps: int = 1) -> Tensor:
 
     .. math:: \lambda_{l,t} = \| M_{t+r-1,l} \cdots M_{t,l} \|_2, \qquad M_{t,l} = \partial h[t, l] / \partial h[t-1, l]
 
-    The data-dependent certificate of the backward pass, by surrogates where there are spikes: a gradient that comes
-    from within a layer fades, over a stretch of k steps, by :math:`(\max_t \lambda_{l,t})^{\lfloor k/r \rfloor}` or
-    faster if that is below 1. To 1 %, as :func:`neurolsc.stability.singular_values`.
+    It certifies the backward pass on these data, with surrogate derivatives where there are spikes: over k steps within
+    a layer a gradient changes at most by the factor :math:`(\max_t \lambda_{l,t})^{\lfloor k/r \rfloor}`. To 1 %, as
+    :func:`neurolsc.stability.singular_values`.
 
     Args:
         network: the network; its parameters are not changed.

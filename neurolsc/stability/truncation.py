@@ -1,7 +1,7 @@
-r"""Truncation: how many steps of context a model needs, and its gradient.
+r"""Truncation: how many steps of context a model, and its gradient, need.
 
-Of a stable cell by the bounds of *Stable recurrent models*, with constants where the source has orders of magnitude;
-of any network, spiking ones first, as measured on data.
+For a stable cell by the bounds of *Stable recurrent models*, with constants where the source gives orders of magnitude;
+for any network, spiking or not, as measured on data.
 
 Source: J. Miller, M. Hardt, "Stable recurrent models", arXiv:1805.10369, Sec. 3.
 """
@@ -27,7 +27,7 @@ from neurolsc.validation import number, whole
 
 
 def truncated_states(cell: Cell, x: Tensor, context: int) -> Tensor:
-    r"""States of the truncated model: after each step those of a run over the last k inputs alone, from rest.
+    r"""States of the truncated model: at each step that of a run from rest over the last k inputs alone.
 
     .. math:: h^k[t] = \varphi(h^k[t-1], x[t]), \qquad h^k[t-k] = 0
 
@@ -53,9 +53,9 @@ def truncated_states(cell: Cell, x: Tensor, context: int) -> Tensor:
 
 @dataclass(frozen=True)
 class GradientBounds:
-    r"""How far truncation moves the gradient of a loss of the last state, and gradient descent.
+    r"""Bounds on how far truncation moves the gradient of a loss of the last state, and gradient descent.
 
-    They hold for all weights whose norms are at most those of the cell, and inputs up to the bound.
+    They hold for all weights with norms of at most those of the cell, and for all inputs up to the bound.
 
     Attributes:
         rate: :math:`\lambda` of the cell.
@@ -72,7 +72,7 @@ class GradientBounds:
         return self.gamma * whole("context", context) * self.rate**context
 
     def proximity(self, context: int, updates: int, *, lr: float = 1.0) -> float:
-        r"""Prop. 4: how far weights are apart after N updates of rates :math:`\alpha / i`, projected or not.
+        r"""Prop. 4: the distance of the weights after N updates at rates :math:`\alpha / i`, projected or not.
 
         .. math:: \|w^N - w^N_k\| \le \alpha\, \gamma\, k\, \lambda^k\, N^{\alpha \beta + 1}
         """
@@ -80,7 +80,7 @@ class GradientBounds:
         return math.exp(log) if log < 700 else math.inf
 
     def context(self, tolerance: float, updates: int, *, lr: float = 1.0) -> int:
-        """The least k from which on the weights stay within a tolerance (Prop. 4, Theorem 1)."""
+        """The smallest k from which on the weights differ by at most a tolerance (Prop. 4, Theorem 1)."""
         wanted = math.log(number("tolerance", tolerance))
         top = max(1, math.ceil(-1 / math.log(self.rate)))  # from here on k rate^k falls
         if self._log_proximity(top, updates, lr) <= wanted:
@@ -97,17 +97,17 @@ class GradientBounds:
 def gradient_bounds(
     cell: Cell, input_bound: float, *, loss_lipschitz: float = 1.0, loss_smoothness: float = 1.0
 ) -> GradientBounds:
-    r"""Bound the change of gradients by truncation (Lemma 2) and by weights (Lemma 3), of a stable RNN.
+    r"""Bound how truncation (Lemma 2) and a change of weights (Lemma 3) move the gradient of a stable RNN.
 
-    The source leaves the constants to its appendix, which our copy lacks; these are derived anew. With a loss of the
-    last state with Lipschitz constants L of its value and P of its gradient; the largest state H; slope :math:`L_a` and
-    curvature S of the activation; and :math:`N = \sqrt{H^2 + B_x^2 + 1}`, the norm of what the weights multiply, the
+    The constants are derived anew, as our copy of the source lacks its appendix. Let L and P be the Lipschitz constants
+    of the loss of the last state and of its gradient, H the largest state, :math:`L_a` and S the largest slope and
+    curvature of the activation, and :math:`N = \sqrt{H^2 + B_x^2 + 1}` the norm of what the weights multiply. Then the
     step is :math:`L_w = L_a N`-Lipschitz in the weights, and its derivatives by h and w are Lipschitz with
 
     .. math:: b_{hh} = S \|W\|^2, \qquad b_{hw} = S \|W\| N + L_a, \qquad b_{ww} = S N^2.
 
-    Summing the terms of the gradient over the steps back, with states apart by :math:`\lambda^i H` under truncation and
-    by :math:`E = L_w / (1 - \lambda)` for a unit of weights,
+    The gradient is a sum over steps back, in which states differ by :math:`\lambda^i H` under truncation and by
+    :math:`E = L_w / (1 - \lambda)` for each unit of weights:
 
     .. math::
         \gamma &= \frac{L_w (L + P H)}{1 - \lambda} + \frac{L H}{\lambda} \Big(\frac{L_w b_{hh}}{1 - \lambda} +
@@ -138,9 +138,7 @@ def gradient_bounds(
         number(name, value, zero_allowed=True)
         for name, value in (("loss_lipschitz", loss_lipschitz), ("loss_smoothness", loss_smoothness))
     )
-    rate = max(
-        sure.rate, 1e-6
-    )  # a larger one bounds, too; at 0 the weights' gradient reads the state before all the same
+    rate = max(sure.rate, 1e-6)  # a larger rate is a bound, too; at 0 the gradient still reads the state before
     largest, left, weight = sure.state_bound, 1 - rate, sure.rate / slope
     read = math.sqrt(largest**2 + sure.input_bound**2 + 1)
     by_w, hh, hw, ww = slope * read, curve * weight**2, curve * weight * read + slope, curve * read**2
@@ -152,35 +150,19 @@ def gradient_bounds(
     return GradientBounds(rate, gamma, beta)
 
 
-def unstable_gradient(a: float, steps: int) -> float:
-    r"""Proposition 1: the gradient by a of a scalar system that learns the identity, which explodes for \|a\| > 1.
-
-    Of :math:`h_t = a h_{t-1} + 1` and the loss :math:`\frac12 (h_T - 1)^2`, whose minimum is a = 0,
-
-    .. math:: \Big(\sum_{t=0}^{T-1} a^t - 1\Big) \sum_{t=1}^{T-1} t\, a^{t-1}.
-
-    Gradient descent with rates 1 / i that starts outside of [-1, 1] diverges for large T; for T = 2 it does not.
-
-    Source: arXiv:1805.10369, eq. 6, as the sum that it is of, which holds at a = 1 too.
-    """
-    powers = torch.tensor(a, dtype=torch.float64) ** torch.arange(whole("steps", steps))
-    times = torch.arange(1, steps, dtype=torch.float64)
-    return ((powers.sum() - 1) * (times * powers[:-1]).sum()).item()
-
-
 # ---- measured on any network
 
 
 @dataclass(frozen=True, repr=False)
 class TruncationErrors(Displayed):
-    """Relative errors of the gradient of each layer by truncated backpropagation; by :func:`truncation_errors`.
+    """Relative errors of each layer's gradient in truncated backpropagation; made by :func:`truncation_errors`.
 
     Attributes:
-        window: errors (L, T) where the loss of each step goes back over k = 1 ... T steps; NaN of a layer without a
-            gradient.
-        chunks: errors (L, K) where the state is detached every k steps, k as in `sizes`.
-        sizes: lengths of chunks (K,), growing by about a tenth, the last T.
-        decay: mean norm of the gradient of the loss at step t + i by the input of step t, for i = 0 ... T - 1 (T,).
+        window: errors (L, T) where the loss of each step is propagated back over k = 1 ... T steps; NaN for a layer
+            without a gradient.
+        chunks: errors (L, K) where the state is detached every k steps, with k from `sizes`.
+        sizes: lengths of chunks (K,), each about a tenth longer than the one before, up to T.
+        decay: mean norm of the gradient of the loss at step t + i by the input at step t, for i = 0 ... T - 1 (T,).
     """
 
     window: Tensor
@@ -189,9 +171,9 @@ class TruncationErrors(Displayed):
     decay: Tensor
 
     def needed(self, tolerance: float = 0.01, *, chunks: bool = False) -> list[int | None]:
-        """For each layer the least k from which on the error is at most a tolerance; None without a gradient.
+        """For each layer the smallest k from which on the error is at most a tolerance; None without a gradient.
 
-        Of windows, or of `chunks` among the sizes.
+        k is the length of a window, or with ``chunks=True`` one of `sizes`.
         """
         errors = self.chunks if chunks else self.window
         sizes = self.sizes if chunks else torch.arange(1, errors.shape[1] + 1)
@@ -219,10 +201,10 @@ def truncation_errors(network: Network, x: Tensor, loss: Loss, *, progress: bool
     .. math:: \nabla_w = \sum_s \sum_{t \le s} G_{s,t}, \qquad
               G_{s,t} = \frac{\partial L}{\partial o[s]} \frac{\partial o[s]}{\partial w[t]},
 
-    and truncation leaves some out: a window of k steps those with s - t >= k, as the truncated model of Lemma 2 does;
-    chunks of k steps, what a loop does that detaches the state every k steps, those with s and t in two chunks. Of
-    chunks the first steps go back over hardly any, so these have to be many windows long. Spiking networks have the
-    gradients of their surrogates.
+    and truncation leaves some pairs out. A window of k steps leaves out those with s - t >= k, as the truncated model
+    of Lemma 2 does. Chunks of k steps (the state is detached every k steps) leave out those with s and t in two chunks;
+    the first steps of a chunk go back over hardly any, so chunks have to be many windows long. Spiking networks have
+    the gradients of their surrogates.
 
     Args:
         network: the network; its parameters are not changed.
@@ -289,7 +271,7 @@ def truncation_errors(network: Network, x: Tensor, loss: Loss, *, progress: bool
 
 
 class _Step(nn.Module):
-    """One step of a network as the forward of a module, whose parameters can be others in each."""
+    """One step of a network as a module's forward, so that `functional_call` can give each step its own parameters."""
 
     def __init__(self, network: Network) -> None:
         super().__init__()

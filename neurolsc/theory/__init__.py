@@ -1,12 +1,11 @@
-"""The papers' theory: gradient paths and their sums, the PascalRNN, the curse of memory, and what can be measured.
+"""The papers' theory: gradient paths and their sums, the PascalRNN, covariances, and the curse of memory.
 
-`paths` has the sums of Theorem 1, 3 and Lemma 2; `measured` a small change forward and a gradient back (App. E), and
-the covariance of the sizes of derivatives at distant steps (App. A and I); `memory` how sensitive integrators are to
-their time constants (arXiv:2405.21064). Counts and sums of paths are logarithms: they pass the largest float at 520
-steps and layers. ``layer_delay`` has no default: eq. 1 of the paper is 1, its Lemma 2 and Fig. 1 are 0.
+`paths` has the sums of Theorems 1 and 3 and Lemma 2, and the covariance of the sizes of derivatives at distant steps
+(Theorem 2, App. I); `memory` how sensitive integrators are to their time constants (arXiv:2405.21064). Counts and sums
+of paths are logarithms: the numbers exceed the largest float at 520 steps and layers. ``layer_delay`` has no default:
+eq. 1 of the paper is 1, its Lemma 2 and Fig. 1 are 0.
 """
 
-from neurolsc.theory.measured import CovarianceDecay, Growth, covariance_decay, perturbation_growth
 from neurolsc.theory.memory import (
     DoubleExponential,
     Level,
@@ -24,12 +23,19 @@ from neurolsc.theory.memory import (
     state_covariance,
     time_constant_sensitivity,
 )
-from neurolsc.theory.paths import PascalRNN, PascalState, log_input_derivatives, log_path_sums, log_paths
+from neurolsc.theory.paths import (
+    CovarianceDecay,
+    PascalRNN,
+    PascalState,
+    covariance_decay,
+    log_input_derivatives,
+    log_path_sums,
+    log_paths,
+)
 
 __all__ = [
     "CovarianceDecay",
     "DoubleExponential",
-    "Growth",
     "Level",
     "Magnitude",
     "PascalRNN",
@@ -46,7 +52,6 @@ __all__ = [
     "log_input_derivatives",
     "log_path_sums",
     "log_paths",
-    "perturbation_growth",
     "plain_time_constants",
     "sensitivity_covariance",
     "state_covariance",

@@ -1,4 +1,4 @@
-r"""Gradient paths through the grid of time and depth, their sums, and the network that has exactly these derivatives.
+r"""Gradient paths through time and depth, their sums, a network with exactly these derivatives, and covariances.
 
 A path leads from (t, l) back to (t - n, l - k), one arrow a derivative. In which grid depends on the wiring:
 
@@ -182,3 +182,56 @@ class PascalRNN(Cell):
 
     def config(self) -> dict[str, object]:
         return {"width": self.n_hidden, "time": self.time.item(), "depth": self.depth.item()}
+
+
+# ---- the assumption of Theorem 2
+
+
+class CovarianceDecay(NamedTuple):
+    """Covariance and correlation of a size at each step with that at one step; all (..., K)."""
+
+    covariance: Tensor
+    correlation: Tensor  # Pearson's, -1 to 1; NaN where one of the two steps is the same for all samples
+    p_value: Tensor  # chance of a correlation as far from 0 between independent Gaussian variables; NaN likewise
+
+
+def covariance_decay(sizes: Tensor, *, step: int = 0) -> CovarianceDecay:
+    r"""Covariance, correlation and its p-value of the size of a derivative at each step with that at one step.
+
+    .. math:: \mathrm{cov}(a_t, a_s), \qquad
+              r_t = \frac{\mathrm{cov}(a_t, a_s)}{\sqrt{\mathrm{var}\, a_t\; \mathrm{var}\, a_s}},
+              \qquad p_t = I_{1 - r_t^2}\Big(\frac B2 - 1, \frac12\Big)
+
+    over B samples, with the regularised incomplete beta function I. Theorem 2 assumes that the covariance tends to 0
+    with the distance of any two steps; a correlation below about :math:`2 / \sqrt B` cannot be distinguished from 0.
+    A network at rest has the same derivatives in all samples, and so no covariance: choose a step where samples differ.
+
+    Args:
+        sizes: over steps and samples (..., K, B), as of :func:`neurolsc.stability.singular_values`, the paper's, or of
+            :attr:`neurolsc.RadiusProfile.time`.
+        step: s, its index among the K; the paper's 0.
+
+    Returns:
+        Covariance, correlation and p-value (..., K), in float64.
+
+    Raises:
+        ValueError: if sizes are not (..., K, B) with B >= 3, or step is not in 0 ... K-1.
+
+    Source: arXiv:2308.12075, App. A and I, Fig. S2 and S3.
+    """
+    from scipy.special import betainc  # takes 0.1 s to import
+
+    if sizes.ndim < 2 or sizes.shape[-1] < 3:
+        raise ValueError(f"sizes must have shape (..., K, B) with B >= 3 samples, got {tuple(sizes.shape)}.")
+    if not 0 <= step < sizes.shape[-2]:
+        raise ValueError(f"step must be in 0 ... {sizes.shape[-2] - 1}, got {step}.")
+    samples, a = sizes.shape[-1], sizes.detach().cpu().double()
+    apart = a - a.mean(-1, keepdim=True)
+    # what rounding alone makes of equal sizes is no variance
+    alike = apart.abs().amax(-1) <= 8 * torch.finfo(sizes.dtype).eps * a.abs().amax(-1)
+    apart = apart.masked_fill(alike.unsqueeze(-1), 0)
+    covariance = (apart * apart[..., step : step + 1, :]).sum(-1) / (samples - 1)
+    deviation = apart.square().sum(-1).div(samples - 1).sqrt()
+    r = (covariance / (deviation * deviation[..., step : step + 1])).clamp(-1, 1)
+    p = betainc(samples / 2 - 1, 0.5, ((1 - r) * (1 + r)).clamp(min=0).numpy())
+    return CovarianceDecay(covariance, r, torch.as_tensor(p))

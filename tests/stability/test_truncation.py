@@ -16,7 +16,6 @@ from neurolsc.stability import (
     project,
     truncated_states,
     truncation_errors,
-    unstable_gradient,
 )
 from neurolsc.tasks import Classification
 from tests.stability.linear_cell import Linear
@@ -199,28 +198,6 @@ def test_bounds_of_gradients_are_refused_where_they_mean_nothing():
         gradient_bounds(smooth_rnn("relu", 0.5), 1.0)
     with pytest.raises(ValueError, match=r"needs a stable system, whose rate is below 1, got 2"):
         gradient_bounds(scalar(2.0), 1.0)
-
-
-def test_descent_on_an_unstable_system_diverges_as_proposition_1_says():
-    for a in (-1.3, 0.5, 1.0, 1.2):
-        cell = scalar(a)
-        z, _ = cell.run(torch.ones(8, 1, 1), cell.initial_state(1))
-        (gradient,) = torch.autograd.grad((z[-1] - 1).square().sum() / 2, cell.w_rec)
-        assert unstable_gradient(a, 8) == pytest.approx(gradient.item(), rel=1e-9)
-
-    def descend(a: float, steps: int) -> list[float]:
-        gradients = []
-        for i in range(1, 3000):
-            gradients.append(unstable_gradient(a, steps))
-            if abs(gradients[-1]) > 1e12:
-                break
-            a -= gradients[-1] / i
-        return gradients
-
-    for a in (1.05, 1.5, -1.5, 3.0):
-        assert abs(descend(a, 10)[-1]) > 1e12
-    assert abs(descend(0.3, 10)[-1]) < 1e-2
-    assert abs(descend(1.05, 2)[-1]) < 1e-6
 
 
 # ---- measured

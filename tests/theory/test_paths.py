@@ -1,14 +1,15 @@
-"""Paths counted by walking them, the sums of Lemma 2 and Theorems 1 and 3, and the PascalRNN differentiated."""
+"""Paths counted by walking them, the sums of Lemma 2 and Theorems 1 and 3, the PascalRNN; covariances as scipy's."""
 
 import math
 
 import pytest
 import torch
+from scipy import stats
 from torch import nn
 
 from neurolsc import Network, radius_profile
 from neurolsc.stability import lyapunov_exponents, singular_values
-from neurolsc.theory import PascalRNN, log_input_derivatives, log_path_sums, log_paths
+from neurolsc.theory import PascalRNN, covariance_decay, log_input_derivatives, log_path_sums, log_paths
 
 pytestmark = pytest.mark.usefixtures("float64")
 both = pytest.mark.parametrize("layer_delay", [0, 1])
@@ -106,3 +107,38 @@ def test_whatever_measures_radii_finds_its_numbers(layer_delay):
     for found in (profile.depth, depth):
         torch.testing.assert_close(found, torch.full((2, 6, 2), 0.4))
     torch.testing.assert_close(lyapunov_exponents(network, x), torch.full((2, 2, 1), math.log(0.7)))
+
+
+# ---- covariance
+
+
+@pytest.mark.parametrize("samples", [3, 12, 257])
+def test_covariance_correlation_and_p_value_are_those_of_scipy(samples):
+    sizes = torch.randn(2, 6, samples).cumsum(1)
+    found = covariance_decay(sizes, step=1)
+    for layer in range(2):
+        for t in (0, 2, 5):
+            wanted = stats.pearsonr(sizes[layer, t].numpy(), sizes[layer, 1].numpy())
+            assert found.covariance[layer, t].item() == pytest.approx(torch.cov(sizes[layer])[t, 1].item())
+            assert found.correlation[layer, t].item() == pytest.approx(wanted.statistic)
+            assert found.p_value[layer, t].item() == pytest.approx(wanted.pvalue, rel=1e-8)
+
+
+def test_a_step_at_which_all_samples_are_alike_has_no_covariance_and_no_correlation(make_network, make_spikes):
+    """A network at rest: its first derivatives are the same whatever the input."""
+    network = make_network(gain=3, tau_v=5.0)
+    sizes, _ = singular_values(network, make_spikes(T=12, B=9))
+    at_rest = covariance_decay(sizes)
+    assert (at_rest.covariance == 0).all() and at_rest.correlation.isnan().all() and at_rest.p_value.isnan().all()
+    late = covariance_decay(sizes, step=6)
+    assert late.correlation[:, :1].isnan().all()
+    assert late.correlation[:, 6:].isfinite().all() and late.covariance[0, 6:].abs().min() > 0
+    torch.testing.assert_close(late.correlation[:, 6], torch.ones(2))
+
+
+@pytest.mark.parametrize(
+    ("shape", "step", "words"), [((4, 2), 0, r"B >= 3 samples, got \(4, 2\)"), ((4, 5), 4, "in 0 ... 3, got 4")]
+)
+def test_too_few_samples_and_a_step_outside_are_refused(shape, step, words):
+    with pytest.raises(ValueError, match=words):
+        covariance_decay(torch.zeros(shape), step=step)
