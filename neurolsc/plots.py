@@ -1,24 +1,21 @@
-"""Every picture: arrays, numbers, names and colours in, a matplotlib figure out.
+"""All pictures: from arrays, numbers, names and colours to a matplotlib figure.
 
-With a path the figure is also written, whole or not at all, in the format of the suffix. pyplot does not know a figure:
-there is nothing to close, and a notebook shows it once.
+With a path the figure is also written, whole or not at all, in the format of the suffix. The figures are not pyplot's:
+there is nothing to close, and a notebook shows each once.
 """
 
-import functools
 import io
 import math
 import os
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
-from typing import Any, ParamSpec
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
 from neurolsc.io import atomic_write
@@ -37,11 +34,10 @@ __all__ = [
 ]
 
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#666666")
-"""Okabe and Ito's palette, which colour-blind readers can tell apart."""
+"""Okabe and Ito's palette, whose colours colour-blind readers can distinguish."""
 
 Where = str | PathLike[str] | None  # a file, in the format of its suffix; None: the picture is not written
 Styles = Mapping[str, dict[str, Any]]  # colour and dashes of every arm
-P = ParamSpec("P")
 
 STYLE: Any = {
     "axes.spines.top": False,
@@ -53,21 +49,12 @@ STYLE: Any = {
     "figure.dpi": 110,
     "savefig.dpi": 115,
 }
-
-
-def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
-    """A function that draws in our style and leaves matplotlib's settings as they were."""
-
-    @functools.wraps(draw)
-    def drawn(*args: P.args, **kwargs: P.kwargs) -> Figure:
-        with mpl.rc_context(STYLE):
-            return draw(*args, **kwargs)
-
-    return drawn
+styled = mpl.rc_context(STYLE)
+"""Decorator of functions that draw in our style and leave matplotlib's settings as they were."""
 
 
 def color(number: int) -> str:
-    """One of the palette, again from the start after its end."""
+    """A colour of the palette, which repeats after its end."""
     return COLORS[number % len(COLORS)]
 
 
@@ -76,25 +63,14 @@ def line_style(number: int) -> dict[str, str]:
     return {"color": color(number), "linestyle": ("-", "--", ":", "-.")[number // len(COLORS) % 4]}
 
 
-def from_zero(ax: Axes) -> None:
-    """Start the upward axis at zero, with space above the highest line, if there is one."""
-    top = 1.08 * ax.dataLim.y1
-    ax.set_ylim(0, top if math.isfinite(top) and top else None)
-
-
-def whole_steps(ax: Axes) -> None:
-    """Whole numbers below the axis."""
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-
-
 def arm_styles(curves: Mapping[str, Mapping[str, object]]) -> dict[str, dict[str, Any]]:
-    """A style for every arm, the same in all panels that have it."""
+    """A line style for every arm, the same in all panels."""
     names = dict.fromkeys(name for arms in curves.values() for name in arms)
     return {name: line_style(number) for number, name in enumerate(names)}
 
 
 def legend_below(figure: Figure, styles: Styles, columns: int, *, linewidth: float = 1.7) -> None:
-    """The arms of all panels, below them."""
+    """Add a legend of all arms below the panels."""
     handles = [Line2D([], [], linewidth=linewidth, **style) for style in styles.values()]
     figure.legend(handles, list(styles), loc="outside lower center", ncols=columns, fontsize="small")
 
@@ -146,17 +122,17 @@ def plot_profile(
     notes: Sequence[str] = (),
     title: str = "",
 ) -> Figure:
-    """Draw radii of each layer over time in both directions, and what those through time are due to.
+    """Draw the radii of each layer over time in both directions, and the terms that those through time are due to.
 
     Args:
         steps: the steps (K,).
         time: radii through time (L, K, B).
         depth: radii through depth (L, K, B); row 0 from the input.
-        due_to: of every layer what each term contributes to the mean radius through time, by its name.
-        colors: of the terms, in the order drawn; others follow, in colours of the palette.
-        firing_rate: spikes per neuron and step of every layer; NaN where there are none.
-        target: target radii (time, depth); None: that one was left as it was.
-        starred: True for the depth rows with a star in the legend.
+        due_to: for each layer the contribution of each term to the mean radius through time, by name.
+        colors: colours of terms, in the order in which they are drawn; other terms follow in colours of the palette.
+        firing_rate: spikes per neuron and step of each layer; NaN for a layer without spikes.
+        target: target radii (time, depth); None: that radius was left as it was.
+        starred: for each depth row, True to mark it with a star in the legend.
         notes: sentences below the picture.
     """
     count = len(due_to)
@@ -177,7 +153,7 @@ def plot_profile(
         if target is not None and (aim := target[direction]) is not None:
             ax.axhline(aim, color="black", linestyle="--", linewidth=1, label=f"target {aim:.3g}")
         ax.set(xlabel="time step", title=f"Radius {what}")
-        from_zero(ax)
+        ax.set_ylim(bottom=0)
         # below: lines may run anywhere in the panel
         ax.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=_ACROSS, columnspacing=1)
     axes[0].set_ylabel("spectral radius")
@@ -219,13 +195,14 @@ def plot_diagnosis(
     findings: Sequence[str],
     title: str = "",
 ) -> Figure:
-    """Draw what the layers do, what happens to gradients, and what was found.
+    """Draw the activity of the layers, the growth of gradients, and the findings.
 
     Args:
-        activity: shares of neurons, or of steps, by name.
-        stretch: factors by which a step multiplies gradients.
-        back: norm of the last step's gradient, by layer and steps back (L, T); None without targets.
-        gradient: its norm by the parameters of each layer; None without targets.
+        activity: shares of neurons or steps for each layer, by name.
+        stretch: factors by which a step multiplies gradients, for each layer, by name.
+        back: norm of the gradient of the last step's loss by the state, by layer and steps back (L, T); None without
+            targets.
+        gradient: norm of the gradient of the loss by the parameters of each layer; None without targets.
         findings: sentences below the picture.
     """
     lines = [line for finding in findings for line in textwrap.wrap(finding, 140, subsequent_indent="    ")]
@@ -272,12 +249,12 @@ def plot_raster(
     decision: str = "",
     title: str = "",
 ) -> Figure:
-    """Draw the spikes of one sample, one panel per layer, each in a colour of its own.
+    """Draw the spikes of one sample, a panel for the input and each layer.
 
     Args:
-        spikes: of the input and each layer (T, N), under what stands above its panel.
-        label: what the sample is.
-        decision: what the network takes it for.
+        spikes: spikes of the input and of each layer (T, N), by the title of the panel.
+        label: class of the sample.
+        decision: class that the network predicts.
     """
     layers = {name: np.asarray(layer) for name, layer in spikes.items()}
     figure, axes = panels(len(layers), 1, figsize=(9, 1.9 * len(layers)), sharex=True)
@@ -305,8 +282,8 @@ def plot_stable_region(
     Above the parabola eigenvalues are complex, and neurons oscillate.
 
     Args:
-        neurons: trace and determinant (n,) of the matrix of each neuron, of each layer by name.
-        outside: share of unstable neurons of each.
+        neurons: for each layer, by name, trace and determinant (n,) of its neurons' matrices.
+        outside: for each layer the share of unstable neurons.
     """
     figure, ((ax,),) = panels(1, 1, figsize=(6.4, 4.4))
     ax.fill([-2, 2, 0], [1, 1, -1], color="#eeeeee", linewidth=0, label="stable")
@@ -328,11 +305,11 @@ def plot_stable_region(
 def plot_surrogates(
     v: ArrayLike, curves: Mapping[str, tuple[ArrayLike, ArrayLike]], path: Where = None, *, title: str = ""
 ) -> Figure:
-    """Draw the derivative of each surrogate, and the smooth step behind it.
+    """Draw the derivative of each surrogate, and the smooth step of which it is the derivative.
 
     Args:
-        v: distances to the threshold (n,).
-        curves: derivative (n,) and primitive (n,) of each surrogate, by its name.
+        v: distances from the threshold (n,).
+        curves: derivative (n,) and primitive (n,) of each surrogate, by name.
     """
     rows = (len(curves) + 3) // 4
     figure, axes = panels(rows, 4, figsize=(12, 2.5 * rows), sharex=True, sharey=True)
@@ -364,8 +341,8 @@ def plot_pretraining(
 
     Args:
         history: one row per step: step, and time, depth and firing_rate with a number per layer.
-            Rows without depth are left out, and the panel of rates where all are None.
-        target: radii (time, depth) that were aimed at; None: that one was left as it was.
+            Rows without depth are left out, and the panel of rates if all are None.
+        target: target radii (time, depth); None: that radius was left as it was.
 
     Raises:
         ValueError: if no row has a depth.
@@ -386,8 +363,8 @@ def plot_pretraining(
         if (aim := aims.get(key)) is not None:
             ax.axhline(aim, color="black", linestyle="--", linewidth=1, label="target")
         ax.set(xlabel="pre-training step", title=what)
-        from_zero(ax)
-        whole_steps(ax)
+        ax.set_ylim(bottom=0)
+        ax.locator_params(axis="x", integer=True)
     lines = {line.get_label(): line for ax in axes for line in ax.lines}
     figure.legend(lines.values(), lines, loc="outside lower center", ncols=min(len(lines), 8), fontsize="small")
     return finish(figure, path, title)
@@ -406,11 +383,11 @@ def plot_learning_curves(
     """Draw validation loss, score and the last layer's firing rate of trainings over epochs.
 
     Args:
-        histories: one row per epoch: epoch, validation_loss, validation_<score>, and firing_rate
-            with a number per layer; by the names of the trainings, of which a single one may be "".
+        histories: for each training, by name ("" for a single one), a row per epoch: epoch, validation_loss,
+            validation_<score>, and firing_rate with a number per layer.
         chance: the score of a guess.
-        score: what the task calls it.
-        share: True if it lies between 0 and 1; else its axis is logarithmic, if it is positive.
+        score: name of the task's score.
+        share: True if the score lies between 0 and 1; otherwise its axis is logarithmic if all scores are positive.
     """
     drawn = {
         "validation_loss": "Validation loss (mean over all steps)",
@@ -425,12 +402,12 @@ def plot_learning_curves(
             ax.plot(epochs, values, color=color(number), label=name, marker=".", linewidth=1.6)
     for ax, panel in zip(axes, drawn.values(), strict=True):
         ax.set(xlabel="epoch", title=panel)
-        whole_steps(ax)
+        ax.locator_params(axis="x", integer=True)
     if share:
         axes[1].set_ylim(0, 1)
     elif axes[1].dataLim.y0 > 0:  # a perplexity falls fast at first, then slowly
         axes[1].set_yscale("log")
-    from_zero(axes[2])
+    axes[2].set_ylim(bottom=0)
     if chance is not None:
         axes[1].axhline(chance, color="black", linestyle=":", linewidth=1, label="chance")
     # below the panels: curves may run anywhere in them
@@ -450,15 +427,15 @@ def plot_bands(
     limits: tuple[float, float] | None = None,
     title: str = "",
 ) -> Figure:
-    """Draw scores over epochs: of every arm the mean of its runs, and a band, lowest to highest.
+    """Draw scores over epochs: for each arm the mean of its runs, and a band from the lowest to the highest.
 
     Args:
-        curves: by title of a panel, of every arm by name its runs; each has a score for every
-            epoch. A run that ended before others stays at its last score.
-        score: label of the upward axis.
+        curves: runs of every arm, by title of the panel and name of the arm; a run has a score for every epoch. A run
+            that ended early stays at its last score.
+        score: label of the y axis.
         share: True if scores lie between 0 and 1.
-        log: True for a logarithmic upward axis.
-        limits: ends of the upward axis; None: around all curves.
+        log: True for a logarithmic y axis.
+        limits: ends of the y axis; None: around all curves.
     """
     styles = arm_styles(curves)
     rows, columns = -(-len(curves) // _ACROSS), min(len(curves), _ACROSS)
@@ -476,7 +453,7 @@ def plot_bands(
         if limits is not None:
             ax.set_ylim(*limits)
         ax.tick_params(labelbottom=True)
-        whole_steps(ax)
+        ax.locator_params(axis="x", integer=True)
         for arm, runs in arms.items():
             longest = max(map(len, runs))
             values = np.array([[*run, *[run[-1]] * (longest - len(run))] for run in runs])
@@ -499,11 +476,11 @@ def plot_scores(
     share: bool = True,
     title: str = "",
 ) -> Figure:
-    """Draw scores over a setting: of every arm the mean over its runs, and every run as a dot.
+    """Draw scores over a setting: for each arm the mean over its runs, and every run as a dot.
 
     Args:
-        arms: by name, for every value of the setting the scores of its runs. Numbers stand side by side in their
-            order, with means in a line; where there are words, every value has a row, with a stroke at the mean.
+        arms: scores of runs, by name of the arm and value of the setting. Numbers are on the x axis, in order, with a
+            line through the means; if a value is a word, every value has a row, with a stroke at the mean.
         over: name of the setting.
         score: label of the scores.
         share: True if scores lie between 0 and 1.

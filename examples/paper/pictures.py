@@ -19,7 +19,6 @@ from neurolsc.plots import (
     line_style,
     panels,
     styled,
-    whole_steps,
 )
 
 Rates = Mapping[float, Sequence[float]]  # by learning rate the scores of several seeds
@@ -52,7 +51,7 @@ def plot_grid(
     ax.plot(at[:, 0], at[:, 1], "o", markersize=9, color="white", markeredgecolor="black", zorder=1)
     ax.set(xlabel="time step", ylabel="layer", aspect="equal")
     ax.set_yticks(range(layers + 1))
-    whole_steps(ax)
+    ax.locator_params(axis="x", integer=True)
     figure.legend(loc="outside lower center", ncols=len(paths), fontsize="small")
     return finish(figure, path, title)
 
@@ -154,7 +153,7 @@ def plot_covariances(
         row[0].legend(fontsize="small")
         for ax, head in zip(row, heads, strict=True):
             ax.set(title=head, xlabel="time step")
-            whole_steps(ax)
+            ax.locator_params(axis="x", integer=True)
     return finish(figure, path, title)
 
 
@@ -185,7 +184,7 @@ def plot_paths(
             width = 1.5 + 1.1 * (len(drawn) - 1 - number)  # where one hides another, both are seen
             ax.plot(places, _decades(logs), label=curve, linewidth=width, **line_style(number))
         _logarithmic(ax)
-        whole_steps(ax)
+        ax.locator_params(axis="x", integer=True)
         ax.set(title=name, xlabel=label)
         ax.legend(fontsize="small")
     axes[0].set_ylabel(counted)

@@ -23,7 +23,7 @@ from neurolsc.diagnosis.report import (
 from neurolsc.network import Network, as_network
 from neurolsc.neurons.spiking import Reset
 from neurolsc.stability import TransitionRule, match_firing_rates
-from neurolsc.stability.findings import DEAD
+from neurolsc.stability.conditions import DEAD
 from neurolsc.tasks import Classification, Task
 from neurolsc.validation import positive
 

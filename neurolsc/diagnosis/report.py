@@ -13,8 +13,14 @@ from torch import Tensor, nn
 from neurolsc.diagnosis.measurements import EPSILON, Batch, Measurements, batch_first, copied, loss_after, measure
 from neurolsc.display import Displayed, Table, or_dash
 from neurolsc.network import Network, as_network
-from neurolsc.stability.conditions import below_threshold, states_stability
-from neurolsc.stability.findings import DEAD, Finding, finite_distances, surrogate_fault
+from neurolsc.stability.conditions import (
+    DEAD,
+    Finding,
+    below_threshold,
+    finite_distances,
+    states_stability,
+    surrogate_fault,
+)
 from neurolsc.tasks import Classification, Task
 from neurolsc.validation import positive
 

@@ -51,7 +51,7 @@ from neurolsc.io import (
 from neurolsc.network import Network
 from neurolsc.neurons.cell import CELLS, Cell
 from neurolsc.stability import PretrainResult, RadiusProfile, radius_profile
-from neurolsc.stability.findings import Finding
+from neurolsc.stability.conditions import Finding
 from neurolsc.tasks import Classification
 from neurolsc.training import Scores, TrainResult, evaluate, train
 from neurolsc.validation import usable_device

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from neurolsc.network import Network, as_network
 from neurolsc.neurons.cell import Membrane, WeightMatrix, owner_of, weight_matrices
-from neurolsc.stability.findings import Finding
+from neurolsc.stability.conditions import Finding
 from neurolsc.stability.pretrain import input_of
 from neurolsc.stability.scale import reads, steps
 from neurolsc.validation import meant, set_value

@@ -23,7 +23,7 @@ from neurolsc.initialisers.base import (
 )
 from neurolsc.network import Network, eval_mode
 from neurolsc.neurons.cell import Cell, WeightMatrix, is_frozen, weight_matrices
-from neurolsc.stability.findings import NO_SURROGATE, Finding, surrogate_fault, surrogate_slope
+from neurolsc.stability.conditions import NO_SURROGATE, Finding, surrogate_fault, surrogate_slope
 from neurolsc.stability.profile import depth_radius, radius_profile, time_radius
 from neurolsc.stability.scale import match_firing_rates, no_thresholds, rate, reads, scale_to_rate, settle, steps
 from neurolsc.stability.transitions import Transitions, draw_steps, flat, stacked, without

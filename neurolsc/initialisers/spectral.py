@@ -14,7 +14,7 @@ from neurolsc.initialisers.base import Initialiser, bottom_up, first_input, gene
 from neurolsc.network import Network, eval_mode
 from neurolsc.neurons.cell import Cell
 from neurolsc.neurons.derivatives import LinearOperator
-from neurolsc.stability.findings import Finding
+from neurolsc.stability.conditions import Finding
 from neurolsc.stability.indicators import largest_singular, layer_exponents
 from neurolsc.stability.pretrain import PretrainResult, pretrain
 from neurolsc.stability.rules import RELEASED, PretrainOptions, TransitionRule

@@ -21,7 +21,7 @@ from neurolsc.initialisers.base import (
     scaling,
 )
 from neurolsc.network import Network, as_network, eval_mode
-from neurolsc.stability.findings import Finding, surrogate_slope
+from neurolsc.stability.conditions import Finding, surrogate_slope
 from neurolsc.stability.scale import rate, settle
 from neurolsc.surrogate import Surrogate
 from neurolsc.validation import log_name, number, one_of, whole

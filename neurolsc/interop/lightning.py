@@ -8,7 +8,7 @@ from torch import Tensor
 from neurolsc.initialisers import Initialiser
 from neurolsc.interop.wrap import wrap
 from neurolsc.network import Network
-from neurolsc.stability.findings import Finding
+from neurolsc.stability.conditions import Finding
 from neurolsc.stability.profile import radius_profile
 from neurolsc.validation import whole
 

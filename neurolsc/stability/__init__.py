@@ -1,19 +1,22 @@
 """One step of a network, differentiated: its radii, other indicators, and how to set radii before training.
 
 `transitions` has the derivatives along a run, as matrices and as products; `eigen` the radii of matrices, `arnoldi` of
-products (loops in `arnoldi_kernels`); `profile` radii over layers, steps and samples, and which terms they are due to;
-`indicators` measures more than radii; `findings` are faults and what a cell alone shows. `pretrain` is the paper's
-algorithm, with targets, criteria, multiplier rules and options in `rules`; `scale` sets radii and firing rates by
-scales alone. `conditions` has the stability of single neurons below threshold. `contraction` certifies, enforces and
-measures that a state is forgotten, and `truncation` how much context a model and its gradient then need.
+products (compiled loops in `arnoldi_kernels`); `profile` the radii over layers, steps and samples, and the terms that
+they are due to; `indicators` measures more than radii. `pretrain` is the paper's algorithm, with targets, criteria,
+rules and options in `rules`; `scale` sets radii and firing rates by scales alone. `conditions` is about single cells:
+their faults, time constants and stability below threshold. `contraction` certifies, enforces and measures the rate at
+which a state is forgotten, and `truncation` says how much context a model and its gradient then need.
 """
 
 from neurolsc.stability.conditions import (
+    Finding,
     NeuronStability,
+    TimeConstant,
     at_threshold,
     below_threshold,
     neurons_below_threshold,
     plot_neurons,
+    time_constants,
 )
 from neurolsc.stability.contraction import (
     Certificate,
@@ -29,7 +32,6 @@ from neurolsc.stability.contraction import (
     surrogate_rate,
 )
 from neurolsc.stability.eigen import spectral_radius
-from neurolsc.stability.findings import Finding, TimeConstant, time_constants
 from neurolsc.stability.indicators import (
     Activity,
     activity,

@@ -1,15 +1,16 @@
-r"""Stability of single neurons below threshold: no spike, no weights between them.
+r"""What a cell shows by itself: faults of its surrogate, its time constants, its stability below threshold.
 
-There a step multiplies the variables of a neuron by a constant matrix M, which a cell states
-(:meth:`neurolsc.Cell.subthreshold`). Of two variables the radius follows from trace and determinant,
+**Below threshold** a neuron without spikes and weights is a linear map of its variables with a constant matrix M, which
+the cell gives (:meth:`neurolsc.Cell.subthreshold`). For two variables the radius follows from trace and determinant,
 
 .. math:: \rho = \sqrt{\det M} \;\text{ if }\; (\mathrm{tr}\,M)^2 < 4 \det M, \quad\text{else}\quad
     \rho = \tfrac12 \Big( |\mathrm{tr}\,M| + \sqrt{(\mathrm{tr}\,M)^2 - 4 \det M} \Big)
 
-A neuron outside, :math:`\rho > 1`, grows without bound until it spikes. What reset, surrogate and recurrence add is in
-the radii of :func:`neurolsc.radius_profile`.
+A neuron with :math:`\rho > 1` grows without bound until it spikes. What reset, surrogate and recurrence add is in the
+radii of :func:`neurolsc.radius_profile`.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
@@ -19,23 +20,142 @@ import torch
 from torch import Tensor
 
 from neurolsc.network import Network, as_network
-from neurolsc.neurons.cell import Bound, Cell
-from neurolsc.stability.findings import surrogate_slope
+from neurolsc.neurons.cell import Bound, Cell, Membrane, owner_of
+from neurolsc.validation import stored_parameter
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+DEAD, NOT_FINITE, NO_SURROGATE = "dead layer", "surrogate not finite", "no surrogate"
+REACH = 20.0  # a surrogate's derivative has to be finite up to so many thresholds (of at least 1) from the threshold
+# Change of a decay per change of log tau below which float32 does not see the steps of an optimizer: a hundred of 1e-3
+# move a decay near 1 by less than its resolution, 1.2e-7.
+STUCK = 1e-6
 MARGINAL = 1e-6  # radii up to so far above 1 are on the boundary: rounding of float32
 
 
 @dataclass(frozen=True)
+class Finding:
+    """A fault: where it is, what causes it, and one thing to try."""
+
+    layer: int | None  # counted from 1; None: a fault of the whole network
+    problem: str
+    cure: str
+    cause: str = ""
+    name: str = ""  # the kind of fault, for programs
+
+    def __str__(self) -> str:
+        where = "network" if self.layer is None else f"layer {self.layer}"
+        why = f" ({self.cause})" if self.cause else ""
+        return f"{where}: {self.problem}{why}; {self.cure}."
+
+    def __repr__(self) -> str:
+        return f"Finding({self})"
+
+
+def surrogate_fault(cell: Cell, layer: int) -> Finding | None:
+    """A finding if the spikes of a layer (from 0) have no derivative, or near the threshold one that is not finite.
+
+    A single voltage there makes the gradient of every weight NaN: in float32 snnTorch's ``sigmoid(slope=25)`` does so
+    at voltages of 3.5 or more below the threshold.
+    """
+    membrane = cell.membrane()
+    if membrane is not None:
+        v = getattr(cell.initial_state(1), membrane.name).detach().requires_grad_()
+        with torch.enable_grad(), torch.random.fork_rng(devices=[]):
+            derivative = membrane.spike(v).requires_grad
+        if not derivative:
+            problem, cause = "its spikes have no derivative", "its spike function is no surrogate"
+            return Finding(layer + 1, problem, "use fast_sigmoid or atan", cause, NO_SURROGATE)
+    low, high = finite_distances(cell)
+    distance, side = min((-low, "below"), (high, "above"))
+    if distance == math.inf:
+        return None
+    problem = f"the derivative of its surrogate is not finite {distance:.3g} or more {side} the threshold"
+    cause = "a voltage there makes all gradients NaN, at any learning rate"
+    return Finding(layer + 1, problem, "use fast_sigmoid or atan", cause, NOT_FINITE)
+
+
+def finite_distances(cell: Cell) -> tuple[float, float]:
+    """The range of v - theta in which the derivative of a cell's surrogate is finite, to 0.002 thresholds.
+
+    An end is infinite if the derivative is finite up to 20 thresholds (of at least 1), or the cell has no
+    :meth:`neurolsc.Cell.membrane`.
+    """
+    membrane = cell.membrane()
+    if membrane is None:
+        return -math.inf, math.inf
+    threshold = membrane.thresholds(cell.initial_state(1)).detach().abs().max().clamp(min=1.0)
+    distance = threshold * torch.linspace(-REACH, REACH, 20_001, **cell.dtype_and_device)
+    bad = distance[surrogate_slope(membrane, distance).isfinite().logical_not() & distance.isfinite()]
+    below, above = bad[bad < 0], bad[bad > 0]
+    return below.max().item() if len(below) else -math.inf, above.min().item() if len(above) else math.inf
+
+
+def surrogate_slope(membrane: Membrane, distance: Tensor) -> Tensor:
+    """The derivative of a surrogate at distances from the threshold (P,), mean over neurons."""
+    with torch.enable_grad(), torch.random.fork_rng(devices=[]):
+        v = distance.unsqueeze(1).requires_grad_()
+        z = membrane.spike(v)
+        if not z.requires_grad:
+            return torch.zeros_like(distance)
+        ones = torch.ones_like(z)
+        (slope,) = torch.autograd.grad(z, v, ones, materialize_grads=True, allow_unused=True)
+    return slope.squeeze(1) / z.shape[1]
+
+
+@dataclass(frozen=True)
+class TimeConstant:
+    """A time constant or decay of a cell."""
+
+    name: str  # its name on the cell
+    decay: float  # factor from step to step, mean over neurons
+    fixed: bool  # True if it is a constant, not a parameter
+    trained: bool  # True if it is a parameter with requires_grad
+    stuck: float  # share of the neurons whose decay an optimizer cannot move
+
+
+def time_constants(cell: Cell) -> tuple[TimeConstant, ...]:
+    r"""Time constants among a cell's :attr:`neurolsc.Cell.scaled_parameters`: their decays, and whether these can move.
+
+    A time constant tau in steps is trained by its logarithm, which moves the decay :math:`d = e^{-1/\tau}` by
+
+    .. math:: \frac{\partial d}{\partial \log \tau} = \frac{e^{-1/\tau}}{\tau},
+
+    almost nothing if tau is very long (d near 1) or very short (d near 0). A decay that is stored as such moves freely.
+    """
+    found = []
+    for scaled in cell.scaled_parameters:
+        if scaled.through == "value":
+            continue
+        owner, name = owner_of(cell, scaled.parameter)
+        value = torch.as_tensor(getattr(owner, name)).detach().double()
+        decay = torch.exp(-1 / value) if scaled.through == "decay" else value
+        moves = decay / value if scaled.through == "decay" else torch.ones_like(value)
+        parameter = stored_parameter(owner, name)
+        found.append(
+            TimeConstant(
+                scaled.parameter,
+                decay.mean().item(),
+                fixed=parameter is None,
+                trained=parameter is not None and parameter.requires_grad,
+                stuck=(moves < STUCK).double().mean().item(),
+            )
+        )
+    return tuple(found)
+
+
+# ---- stability of single neurons
+
+
+@dataclass(frozen=True)
 class NeuronStability:
-    """The neurons of a layer, each by itself; made by :func:`below_threshold` and :func:`at_threshold`.
+    """Stability of the single neurons of a layer; made by :func:`below_threshold` and :func:`at_threshold`.
 
     Attributes:
         matrix: M of every neuron (n_hidden, k, k), float64.
-        radius: its spectral radius (n_hidden,).
-        bounds: the conditions on the parameters of the cell, under which no radius is above 1 below threshold.
+        radius: the spectral radius of each (n_hidden,).
+        bounds: conditions on the cell's parameters; if all hold, no radius below threshold is above 1.
     """
 
     matrix: Tensor
@@ -54,7 +174,7 @@ class NeuronStability:
 
     @property
     def oscillating(self) -> float:
-        """Share of neurons of two variables whose eigenvalues are complex."""
+        """Share of neurons with complex eigenvalues, of their first two variables."""
         if self.matrix.shape[1] == 1:
             return 0.0
         trace, determinant = _trace_and_determinant(self.matrix[:, :2, :2])
@@ -71,13 +191,13 @@ def below_threshold(cell: Cell) -> NeuronStability:
     """The stability of every neuron below threshold.
 
     Raises:
-        TypeError: if the cell does not state it for its step (:meth:`neurolsc.Cell.subthreshold`).
+        TypeError: if the class that defines the cell's step has no :meth:`neurolsc.Cell.subthreshold`.
     """
     return _stability(cell, 0.0)
 
 
 def neurons_below_threshold(network: Network) -> dict[str, NeuronStability]:
-    """The same of all layers that state it, by name, such as "layer 1"."""
+    """:func:`below_threshold` of every layer that has it, by name, such as "layer 1"."""
     cells = enumerate(as_network(network).cells, start=1)
     return {f"layer {i}": below_threshold(cell) for i, cell in cells if states_stability(cell)}
 
@@ -88,9 +208,9 @@ def plot_neurons(
     """Draw neurons in the plane of trace and determinant, with the region where they are stable.
 
     Args:
-        layers: by name: several, or one before and after a training.
+        layers: stabilities by name, of several layers or of one before and after a training.
         path: a file, whose suffix chooses the format.
-        title: above the picture.
+        title: title of the picture.
 
     Raises:
         ValueError: if neurons have one variable.
@@ -105,11 +225,12 @@ def plot_neurons(
 
 
 def at_threshold(cell: Cell) -> NeuronStability:
-    r"""The same at the threshold, with the derivative of the spike there: reset and adaptation by a neuron's own spike.
+    r"""The stability of every neuron at the threshold, with the derivative of its own spike in reset and adaptation.
 
-    Of ALIF without a gradient through the reset the eigenvalues are :math:`e^{-1/\tau_v}` and
-    :math:`e^{-1/\tau_\vartheta} - \beta s`, with s the largest derivative of the surrogate: an adaptation below
-    :math:`-(1 - e^{-1/\tau_\vartheta}) / s` or above :math:`(1 + e^{-1/\tau_\vartheta}) / s` is outside.
+    For ALIF without a gradient through the reset the eigenvalues are :math:`e^{-1/\tau_v}` and
+    :math:`e^{-1/\tau_\vartheta} - \beta s`, with the derivative s of the surrogate at the threshold: a neuron is
+    unstable if its adaptation is below :math:`-(1 - e^{-1/\tau_\vartheta}) / s` or above
+    :math:`(1 + e^{-1/\tau_\vartheta}) / s`.
 
     Raises:
         TypeError: as :func:`below_threshold`.
@@ -122,7 +243,7 @@ def at_threshold(cell: Cell) -> NeuronStability:
 
 
 def states_stability(cell: Cell) -> bool:
-    """True if the class that defines the step of a cell states its matrix below threshold."""
+    """True if the class that defines the cell's step also gives its matrix below threshold."""
     return cell._defined_with_its_step("subthreshold")
 
 
@@ -143,8 +264,8 @@ def _stability(cell: Cell, slope: float) -> NeuronStability:
 def neuron_radii(m: Tensor) -> Tensor:
     """Spectral radii (P,) of small real matrices (P, k, k), in closed form up to k = 2.
 
-    A last variable that no other reads is taken by itself, so that only neurons with three variables that read one
-    another need numeric eigenvalues.
+    A last variable that the others do not depend on is an eigenvalue by itself; so numeric eigenvalues are needed only
+    for three variables that depend on one another.
 
     Example:
         >>> neuron_radii(torch.tensor([[[0.0, -0.5], [0.5, 0.0]]])).item()

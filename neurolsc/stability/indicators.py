@@ -14,8 +14,8 @@ from neurolsc.network import Network, NetworkState, as_network, eval_mode
 from neurolsc.neurons.cell import State, weight_matrices
 from neurolsc.neurons.derivatives import JacobianOperator, LinearOperator, flat, unflat
 from neurolsc.stability.arnoldi import radii, safe_sqrt
+from neurolsc.stability.conditions import surrogate_slope
 from neurolsc.stability.eigen import spectral_radius
-from neurolsc.stability.findings import surrogate_slope
 from neurolsc.stability.transitions import (
     Transitions,
     depth_operators,

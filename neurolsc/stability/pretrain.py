@@ -30,7 +30,7 @@ from neurolsc.display import Displayed, Table, progress_bar
 from neurolsc.io import data_fingerprint, differences, locked, network_fingerprint, read_tree, write_tree
 from neurolsc.metrics import firing_rate, is_binary
 from neurolsc.network import Network, as_network, eval_mode
-from neurolsc.stability.findings import DEAD, Finding
+from neurolsc.stability.conditions import DEAD, Finding
 from neurolsc.stability.profile import RadiusProfile, depth_radius, radius_profile, time_radius
 from neurolsc.stability.rules import (
     LayerRadii,

@@ -25,7 +25,7 @@ from neurolsc.stability.arnoldi import (
     radii,
     safe_sqrt,
 )
-from neurolsc.stability.findings import surrogate_fault
+from neurolsc.stability.conditions import surrogate_fault
 from neurolsc.stability.transitions import (
     NON_SQUARE,
     NonSquare,

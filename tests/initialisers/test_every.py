@@ -24,7 +24,7 @@ from neurolsc.initialisers import (
     register,
 )
 from neurolsc.initialisers.base import INITIALISERS
-from neurolsc.stability.findings import Finding
+from neurolsc.stability.conditions import Finding
 from tests.initialisers.networks import N_IN, NETWORKS, WIDTH, rates, spikes, weights
 from tests.interop.layers import norse
 

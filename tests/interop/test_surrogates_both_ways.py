@@ -11,7 +11,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from neurolsc import LIF, Network, diagnose, radius_profile, wrap
-from neurolsc.stability.findings import finite_distances, surrogate_fault
+from neurolsc.stability.conditions import finite_distances, surrogate_fault
 from neurolsc.surrogate import Arctan, FastSigmoid, Logistic, Triangular
 
 
