@@ -16,6 +16,7 @@ import copy
 import math
 import time as clock
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from itertools import chain
 from os import PathLike
@@ -71,14 +72,14 @@ def pretrain(
 
     Args:
         network: the network; its cells are changed, its readout is not.
-        batches: inputs x (T, B, n_in), or tuples (x, labels), whose labels are ignored, or (x, targets, mask): of
-            samples of unequal length those that last at least as long as the middle one are taken, cut to its length.
-            Gone through again and again.
+        batches: inputs x (T, B, n_in), or tuples (x, labels) or (x, targets, mask); labels and targets are ignored. Of
+            a batch with a mask the samples of at least median length are used, cut to that length. The batches are
+            repeated as often as needed.
         target: the radius, as in :class:`PretrainOptions`.
         seed: of the steps, samples, sub-matrices and shuffles that are drawn.
-        checkpoint: file for the state; if it exists, pre-training goes on from it, and ends in the same weights as an
-            uninterrupted one, if the batches come in the same order. Only ``max_steps``, ``criteria`` and the weights
-            of the network may differ from those it began with. Of a finished one the last step is repeated.
+        checkpoint: file for the state. If it exists, pre-training continues from it, and ends in the same weights as
+            without the interruption if the batches come in the same order. Only ``max_steps``, ``criteria`` and the
+            weights of the network may differ from those that it began with. If it had ended, its last step is repeated.
         checkpoint_every: steps between two writes of that file.
         progress: show a progress bar with the mean radii.
         options: more fields of :class:`PretrainOptions`, such as ``rule``, ``max_steps``, ``samples``, ``steps``,
@@ -92,10 +93,10 @@ def pretrain(
         ValueError: for an option out of range, a batch that is batch first or does not fit the network, or a checkpoint
             of other settings.
         FloatingPointError: if a radius is NaN; the message names the layer.
-        BlockingIOError: if another process is at work with the checkpoint.
+        BlockingIOError: if another process uses the checkpoint.
 
-    Cost of a step: one run over T steps, and ``samples * steps`` radii per layer and direction,
-    each with a gradient that costs up to six factorisations of an n_hidden x n_hidden matrix.
+    Cost of a step: one run over T steps, and ``samples * steps`` radii per layer and direction, each with a gradient
+    that takes up to six factorisations of an n_hidden x n_hidden matrix.
 
     Example:
         >>> import torch
@@ -111,7 +112,7 @@ def pretrain(
     """
     whole("checkpoint_every", checkpoint_every)
     chosen = PretrainOptions(target=target, **options)
-    with eval_mode(as_network(network)), locked(checkpoint):
+    with eval_mode(as_network(network)), nullcontext() if checkpoint is None else locked(checkpoint):
         inputs = InputStream(batches)
         goal = radius_target(target, inputs.steps, len(network.cells), chosen.direction)
         run = Pretraining(Meter(network, goal, chosen, seed), inputs)
@@ -145,14 +146,16 @@ def pretrain(
                 means = (f"{way} " + " ".join(f"{r:.2f}" for r in row[way]) for way in WAYS)
                 bar.set_postfix_str(" ".join(means), refresh=False)
                 bar.update()
-        if checkpoint is not None:  # with more steps, or other criteria, it goes on from before its end
+        if checkpoint is not None:  # the state before the last step, for runs with more steps or other criteria
             write_tree(checkpoint, before)
         seconds = sum(row["seconds"] for row in run.history)
         return run.meter.conclude(profile, inputs.steps, run.smoothed, run.step, run.history, seconds)
 
 
 class Pretraining:
-    """A pre-training under way: what its later steps depend on is in :meth:`state`."""
+    """A pre-training in progress; :meth:`state` has everything that its next steps depend on."""
+
+    STATE = ("step", "smoothed", "met_in_a_row", "polishing", "turns", "history", "best_miss", "best_step", "best")
 
     def __init__(self, meter: "Meter", inputs: "InputStream") -> None:
         self.meter, self.inputs, self.network = meter, inputs, meter.network
@@ -169,14 +172,14 @@ class Pretraining:
         self.best_miss, self.best_step, self.best = [math.inf, math.inf], 0, self._weights()
 
     def advance(self) -> RadiusProfile | None:
-        """One step of the algorithm; the final profile if nothing is left to do."""
+        """Take one step of the algorithm; return the final profile if pre-training has ended, else None."""
         meter, options, criteria = self.meter, self.meter.options, self.meter.options.criteria
         x, polish = self.inputs.take(), options.polish and options.kappa is not False
 
-        # Draw samples and steps, and measure. Polishing begins once the means are near their targets, or from the
-        # nearest weights once they have come no nearer for 15 steps: then shuffles and optimizer only undo what kappa
-        # does. Its closer measurements are not compared with the others.
-        seen = meter.closer(x, self.step) if self.polishing else meter.measure(x, self.step)
+        # Draw samples and steps, and measure. Polishing (multipliers alone) begins once the means are near their
+        # targets, or from the best weights if these have not improved for 15 steps: then shuffles and optimizer only
+        # undo what kappa does. Its measurements, at more points, are not compared with the earlier ones.
+        seen = meter.measure(x, self.step, closer=self.polishing)
         counted = meter.counted(seen, len(x))
         if polish and not self.polishing:
             near = criteria.tolerance > 0 and math.sqrt(fmean((m.miss / m.allowed) ** 2 for m in counted)) <= 3
@@ -184,10 +187,10 @@ class Pretraining:
                 if not near:
                     self.network.load_state_dict(self.best)
                 self.polishing, self.best_miss = True, [math.inf, math.inf]
-                seen = meter.closer(x, self.step)
+                seen = meter.measure(x, self.step, closer=True)
                 counted = meter.counted(seen, len(x))
 
-        # Note the loss and the means; the weights too, if they are the best so far.
+        # Record the loss and the means; the weights too, if they are the best so far.
         deviations = errors(counted)
         loss, spread = deviations.square().mean(), deviations.std(correction=0).item()
         self.smoothed = spread if not self.history else self.smoothed + 0.1 * (spread - self.smoothed)
@@ -195,17 +198,17 @@ class Pretraining:
         row: dict[str, Any] = {"step": self.step, "loss": loss.item(), **means, "deviation": spread}
         self.history.append(row | {"smoothed_deviation": self.smoothed, "firing_rate": seen.rates})
         misses = [abs(m.mean / m.target - 1) for m in counted]
-        miss = [max(misses), sum(misses)]  # the sum decides where one radius is out of reach at all steps
+        miss = [max(misses), sum(misses)]  # the sum decides if one radius cannot be reached at all
         if miss < self.best_miss:
             self.best_miss, self.best_step, self.best = miss, self.step, self._weights()
 
-        # Judge, by the criteria at this step's points, and then at inputs that no step has seen.
+        # Judge by the criteria, first at this step's points, then on the inputs that come next.
         profile, done = None, False
         met = self.polishing == polish and criteria.met(counted, self.smoothed)
         self.met_in_a_row = self.met_in_a_row + 1 if met else 0
         if self.met_in_a_row >= criteria.hold:
             profile = meter.fresh(self.inputs, self.step)
-            # where a dead layer is on target, kappa is 1 and wakes none: nothing moves any more while polishing
+            # a dead layer on target has kappa = 1: while polishing nothing would change any more
             done = criteria.met(meter.counted(profile, len(x)), self.smoothed)
             done = done and (self.polishing or not (profile.firing_rate == 0).any())
         if not done and self.step == options.max_steps:
@@ -221,9 +224,9 @@ class Pretraining:
             self.optimizer.step()
             self.optimizer.zero_grad()
 
-        # 2. The multipliers: kappa = clip(target / mean); of mean 0, which no ratio tells, the highest. While polishing
-        # kappa^(1/(1+n)) after n turns (above 1 after below, or the reverse): what is left of a miss is then mostly the
-        # noise of the measurement, over which the damped steps average.
+        # 2. The multipliers: kappa = clip(target / mean), the upper bound if the mean is 0. While polishing it is
+        # kappa^(1/(1+n)), where n counts how often kappa has crossed 1: by then a miss is mostly noise of the
+        # measurement, over which the damped steps average.
         if profile is not None and self.polishing:
             means = {"time": profile.time_mean.tolist(), "depth": profile.depth_mean.tolist()}
         kappas = {way: [1.0] * len(self.network.cells) for way in WAYS}
@@ -240,8 +243,8 @@ class Pretraining:
         if not options.include_input:
             kappas["depth"][0] = 1.0
 
-        # 3. The shuffle, of the entries of every learnable tensor. It keeps what the multipliers set, the distribution
-        # of the entries. Zeros, which are connections that do not exist, stay.
+        # 3. The shuffle of the entries of every learnable tensor. Their distribution, which the multipliers set, stays;
+        # so do zeros, which are connections that do not exist.
         generator = meter.generator(self.step)
         orders = [torch.randperm(p.numel(), generator=generator).to(p.device) for p in self.parameters]
         shuffles = torch.rand((), generator=generator).item() < options.shuffle and not self.polishing
@@ -259,7 +262,7 @@ class Pretraining:
         move()
         if options.gradient and not self.polishing:
             slow = [self.optimizer.state[p]["slow_params"] for p in self.parameters]
-            fast = self._weights()  # with what the optimizer does not hold: no move acts on it twice
+            fast = self._weights()  # all of them: buffers, which the slow copy lacks, are to move only once
             with torch.no_grad():
                 for p, s in zip(self.parameters, slow, strict=True):
                     p.copy_(s)
@@ -274,24 +277,18 @@ class Pretraining:
         return {name: value.detach().clone() for name, value in self.network.state_dict().items()}
 
     def state(self) -> dict[str, Any]:
-        """Everything that the rest of the run depends on besides its settings, as a tree."""
+        """What the next steps depend on besides the settings, as a tree."""
         own = {"taken": self.inputs.taken, "network": self._weights(), "optimizer": self.optimizer.state_dict()}
-        return {name: copy.copy(getattr(self, name)) for name in _STATE} | own
+        return {name: copy.copy(getattr(self, name)) for name in self.STATE} | own
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a state."""
+        """Continue from a state."""
         for _ in range(state["taken"]):
             self.inputs.take()
-        for name in _STATE:
+        for name in self.STATE:
             setattr(self, name, state[name])
         self.network.load_state_dict(state["network"])
         self.optimizer.load_state_dict(state["optimizer"])
-
-
-_STATE = (
-    *("step", "smoothed", "met_in_a_row", "polishing"),
-    *("turns", "history", "best_miss", "best_step", "best"),
-)
 
 
 def shuffled(p: Tensor, order: Tensor) -> Tensor:
@@ -301,20 +298,20 @@ def shuffled(p: Tensor, order: Tensor) -> Tensor:
     return entries.masked_scatter(there, entries[order[there[order]]]).view_as(p)
 
 
-# ---- where radii are measured, and what they say
+# ---- measuring and judging radii
 
 
 class Measurement(NamedTuple):
-    """Radii of every layer at the points (step, sample), each (K, B), and firing rates."""
+    """Radii of every layer at some steps and samples, each (K, B), and firing rates."""
 
     time: list[Tensor]
     depth: list[Tensor]
-    rates: list[float | None]  # None of a layer that does not send spikes
+    rates: list[float | None]  # None for a layer that does not spike
 
 
 @dataclass(frozen=True)
 class Meter:
-    """Measures the radii of a network, at points drawn anew in each step, and judges them."""
+    """Measures the radii of a network at steps and samples drawn anew each time, and judges them."""
 
     network: Network
     goal: RadiusTarget
@@ -328,15 +325,15 @@ class Meter:
             )
 
     def generator(self, step: int) -> torch.Generator:
-        """A generator of its own for each step: a resumed run draws what an uninterrupted one does."""
+        """A generator for each step, so that a resumed run draws the same as an uninterrupted one."""
         return torch.Generator().manual_seed(self.seed * 1_000_003 + step)
 
     def count(self, x: Tensor, times: int = 1) -> int | None:
-        """How many time steps of an input are measured, or `times` as many; None: all."""
+        """How many time steps of an input to measure, `times` the option; None: all."""
         return None if self.options.steps is None else min(times * self.options.steps, x.shape[0])
 
     def counted(self, measured: Measurement | RadiusProfile, total: int) -> list[LayerRadii]:
-        """The layers and directions that have a target, with their radii on inputs of `total` steps."""
+        """Radii of the layers and directions that have a target, on inputs of `total` steps."""
         found = []
         for direction, target in zip(WAYS, self.goal, strict=True):
             for layer, radii in enumerate(getattr(measured, direction)):
@@ -345,64 +342,55 @@ class Meter:
                     found.append(LayerRadii(layer, direction, radii, standard_error(radii, total), target, allowed))
         return found
 
-    def measure(self, x: Tensor, step: int, samples: int | None = None, times: int = 1) -> Measurement:
-        """Radii at the steps and samples drawn for a step, with gradient where it is enabled."""
-        x = x[:, torch.randperm(x.shape[1], generator=self.generator(step))[: samples or self.options.samples]]
+    def measure(self, x: Tensor, step: int, *, closer: bool = False) -> Measurement:
+        """Radii at the steps and samples drawn for a step; closer: at `CLOSER` times the steps, without gradient."""
+        x = x[:, torch.randperm(x.shape[1], generator=self.generator(step))[: self.options.samples]]
         generator = self.generator(step)
-        transitions, outputs = follow(self.network, x, draw_steps(len(x), self.count(x, times), generator))
-        time = [time_radius(t, i).radius for i, t in enumerate(transitions)]
-        depth = [depth_radius(t, i, self.options.non_square, generator).radius for i, t in enumerate(transitions)]
+        steps = draw_steps(len(x), self.count(x, CLOSER if closer else 1), generator)
+        transitions, outputs = follow(self.network, x, steps)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not closer):
+            time = [time_radius(t, i).radius for i, t in enumerate(transitions)]
+            depth = [depth_radius(t, i, self.options.non_square, generator).radius for i, t in enumerate(transitions)]
         along, across = ([r.view(-1, x.shape[1]) for r in radii] for radii in (time, depth))
         return Measurement(along, across, [firing_rate(z) if is_binary(z) else None for z in outputs])
 
-    def closer(self, x: Tensor, step: int) -> Measurement:
-        """The same without gradient, at `CLOSER` times the steps and up to 4 times the samples.
-
-        As many samples as bring the standard error of every mean to half a tolerance.
-        """
-        with torch.no_grad():
-            seen = self.measure(x, step, times=CLOSER)
-            wanted = self._enough(self.counted(seen, len(x)), 0.5, most=4)
-            more = min(wanted, x.shape[1]) > self.options.samples
-            return self.measure(x, step, wanted, times=CLOSER) if more else seen
-
     def fresh(self, inputs: "InputStream", step: int) -> RadiusProfile:
-        """Radii on the inputs that come next, each taken once, if they are as long as the first.
+        """Radii on the inputs that come next, each taken once, if they are as long as the first of them.
 
-        As many samples as bring the standard error of every mean to a quarter of the tolerance, at most 16 times a
-        step's; the first few only if these already show that a mean misses its target.
+        At twice a step's samples; if no mean clearly misses its target, again at so many (at most 16 times a step's)
+        that the standard error of every mean is a quarter of the tolerance.
         """
-        generator, taken, wanted, x, profile = self.generator(-2 - step), 0, 2 * self.options.samples, None, None
-        while True:
-            while x is None or (x.shape[1] < wanted and taken < inputs.size):
-                following, taken = inputs.take(), taken + 1
-                if x is None or len(following) == len(x):
-                    mixed = following[:, torch.randperm(following.shape[1], generator=generator)]
-                    x = mixed if x is None else torch.cat([x, mixed], 1)
-            if profile is not None and x.shape[1] <= profile.time.shape[2]:
-                return profile
-            again, profile = (
-                profile is not None,
-                radius_profile(
-                    self.network,
-                    x[:, :wanted],
-                    steps=self.count(x, CLOSER),
-                    non_square=self.options.non_square,
-                    target=self.goal,
-                    seed=self.seed * 1_000_003 - 2 - step,
-                    progress=False,
-                ),
-            )
-            measured = self.counted(profile, len(x))
-            wanted = self._enough(measured, 0.25, most=16)
-            if again or wanted <= profile.time.shape[2] or any(m.miss > m.allowed + 3 * m.error for m in measured):
-                return profile
+        generator = self.generator(-2 - step)
 
-    def _enough(self, measured: list[LayerRadii], doubt: float, most: int) -> int:
-        """Samples that bring the standard errors of all means to `doubt` tolerances."""
-        now = max(m.error / m.allowed if m.allowed else math.inf for m in measured)
-        most = most * self.options.samples
-        return most if now == math.inf else min(math.ceil(measured[0].radii.shape[1] * (now / doubt) ** 2), most)
+        def mixed(following: Tensor) -> Tensor:
+            return following[:, torch.randperm(following.shape[1], generator=generator)]
+
+        x, taken = mixed(inputs.take()), 1
+
+        def measured(samples: int) -> RadiusProfile:
+            nonlocal x, taken
+            while x.shape[1] < samples and taken < inputs.size:
+                following, taken = inputs.take(), taken + 1
+                if len(following) == len(x):
+                    x = torch.cat([x, mixed(following)], 1)
+            return radius_profile(
+                self.network,
+                x[:, :samples],
+                steps=self.count(x, CLOSER),
+                non_square=self.options.non_square,
+                target=self.goal,
+                seed=self.seed * 1_000_003 - 2 - step,
+                progress=False,
+            )
+
+        profile = measured(2 * self.options.samples)
+        found, seen = self.counted(profile, len(x)), profile.time.shape[2]
+        if any(m.miss > m.allowed + 3 * m.error for m in found):
+            return profile
+        error, most = max(m.error / m.allowed if m.allowed else math.inf for m in found), 16 * self.options.samples
+        samples = most if error == math.inf else min(math.ceil(seen * (error / 0.25) ** 2), most)
+        more = samples > seen and (x.shape[1] > seen or taken < inputs.size)
+        return measured(samples) if more else profile
 
     def conclude(
         self,

@@ -1,8 +1,8 @@
-r"""What pre-training aims at and by which means: target radii, criteria, rules, and all options.
+r"""Targets, convergence criteria, rules and options of pre-training.
 
 After each pre-training step every layer has two multipliers, :math:`\kappa = \mathrm{clip}(\text{target} / \text{mean
-radius})`, one through time and one through depth. A *rule* says which of the parameters that a cell names
-(:class:`neurolsc.neurons.ScaledParameter`) they multiply. Frozen parameters (``requires_grad=False``) stay.
+radius})`, one through time and one through depth. A *rule* says which of a cell's parameters each of them multiplies
+(:class:`neurolsc.neurons.ScaledParameter`). Frozen parameters (``requires_grad=False``) stay.
 """
 
 import math
@@ -85,7 +85,7 @@ class LayerRadii(NamedTuple):
 
 
 def errors(measured: Sequence[LayerRadii]) -> Tensor:
-    """Distance of every radius from its target, in one vector; its mean square is the loss."""
+    """Radius minus target for every measured radius, as one vector; its mean square is the loss."""
     return torch.cat([(m.radii - m.target).flatten() for m in measured])
 
 
@@ -95,8 +95,8 @@ def standard_error(radii: Tensor, total: int) -> float:
     .. math:: s^2 = \frac{\mathrm{var}_b\,\bar r_b}{B}
               + \Big(1 - \frac K T\Big) \frac{\sum_k (\bar r_{k+1} - \bar r_k)^2}{2 K (K - 1)}
 
-    of radii (K, B) of a run of T steps. The first term says how far the means of samples lie apart. All samples share
-    the same steps, one from each of K stretches of the run; the second term is the error of that draw.
+    for radii (K, B) of a run of T steps. The first term is the variance between samples. All samples share the same
+    steps, one drawn from each of K stretches of the run; the second term is the variance of that draw.
 
     Source: successive differences: Wolter, Introduction to Variance Estimation, 2007, Sec. 8.2.
     """
@@ -111,18 +111,17 @@ def standard_error(radii: Tensor, total: int) -> float:
 
 @dataclass(frozen=True)
 class Criteria:
-    """When the radii have converged: all three hold, at the radii measured in a step.
+    """The three conditions under which radii have converged.
 
-    Means are compared per layer and direction and never pooled: time 0.95 with depth 0.15 would pool to 0.55. A network
+    Means are compared per layer and direction and never pooled: time 0.95 and depth 0.15 have the mean 0.55. A network
     with a layer that never fires has not converged, whatever its radii.
 
     Args:
-        tolerance: (i) every mean lies this close to its target. Where the targets differ, as in the balanced one, whose
-            depth radius is below the tolerance: twice this, relative to the target.
+        tolerance: (i) every mean is this close to its target. If the targets of the two directions differ, the distance
+            is relative to the target and may be twice this: the depth radius of the balanced target is below 0.02.
         deviation: (ii) the standard deviation of all radii from their targets is below this; None: not required.
         smoothed_deviation: (iii) so is its exponential mean over 10 steps; None: not required.
-        hold: the loop of :func:`neurolsc.pretrain` stops once they are met in so many steps in a row. Whether a
-            result has converged is judged by the radii at its end.
+        hold: :func:`neurolsc.pretrain` stops after so many steps in a row that meet all conditions.
 
     Source: arXiv:2308.12075, Sec. II-D.
     """
@@ -155,7 +154,7 @@ LONGEST = 1e4  # largest time constant in steps that a rule sets
 
 
 class Rule(Protocol):
-    """An object that moves a cell's parameters by two multipliers."""
+    """Moves the parameters of a cell by two multipliers."""
 
     @property
     def name(self) -> str:
@@ -169,10 +168,10 @@ class Rule(Protocol):
 
 @dataclass(frozen=True)
 class PaperRule:
-    """The paper's: w_in, b_theta, adaptation follow the depth, w_rec, tau_v, tau_theta the time.
+    """The paper's rule: depth multiplies w_in, b_theta and adaptation, time multiplies w_rec, tau_v and tau_theta.
 
-    The adaptation stands in the derivative through time only. With this rule a depth radius below its target raises it,
-    until the radius through time runs away.
+    The adaptation is part of the derivative through time only. A depth radius below its target raises it, until the
+    radius through time grows without bound.
 
     Source: arXiv:2308.12075, Sec. II-D and App. H.
     """
@@ -185,16 +184,16 @@ class PaperRule:
 
 @dataclass(frozen=True)
 class TransitionRule:
-    r"""Ours: scale every entry of the derivative through time, and w_in by the depth.
+    r"""Our rule: time multiplies every entry of the derivative through time, depth multiplies w_in.
 
     With a detached reset the derivative through time of LIF and ALIF consists of :math:`e^{-1/\tau_v}`,
     :math:`e^{-1/\tau_\vartheta}`, :math:`W_{rec} s` and :math:`\beta s`. Multiplying both decays (not the time
-    constants), the recurrent weights and the adaptation by :math:`\kappa` multiplies the whole matrix, and so the
-    radius, by exactly :math:`\kappa` in the same states. Likewise :math:`W_{in}` through depth.
+    constants), the recurrent weights and the adaptation by :math:`\kappa` multiplies the whole matrix, and so its
+    radius in the same states, by exactly :math:`\kappa`. So does :math:`W_{in}` through depth.
 
     Args:
-        hold_threshold: hold the resting threshold b_theta / (1 - exp(-1/tau_theta)) while tau_theta moves, by moving
-            b_theta. Otherwise a shorter tau_theta lowers it, and the layer fires more.
+        hold_threshold: keep the resting threshold b_theta / (1 - exp(-1/tau_theta)) constant by moving b_theta with
+            tau_theta. Otherwise a shorter tau_theta lowers it, and the layer fires more.
     """
 
     hold_threshold: bool = False
@@ -241,9 +240,9 @@ RULES: dict[str, Rule] = {
 def as_rule(rule: Rule | str, target: object) -> Rule:
     """The rule of a name, or the rule itself.
 
-    ``"default"`` is the rule that reaches the target with firing layers (benchmarks/convergence.py): the paper's for
-    the balanced target, whose depth radius is so small that w_in cannot follow without silencing the layers unless the
-    thresholds fall with it; else :class:`TransitionRule`.
+    ``"default"`` is the rule that reaches the target with firing layers (benchmarks/convergence.py): for the balanced
+    target the paper's, as so small a depth radius takes weights w_in that silence a layer unless its thresholds fall,
+    too; else :class:`TransitionRule`.
 
     Raises:
         TypeError: if it is not an object with ``name`` and ``apply``.
@@ -281,8 +280,8 @@ class PretrainOptions:
     )
     direction: Direction = setting("both", "set the radii through time, depth or both; the other is left as it is")
     max_steps: int = setting(200, "give up after this many pre-training steps")
-    # Convergence is judged on the batches that follow, at twice to 16 times as many samples and four times as many time
-    # steps: so many that the standard error of each mean is below a quarter of the tolerance.
+    # Convergence is judged on the batches that come next, at four times as many time steps and 2 to 16 times as many
+    # samples, so that the standard error of each mean is below a quarter of the tolerance.
     samples: int = setting(4, "samples, drawn at random, at which each pre-training step measures radii")
     steps: int | None = setting(
         8, "time steps at which it does, one at random from each of so many stretches of the run; None: all"
@@ -292,11 +291,11 @@ class PretrainOptions:
         (0.85, 1.15), "bounds that the multipliers are clipped to; False: no multipliers"
     )
     shuffle: bool | float = setting(True, "shuffle learnable tensors after each step, or after this share of them")
-    # A shuffle moves the radius of 64 x 64 weights by some per cent: many layers would rarely be on target at once.
+    # A shuffle moves the radius of 64 x 64 weights by some per cent, so many layers are rarely on target at once.
     polish: bool = setting(
         True,
         "once the means are within three tolerances of their targets, or no nearer for 15 steps, only the multipliers "
-        "act, from four times as many time steps; False: the paper's literal order",
+        "act, measured at four times as many time steps; False: the paper's literal order",
     )
     include_input: bool = setting(True, "count the first layer's derivative by the input")
     non_square: NonSquare = setting("submatrix", "what stands for the radius between unequal widths")
@@ -334,8 +333,8 @@ RELEASED: Mapping[str, Any] = MappingProxyType(
 """Options of :func:`neurolsc.pretrain` for the loop of the paper's released code.
 
 It stops when every mean has been within 0.08 of its target for more than 20 steps in a row, and shuffles in one step of
-three. Left out: it begins its optimizer anew in every step, takes the radius of the readout to 1 as well, and returns
-the weights of the best pooled mean, where ours are those of the smallest miss.
+three. Differences: the released code starts a new optimizer in every step, also sets the radius of the readout to 1,
+and returns the weights with the best pooled mean; here those with the smallest largest miss are returned.
 
 Source: the released code of arXiv:2308.12075 (LuCeHe/stable_drnn, neural_models/recLSC.py).
 """
