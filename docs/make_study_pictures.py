@@ -6,7 +6,8 @@ from statistics import mean
 import matplotlib as mpl
 from matplotlib.lines import Line2D
 
-from docs.tables.study import STARTS, chosen_of, layers_of, rank_of, speech_of_one
+from docs.tables.results import grouped
+from docs.tables.study import STARTS, chosen_of, layers_of, of_layers, rank_of, read_rows, speech_of_one
 from neurolsc.plots import COLORS, STYLE, finish, panels
 
 PICTURES = Path(__file__).parent / "pictures"
@@ -126,6 +127,41 @@ def draw_statistics(path: Path) -> None:
         finish(figure, path, f"{about}; measures before training, means over layers")
 
 
+def draw_layers(path: Path) -> None:
+    """Probes of every layer before and after training, and scores with one layer put back, or all above it."""
+    runs = {key: found for key, found in grouped(read_rows("layers"), "cell", "layers").items() if key[1] != "2"}
+    drawn = {
+        "input and layers, before training": ("probes_before", "0.5", "--"),
+        "after training": ("probes_after", COLORS[0], "-"),
+    }
+    backs = {
+        "one layer as it began": ("put_back", COLORS[1], "-"),
+        "it and all above": ("put_back_upwards", COLORS[2], ":"),
+    }
+    with mpl.rc_context(STYLE):
+        figure, grid = panels(2, len(runs), figsize=(3.4 * len(runs), 6.0), sharey=True)
+        for column, ((cell, layers), found) in enumerate(runs.items()):
+            top, bottom = grid[0][column], grid[1][column]
+            first = mean(float(row["input_probe"]) for row in found)
+            for ax, lines in ((top, drawn), (bottom, backs)):
+                for name, (values, color, style) in lines.items():
+                    each = [of_layers(row, values) for row in found]
+                    start = [first] if ax is top else []
+                    at = range(1 - len(start), int(layers) + 1)
+                    for one in each:
+                        ax.plot(at[len(start) :], one, "o", color=color, markersize=3, alpha=0.5, markeredgewidth=0)
+                    ax.plot(at, [*start, *map(mean, zip(*each, strict=True))], color=color, linestyle=style, label=name)
+            bottom.axhline(mean(float(row["test"]) for row in found), color="0.4", linewidth=1, label="trained")
+            top.set(title=f"{layers} layers of {NEURONS[cell][0]}", ylim=(0, 1))
+            bottom.set_xlabel("layer (0: the input)")
+        grid[0][0].set_ylabel("logistic regression, test")
+        grid[1][0].set_ylabel("mode accuracy, test")
+        for row in grid:
+            row[2].legend(fontsize="small", loc="lower right")
+        finish(figure, path, "spoken digits, relays; a mark for each of four seeds")
+
+
 draw_depth(PICTURES / "study_depth.png")
 draw_radius(PICTURES / "study_radius.png")
 draw_statistics(PICTURES / "study_statistics.png")
+draw_layers(PICTURES / "study_layers.png")

@@ -39,10 +39,15 @@ STEPS = 50  # of an utterance in them
 _LEAST = 8  # fewer trials give no correlation
 
 
+def read_rows(name: str) -> list[dict[str, str]]:
+    """The rows of a file of the study."""
+    with (RESULTS / f"study_{name.replace('-', '_')}.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
 def _trials(name: str) -> list[dict[str, str]]:
     """The trials of a sweep of the study, as its table.csv has them."""
-    with (RESULTS / f"study_{name.replace('-', '_')}.csv").open(encoding="utf-8", newline="") as file:
-        found = list(csv.DictReader(file))
+    found = read_rows(name)
     if failed := [row["error"] for row in found if row["error"] and not row["error"].startswith("FloatingPointError")]:
         raise ValueError(f"a trial of {name} failed for another reason than a loss that is not finite: {failed[0]}")
     return found
@@ -191,6 +196,74 @@ def study_differences() -> list[str]:
         p = f"{test.pvalue:.3f}", f"{corrected:.3f}"
         body.append([", ".join(name) + " layers", f"{(low + high) / 2:+.1f}", f"{low:+.1f} to {high:+.1f}", *p])
     return rows(["test, points", "mean", "95 % interval", "p", "p, Holm"], body)
+
+
+@table
+def study_headline() -> list[str]:
+    """The registered comparisons (benchmarks/study/registration.md, section 1) whose trials are all over."""
+    scores: dict[tuple[str, str, bool], dict[int, float]] = {}
+    for row in _trials("headline"):
+        if int(row["seed"]) >= 4 and "drawn" not in row["start"]:
+            arm = scores.setdefault((row["cell"], row["layers"], "Relay" in row["start"]), {})
+            arm[int(row["seed"])] = 100 * float(row["test"])
+    named = {"ALIFPlusMinus": "ALIF±", "ALIFPlus": "ALIF+", "LIF": "LIF"}
+    starts = {
+        f"{named[c]}, {n} layers, relays - woken": ((c, n, True), (c, n, False))
+        for n in ("2", "5", "10")
+        for c in named
+    }
+    depths = {
+        f"{named[c]}, relays, {n} - {m} layers": ((c, n, True), (c, m, True))
+        for n, m in (("5", "2"), ("10", "5"))
+        for c in named
+    }
+    body = []
+    for family in (starts, depths):
+        over = {name: pair for name, pair in family.items() if all(len(scores.get(arm, ())) == 8 for arm in pair)}
+        tests = [ttest_1samp([scores[a][seed] - scores[b][seed] for seed in scores[b]], 0) for a, b in over.values()]
+        # a comparison that is not over counts as p = 1, which corrects the others as if all were
+        p = [test.pvalue for test in tests] + [1.0] * (len(family) - len(tests))
+        for (name, pair), test, corrected in zip(over.items(), tests, holm(p), strict=False):
+            means = [f"{mean(scores[arm].values()):.1f}±{stdev(scores[arm].values()):.1f}" for arm in pair]
+            low, high = test.confidence_interval(0.95)
+            interval = f"{(low + high) / 2:+.1f} ({low:+.1f} to {high:+.1f})"
+            body.append([name, *means, interval, f"{test.pvalue:.3f}", f"{corrected:.3f}"])
+    return rows(["test, %, seeds 4 to 11", "first", "second", "difference", "p", "p, Holm"], body)
+
+
+def of_layers(row: dict[str, str], column: str) -> list[float]:
+    """A value for each layer, as the registered scripts write them."""
+    return [float(value) for value in row[column].split()]
+
+
+@table
+def study_layers() -> list[str]:
+    """What layers of trained relays do (registration.md, section 2), means over seeds."""
+    body = []
+    for (cell, layers), runs in grouped(read_rows("layers"), "cell", "layers").items():
+        if len(runs) < 4:
+            continue
+
+        def over(column: str, runs: list[dict[str, str]] = runs) -> np.ndarray:
+            return 100 * np.array([of_layers(row, column) for row in runs])
+
+        test, back = 100 * np.array([float(row["test"]) for row in runs]), over("put_back")
+        works, probes = ((test[:, None] - back) > 5).all(0), over("probes_after")
+        low, high = ttest_1samp(probes[:, -1] - probes[:, 1], 0).confidence_interval(0.95)
+        half, rates = over("put_back_upwards")[:, (int(layers) + 1) // 2], over("rates_after").mean(0) / 100
+        body.append(
+            [
+                f"{layers} of {'ALIF±' if cell == 'ALIFPlusMinus' else 'ALIF+'}",
+                f"{test.mean():.1f}±{test.std(ddof=1):.1f}",
+                *(f"{probes[:, i].mean():.1f}" for i in (1, -1)),
+                f"{(low + high) / 2:+.1f} ({low:+.1f} to {high:+.1f})" if layers != "2" else "",
+                f"{works.sum()} of {layers}",
+                f"{half.mean():.1f}",
+                f"{rates.min():.2f} to {rates.max():.2f}",
+            ]
+        )
+    head = ["layers", "test, %", "probe of layer 2", "of the top", "top - layer 2", "work", "upper half put back"]
+    return rows([*head, "spikes"], body)
 
 
 def holm(p: list[float]) -> list[float]:
