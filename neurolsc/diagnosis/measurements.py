@@ -25,8 +25,8 @@ from neurolsc.stability import (
     usable_share,
 )
 from neurolsc.stability.indicators import together
+from neurolsc.stability.pretrain import adabelief_lookahead
 from neurolsc.tasks import Classification, Task
-from neurolsc.training.optim import adabelief_lookahead
 from neurolsc.validation import tensor
 
 # ---- the batch

@@ -25,7 +25,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from neurolsc.display import Displayed, Table, progress_bar
 from neurolsc.io import data_fingerprint, differences, locked, network_fingerprint, read_tree, write_tree
@@ -44,11 +44,11 @@ from neurolsc.stability.rules import (
     standard_error,
 )
 from neurolsc.stability.transitions import draw_steps, follow
-from neurolsc.training.optim import adabelief_lookahead
-from neurolsc.validation import whole
+from neurolsc.validation import positive, whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from pytorch_optimizer import Lookahead
 
 WAYS = ("time", "depth")
 WEIGHT_DECAY = 1e-4
@@ -150,6 +150,31 @@ def pretrain(
             write_tree(checkpoint, before)
         seconds = sum(row["seconds"] for row in run.history)
         return run.meter.conclude(profile, inputs.steps, run.smoothed, run.step, run.history, seconds)
+
+
+def adabelief_lookahead(
+    parameters: Iterable[nn.Parameter] | list[dict[str, Any]], lr: float, weight_decay: float = 0.0
+) -> "Lookahead":
+    r"""AdaBelief inside Lookahead: every 6 steps weights go half the way back to where they were.
+
+    .. math:: \phi \leftarrow \phi + 0.5\,(w - \phi), \quad w \leftarrow \phi
+        \quad \text{every 6 steps}
+
+    The slow copy :math:`\phi` of each parameter p is ``optimizer.state[p]["slow_params"]``. Code that sets parameters
+    between two steps has to set that copy as well, or it pulls them back.
+
+    Args:
+        parameters: the parameters, or groups of them.
+        lr: learning rate; 1e-3 trains the ALIF of the paper, 3.14e-3 is its pre-training.
+        weight_decay: decoupled from the gradient; 0 in the paper's training, 1e-4 in its pre-training.
+
+    Source: arXiv:2308.12075, Sec. II-G; Zhuang et al. 2020 (AdaBelief); Zhang et al. 2019 (Lookahead).
+    """
+    from pytorch_optimizer import AdaBelief, Lookahead  # takes a second to import, and only training needs it
+
+    positive("lr", lr)
+    positive("weight_decay", weight_decay, zero_allowed=True)
+    return Lookahead(AdaBelief(parameters, lr=lr, weight_decay=weight_decay), k=6, alpha=0.5)
 
 
 class Pretraining:

@@ -5,9 +5,10 @@
 - optim: optimizer, learning rates, gradients and bounds
 """
 
+from neurolsc.stability.pretrain import adabelief_lookahead
 from neurolsc.training.evaluation import Samples, Scores, evaluate
 from neurolsc.training.loop import PAPER, TrainResult, TrainSettings, train
-from neurolsc.training.optim import Cosine, FromTorch, Schedule, adabelief_lookahead, parameter_groups
+from neurolsc.training.optim import Cosine, FromTorch, Schedule, parameter_groups
 
 __all__ = [
     "PAPER",

@@ -1,9 +1,9 @@
 """Updates of a training: optimizer, learning rates of parameters and over epochs, gradients, bounds."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,35 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from neurolsc.network import Network
 from neurolsc.neurons.cell import Cell, weight_matrices
-from neurolsc.validation import number, one_of, positive
-
-if TYPE_CHECKING:
-    from pytorch_optimizer import Lookahead
-
-
-def adabelief_lookahead(
-    parameters: Iterable[nn.Parameter] | list[dict[str, Any]], lr: float, weight_decay: float = 0.0
-) -> "Lookahead":
-    r"""AdaBelief inside Lookahead: every 6 steps weights go half the way back to where they were.
-
-    .. math:: \phi \leftarrow \phi + 0.5\,(w - \phi), \quad w \leftarrow \phi
-        \quad \text{every 6 steps}
-
-    The slow copy :math:`\phi` of each parameter p is ``optimizer.state[p]["slow_params"]``. Code that sets parameters
-    between two steps has to set that copy as well, or it pulls them back.
-
-    Args:
-        parameters: the parameters, or groups of them.
-        lr: learning rate; 1e-3 trains the ALIF of the paper, 3.14e-3 is its pre-training.
-        weight_decay: decoupled from the gradient; 0 in the paper's training, 1e-4 in its pre-training.
-
-    Source: arXiv:2308.12075, Sec. II-G; Zhuang et al. 2020 (AdaBelief); Zhang et al. 2019 (Lookahead).
-    """
-    from pytorch_optimizer import AdaBelief, Lookahead  # takes a second to import, and only training needs it
-
-    positive("lr", lr)
-    positive("weight_decay", weight_decay, zero_allowed=True)
-    return Lookahead(AdaBelief(parameters, lr=lr, weight_decay=weight_decay), k=6, alpha=0.5)
+from neurolsc.validation import number, one_of
 
 
 def parameter_groups(network: Network, lr: float, *, by_gain: bool) -> list[dict[str, Any]]:

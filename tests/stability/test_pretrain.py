@@ -31,7 +31,7 @@ from neurolsc.stability.pretrain import InputStream, Meter, shuffled
 from neurolsc.stability.rules import PretrainOptions, RadiusTarget
 from neurolsc.stability.transitions import follow
 from neurolsc.surrogate import FastSigmoid
-from neurolsc.training.optim import adabelief_lookahead
+from neurolsc.training import adabelief_lookahead
 from tests.stability.dense import time_derivative_by_autograd
 
 NEVER = Criteria(tolerance=0.0)
