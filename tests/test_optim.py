@@ -10,7 +10,8 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 from neurolsc import LIF, ALIFPlus, ALIFPositive, Network, match_firing_rates, train, wrap
-from neurolsc.training import Cosine, FromTorch, adabelief_lookahead, parameter_groups
+from neurolsc.stability import lyapunov_exponents
+from neurolsc.training import Cosine, FromTorch, TrainSettings, adabelief_lookahead, parameter_groups
 from neurolsc.training.optim import (
     bound_weights,
     clip_singular_values,
@@ -249,3 +250,28 @@ def test_a_training_does_not_go_on_in_another_schedule(first: Any, other: dict[s
         stopped(KeyboardInterrupt(), 1)(network(), data(), data(), **settings)
     with pytest.raises(ValueError, match=message):
         train(network(), data(), data(), **settings | other)
+
+
+# ---- flossing
+
+
+def test_flossing_brings_exponents_of_a_firing_layer_to_their_target():
+    def trained(**settings: Any) -> tuple[float, float, float]:
+        torch.manual_seed(0)
+        network = Network([ALIFPlus(N, 24, tau_theta=10.0)], CLASSES)
+        x = inputs(24).float()
+        match_firing_rates(network, x, [0.15])
+        before = lyapunov_exponents(network, x).mean().item()
+        train(network, **DATA | {"epochs": 17, "lr": 3e-2} | settings)  # 51 updates
+        return before, lyapunov_exponents(network, x).mean().item(), network.run(x).spikes[0].mean().item()
+
+    before, after, rate = trained(floss=100.0, floss_target=-0.1, floss_every=1)
+    _, without, _ = trained()
+    assert rate > 0.05
+    assert abs(after + 0.1) < 0.4 * min(abs(before + 0.1), abs(without + 0.1))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_target_of_flossing_is_finite(value: float):
+    with pytest.raises(ValueError, match="floss_target must be a finite number of nats per step"):
+        TrainSettings(floss_target=value)

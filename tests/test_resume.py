@@ -36,7 +36,7 @@ def test_a_resumed_training_ends_in_the_same_bits_and_history(tmp_path: Path):
         cells = [LIF(N, 8, threshold=0.3, spike=FastSigmoid(learnable=True)), Leak(8, 4, dropout=0.5)]
         return Network(cells, CLASSES)
 
-    settings: dict[str, Any] = QUIET | DATA | {"training": Patterns(20)}
+    settings: dict[str, Any] = QUIET | DATA | {"training": Patterns(20), "floss": 1.0, "floss_every": 4}
     through = train(whole := start(), epochs=5, **settings)
     train(start(), epochs=2, checkpoint=tmp_path / "c", **settings)  # 3 batches an epoch: no multiple of Lookahead's 6
     other = start()
@@ -107,6 +107,7 @@ def test_a_training_that_stopped_early_goes_on_with_more_patience(tmp_path: Path
     [
         ({"seed": 1}, "seed = 0, now it is 1"),
         ({"task": ClassPerStep()}, r"task = Classification\(last=None\), now it is ClassPerStep"),
+        ({"floss": 2.0}, r"floss = 0\.0, now it is 2\.0"),
         ({"clip_spectrum": 2.0}, r"clip_spectrum = 0\.0, now it is 2\.0"),
         ({"network": small_network().double()}, r"torch\.float32, now it is .*float64"),
         ({"network": Network([LIF(N, 8)], CLASSES, layer_delay=0)}, "layer_delay = 1, now it is 0"),

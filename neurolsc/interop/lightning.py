@@ -1,4 +1,4 @@
-"""A start, and its radii, as a callback of Lightning."""
+"""A start, and its radii, and flossing as callbacks of Lightning."""
 
 from itertools import islice
 from typing import Any
@@ -9,8 +9,10 @@ from neurolsc.initialisers import Initialiser
 from neurolsc.interop.wrap import wrap
 from neurolsc.network import Network
 from neurolsc.stability.conditions import Finding
+from neurolsc.stability.indicators import exponent_loss
 from neurolsc.stability.profile import radius_profile
-from neurolsc.validation import whole
+from neurolsc.training.loop import FLOSSED
+from neurolsc.validation import number, whole
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -19,6 +21,12 @@ except ImportError as error:
 
 
 STEPS, SAMPLES = 8, 4  # of a batch, at which the logged radii are measured
+
+
+def network_of(pl_module: LightningModule, name: str, input_shape: int | tuple[int, ...] | None) -> Network:
+    """The network in a LightningModule, wrapped if it is not ours."""
+    module = pl_module.get_submodule(name)
+    return module if isinstance(module, Network) else wrap(module, input_shape=input_shape)
 
 
 class Starting(Callback):
@@ -78,7 +86,9 @@ class Starting(Callback):
             x = x.transpose(0, 1) if self.batch_first else x
             self._inputs.append(x.flatten(2).to(pl_module.device))
         if trainer.global_step == 0:
-            self.findings = self.initialiser.apply(self._network(pl_module), self._inputs, seed=self.seed)
+            self.findings = self.initialiser.apply(
+                network_of(pl_module, self.module, self.input_shape), self._inputs, seed=self.seed
+            )
             for line in filter(None, (getattr(self.findings, "summary", ""), *self.findings)):
                 pl_module.print(line)
         for logger in trainer.loggers:  # log_dict would wait for the end of the epoch
@@ -88,12 +98,54 @@ class Starting(Callback):
         """Log the radii."""
         pl_module.log_dict(self._radii(pl_module))
 
-    def _network(self, pl_module: LightningModule) -> Network:
-        module = pl_module.get_submodule(self.module)
-        return module if isinstance(module, Network) else wrap(module, input_shape=self.input_shape)
-
     def _radii(self, pl_module: LightningModule) -> dict[str, float]:
         x = self._inputs[0][:, :SAMPLES]
-        profile = radius_profile(self._network(pl_module), x, steps=min(STEPS, len(x)))
+        profile = radius_profile(network_of(pl_module, self.module, self.input_shape), x, steps=min(STEPS, len(x)))
         means = {"time": profile.time_mean.tolist(), "depth": profile.depth_mean.tolist()}
         return {f"radius_{d}_{i}": mean for d in means for i, mean in enumerate(means[d], start=1)}
+
+
+class Flossing(Callback):
+    r"""Pull the Lyapunov exponents of a model to a target while it trains ("gradient flossing").
+
+    At every k-th update adds the gradient of weight times the mean of :math:`(\lambda - \lambda^*)^2`
+    (:func:`neurolsc.stability.exponent_loss`), measured on 8 samples of the batch, to that of the loss, before it is
+    clipped. For automatic optimization in full precision, one batch an update.
+
+    Args:
+        weight: of the squared distance.
+        target: :math:`\lambda^*`, in nats per step.
+        every: k.
+        module, batch_first, input_shape: as of :class:`Starting`.
+
+    Source: Engelken, arXiv:2312.17306.
+
+    Example:
+        >>> Trainer(callbacks=[Flossing(0.1, module="net", batch_first=True)])  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        weight: float,
+        target: float = 0.0,
+        *,
+        every: int = 10,
+        module: str = "",
+        batch_first: bool = False,
+        input_shape: int | tuple[int, ...] | None = None,
+    ) -> None:
+        self.weight, self.target, self.every = number("weight", weight), target, whole("every", every)
+        self.module, self.batch_first, self.input_shape = module, batch_first, input_shape
+        self._x: Tensor | None = None
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Take the batch, if it is its turn."""
+        x = batch[0] if isinstance(batch, tuple | list) else batch
+        turn = (trainer.global_step + 1) % self.every == 0
+        self._x = (x.transpose(0, 1) if self.batch_first else x)[:, :FLOSSED].flatten(2) if turn else None
+
+    def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Add the gradient."""
+        if self._x is not None:
+            network = network_of(pl_module, self.module, self.input_shape)
+            (self.weight * exponent_loss(network, self._x, self.target, seed=trainer.global_step)).backward()

@@ -35,6 +35,7 @@ from neurolsc.stability.eigen import spectral_radius
 from neurolsc.stability.indicators import (
     Activity,
     activity,
+    exponent_loss,
     lyapunov_exponents,
     parameter_gradients,
     signal_to_noise,
@@ -87,6 +88,7 @@ __all__ = [
     "backward_norms",
     "below_threshold",
     "certificate",
+    "exponent_loss",
     "gradient_bounds",
     "lyapunov_exponents",
     "match_firing_rates",

@@ -72,6 +72,40 @@ def lyapunov_exponents(network: Network, x: Tensor, *, count: int = 1, seed: int
         return torch.stack([layer_exponents(t, x.shape[1], count, seed) for t in transitions])
 
 
+def exponent_loss(network: Network, x: Tensor, target: float = 0.0, *, count: int = 1, seed: int = 0) -> Tensor:
+    r"""The squared distance of the Lyapunov exponents to a target, with a gradient ("gradient flossing").
+
+    With the k largest exponents :math:`\lambda_i` of L layers and B samples (:func:`lyapunov_exponents`),
+
+    .. math:: \mathcal{L} = \frac{1}{L B k} \sum_{l,b,i} (\lambda_i[l, b] - \lambda^*)^2
+
+    The gradient goes through the products of all T derivatives and their surrogates, to the parameters of the steps.
+    The states of the run are constants in it, as in pre-training. Leaves out a layer of which a direction is lost
+    altogether, whose exponent is ``-inf``.
+
+    Args:
+        network: the network; its ``grad`` stays as it is.
+        x: input (T, B, n_in), from rest; padding counts as steps.
+        target: :math:`\lambda^*`, in nats per step.
+        count: k, how many exponents of each layer.
+        seed: of the first directions.
+
+    Returns:
+        The loss, a number. 0 if all layers are left out.
+
+    Source: Engelken, arXiv:2312.17306, of rate networks, with a target of 0. There the gradient goes through the states
+    as well, and flossing has updates of its own.
+    """
+    with eval_mode(as_network(network)):
+        transitions, _ = follow(network, x, torch.arange(x.shape[0]))
+        with torch.enable_grad():
+            found = [layer_exponents(t, x.shape[1], count, seed) for t in transitions]
+    finite = [exponents for exponents in found if exponents.isfinite().all()]
+    if not finite:
+        return torch.zeros((), requires_grad=True)
+    return torch.stack(finite).sub(target).square().mean()
+
+
 def layer_exponents(t: Transitions, batch: int, count: int, seed: int) -> Tensor:
     """Exponents (B, count) of one layer at all steps of a run, points ordered (step, sample)."""
     size, like = t.states, t.x

@@ -30,6 +30,7 @@ from neurolsc.io import (
 )
 from neurolsc.metrics import SHARE, BatchMetric, MetricSpec
 from neurolsc.network import Network, as_network
+from neurolsc.stability.indicators import exponent_loss
 from neurolsc.stability.pretrain import adabelief_lookahead
 from neurolsc.tasks import Classification, Task, metric_spec
 from neurolsc.training.evaluation import Data, after, batches, evaluate, unpack
@@ -46,6 +47,7 @@ from neurolsc.validation import number, one_of, positive, setting, whole
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+FLOSSED = 8  # samples of a batch whose exponents are regularised
 CONSTANT = Cosine(0.0, end=1.0)
 SCHEDULES: dict[str, Schedule] = {"constant": CONSTANT, "cosine": Cosine(), "cosine-to-tenth": Cosine(0.0, end=0.1)}
 OPTIMIZERS = {"adam": torch.optim.Adam, "adabelief-lookahead": adabelief_lookahead}
@@ -97,13 +99,18 @@ class TrainSettings:
     centralize: bool = setting(True, "take the mean of every row from the gradients of the cells' matrices")
     clip_spectrum: float = setting(0.0, "largest singular value of the recurrent weights; 0: not clipped")
     clip_weight: float = setting(0.0, "largest weight of a cell, in resting thresholds of its neuron; 0: not clipped")
+    floss: float = setting(0.0, "weight in the loss of squared distances of Lyapunov exponents to a target; 0: none")
+    floss_target: float = setting(0.0, "their target, in nats per step")
+    floss_every: int = setting(10, "add them at every so many updates")
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "patience"):
+        for name in ("epochs", "batch_size", "patience", "floss_every"):
             whole(name, getattr(self, name))
         positive("lr", self.lr)
-        for name in ("clip_gradient", "clip_spectrum", "clip_weight"):
+        for name in ("clip_gradient", "clip_spectrum", "clip_weight", "floss"):
             number(name, getattr(self, name), zero_allowed=True)
+        if not math.isfinite(self.floss_target):
+            raise ValueError(f"floss_target must be a finite number of nats per step, got {self.floss_target}.")
         if isinstance(self.schedule, str):
             one_of("schedule", self.schedule, tuple(SCHEDULES))
         elif not callable(self.schedule) and not isinstance(self.schedule, FromTorch):
@@ -310,6 +317,10 @@ def train(
                     del run  # the spikes need not live as long as the loss
                     optimizer.zero_grad()
                     loss.backward()
+                    update = (epoch - 1) * length + index
+                    if how.floss and update % how.floss_every == 0:
+                        few = x[:, :FLOSSED]
+                        (how.floss * exponent_loss(network, few, how.floss_target, seed=update)).backward()
                     if not isinstance(schedule, FromTorch):
                         factor = schedule((epoch - 1 + (index - 1) / length) / how.epochs)
                         for group, rate in zip(optimizer.param_groups, full_rates, strict=True):

@@ -13,7 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from neurolsc import radius_profile, wrap
 from neurolsc.initialisers import LSC, Relay
-from neurolsc.interop.lightning import Starting
+from neurolsc.interop.lightning import Flossing, Starting
+from neurolsc.stability import lyapunov_exponents
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
@@ -79,3 +80,24 @@ def test_a_start_is_printed_and_a_resumed_training_is_not_started_again(tmp_path
     assert first.findings == () and "spikes per neuron and step" in capsys.readouterr().out
     fit(Model(), again, tmp_path, tmp_path / "last.ckpt", max_epochs=2)
     assert again.findings is None
+
+
+def test_flossing_moves_exponents_to_their_target_in_a_training_by_lightning(tmp_path):
+    class Trained(Model):
+        def configure_optimizers(self):
+            return torch.optim.Adam(self.parameters(), lr=0.02)
+
+        def training_step(self, batch, _):
+            return 0 * self.net[0](batch[0]).sum()
+
+    def exponents(model: Model) -> torch.Tensor:
+        x = torch.randn(10, 32, 6, generator=torch.Generator().manual_seed(0))
+        return lyapunov_exponents(wrap(model.net), x).mean(1).squeeze(1)
+
+    torch.manual_seed(0)
+    model = Trained()
+    before = exponents(model)
+    callback = Flossing(1.0, -0.5, every=1, module="net", batch_first=True)
+    fit(model, callback, tmp_path, max_epochs=30, enable_checkpointing=False)
+    assert (before + 0.5).abs().min() > 0.1
+    assert (exponents(model) + 0.5).abs().max() < 0.05

@@ -10,6 +10,7 @@ from torch import nn
 from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Network, wrap
 from neurolsc.stability import (
     activity,
+    exponent_loss,
     lyapunov_exponents,
     parameter_gradients,
     signal_to_noise,
@@ -19,7 +20,7 @@ from neurolsc.stability import (
     time_constants,
     usable_share,
 )
-from neurolsc.stability.indicators import recurrence_radius
+from neurolsc.stability.indicators import layer_exponents, recurrence_radius
 from neurolsc.stability.transitions import follow
 from neurolsc.surrogate import MultiGaussian, Rectangular
 from neurolsc.tasks import cross_entropy
@@ -27,6 +28,13 @@ from tests.stability.dense import depth_derivative, time_derivative, time_deriva
 from tests.stability.linear_cell import Linear
 
 pytestmark = pytest.mark.usefixtures("float64")
+
+
+class Autograd(ALIFPlus):
+    """An ALIF whose derivatives are by autograd."""
+
+    def derivatives(self):
+        return None
 
 
 # ---- growth
@@ -64,6 +72,51 @@ def test_one_exponent_is_the_growth_of_one_direction_through_the_product(make_ne
                 moved = m @ moved
             wanted = moved.norm().log() / len(x)
             torch.testing.assert_close(found[layer, sample, 0], wanted)
+
+
+def test_of_a_linear_layer_the_loss_and_its_gradient_are_in_closed_form():
+    """Of M = c R with a rotation R, exponent log c and loss (log c - target)^2."""
+    rotation = torch.linalg.qr(torch.randn(6, 6))[0]
+    network = of_matrix(0.7 * rotation)
+    loss = exponent_loss(network, torch.randn(9, 3, 6), -0.1, count=2)
+    gap = math.log(0.7) + 0.1
+    assert loss.item() == pytest.approx(gap**2)
+    (gradient,) = torch.autograd.grad(loss, network.cells[0].a)
+    # along M itself, which only scales it: d log c / d c = 1 / c
+    assert (gradient * rotation).sum().item() == pytest.approx(2 * gap / 0.7)
+
+
+@pytest.mark.parametrize(("cell", "count"), [(ALIFPlus, 1), (ALIFPlus, 3), (Autograd, 1)])
+def test_the_gradient_of_the_loss_is_that_of_finite_differences_at_fixed_states(cell, count, make_network, make_spikes):
+    network, x = make_network(cell, gain=3, tau_v=5.0, tau_theta=8.0, reset_gradient=True), make_spikes(T=8, B=3)
+    target = 0.05
+    exponent_loss(network, x, target, count=count, seed=3).backward()
+    transitions, outputs = follow(network, x, torch.arange(len(x)))
+    assert all(z.mean() > 0.02 for z in outputs)
+
+    def loss() -> float:
+        found = torch.stack([layer_exponents(t, 3, count, 3) for t in transitions])
+        return (found - target).square().mean().item()
+
+    for name, parameter in network.cells.named_parameters():
+        direction, small = torch.randn_like(parameter), 1e-5
+        with torch.no_grad():
+            ends = []
+            for step in (small, -2 * small):
+                parameter += step * direction
+                ends.append(loss())
+            parameter += small * direction
+        difference = (ends[0] - ends[1]) / (2 * small)
+        gradient = 0.0 if parameter.grad is None else (parameter.grad * direction).sum().item()
+        assert gradient == pytest.approx(difference, rel=1e-5, abs=1e-9), name
+
+
+def test_layers_that_lose_a_direction_are_left_out_of_the_loss():
+    network, x = of_matrix(torch.zeros(4, 4)), torch.randn(5, 2, 4)
+    exponent_loss(network, x).backward()
+    assert network.cells[0].a.grad is None
+    cells = [Linear(torch.zeros(4, 4), torch.eye(4)), Linear(0.5 * torch.eye(4), torch.eye(4))]
+    assert exponent_loss(Network(cells, 2), x).item() == pytest.approx(math.log(2) ** 2)
 
 
 # ---- singular values
