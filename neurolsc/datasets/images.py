@@ -5,7 +5,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -299,12 +299,12 @@ class MNISTPixels(Pixels):
         super().__init__(*read_mnist(root, split, seed), "0123456789", split)
 
     @classmethod
-    def embedded(cls, split: Split, *, seed: int = 0) -> "MNISTPixels":
+    def embedded(cls, split: Split, **options: Any) -> Self:
         """Return the sample in the package: 1,800 train, 200 validation and 500 test digits."""
-        return cls(None, split, seed=seed)
+        return cls(None, split, **options)
 
 
-class SequentialMNIST(Pixels):
+class SequentialMNIST(MNISTPixels):
     """MNIST digits pixel by pixel: x (784, 1), grey levels from 0 to 1; splits as of :class:`SpikeLatencyMNIST`.
 
     Args:
@@ -335,15 +335,9 @@ class SequentialMNIST(Pixels):
         if permutation.shape != (n,) or not torch.equal(permutation.sort().values, torch.arange(n)):
             got = f"{permutation.dtype} {tuple(permutation.shape)}"
             raise ValueError(f"permutation must hold each of the places 0 ... {n - 1} once, int64 ({n},), got {got}.")
-        self.permutation = permutation
-        images, labels = read_mnist(root, split, seed)
-        super().__init__(images[:, permutation], labels, "0123456789", split)
+        super().__init__(root, split, seed=seed)
+        self.permutation, self.images = permutation, self.images[:, permutation]
         self.n_in, self.steps = 1, n
-
-    @classmethod
-    def embedded(cls, split: Split, **options: Any) -> "SequentialMNIST":
-        """Return the sample in the package: 1,800 train, 200 validation and 500 test digits."""
-        return cls(None, split, **options)
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         chosen = torch.as_tensor(indices, dtype=torch.long)

@@ -32,8 +32,6 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-__all__ = ["AtrlifLayer", "CubaLayer", "Extremes", "IntegerLayer", "IntegerStep", "integer_steps"]
-
 UNIT = 64  # state units per weight unit
 LIMIT = 2**23  # a state stays below this in modulus
 INPUT_LIMIT = 2**21  # 64 times the input of a step stays below this: the chip checks it, Lava does not
@@ -50,7 +48,9 @@ class IntegerState(NamedTuple):
     theta: Tensor  # threshold, of CUBA constant
 
 
-class StepValues(NamedTuple):  # integers of a step before they wrap or are clipped
+class StepValues(NamedTuple):
+    """Integers of a step before they wrap or are clipped."""
+
     drive: Tensor  # input (B, M), weight units
     u: Tensor | None  # current; None for ATRLIF
     v: Tensor  # voltage

@@ -31,18 +31,6 @@ from neurolsc.io import atomic_write, refusing, write_json
 from neurolsc.network import Network
 from neurolsc.neurons import ALIF, LI, LIF, CubaLIF
 
-__all__ = [
-    "Decisions",
-    "ExportReport",
-    "LayerActivity",
-    "LayerReport",
-    "make_report",
-    "read_netx",
-    "replay",
-    "to_netx",
-    "write_netx",
-]
-
 GOLDEN_SAMPLES = 4  # calibration samples of which a file holds input and spikes
 BECOMES = {
     (LIF, "zero"): "LIF, reset to zero: CUBA",

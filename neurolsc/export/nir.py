@@ -38,8 +38,6 @@ from neurolsc.validation import number, set_value
 if TYPE_CHECKING:
     import nir
 
-__all__ = ["from_nir", "to_nir"]
-
 ALIF_EDGES = {
     *(("input", "membrane"), ("membrane", "threshold"), ("threshold", "adaptation"), ("adaptation", "threshold")),
     *(("threshold", "w_rec"), ("w_rec", "membrane"), ("threshold", "output")),
@@ -49,6 +47,7 @@ COPIES = 24  # bytes of memory of a weight while a layer is made: as float64 twi
 
 
 def load_nir() -> ModuleType:
+    """Return the package nir, or say how to install it."""
     try:
         import nir
     except ImportError as error:

@@ -32,8 +32,6 @@ from neurolsc.network import Network, NetworkState, Run
 from neurolsc.neurons import ALIF, LI, LIF
 from neurolsc.validation import set_value
 
-__all__ = ["IntegerRun", "QuantizationAware", "QuantizedNetwork", "dequantize", "quantize"]
-
 W_MAX = 254  # the largest weight: 8 signed bits times 2
 LONGEST = 4095 / 4096  # the largest share of a state that a step retains, a time constant of 4096 steps
 COARSE = 62  # fewest weight units per threshold of a LIF; with half as many rounding decides what fires
@@ -215,10 +213,12 @@ def _rounded(
 
 
 def nearest(x: Tensor) -> Tensor:
+    """Round to integers; the gradient is that of x."""
     return x + (x.round() - x).detach()
 
 
 def even(x: Tensor) -> Tensor:
+    """Round to even integers; the gradient is that of x."""
     return x + (2 * (x / 2).round() - x).detach()
 
 
@@ -232,6 +232,7 @@ def decay_bits(name: str, what: str, cell: Any) -> Tensor:
 
 
 def largest(name: str, *weights: Tensor) -> float:
+    """Return the largest modulus of some matrices, which must not be 0."""
     peak = max(w.detach().abs().max().item() for w in weights)
     if not peak:
         raise ValueError(f"{name}: all weights are zero.")

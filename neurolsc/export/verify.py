@@ -23,8 +23,6 @@ from neurolsc.export.fixed_point import LIMIT, UNIT, AtrlifLayer, clip
 from neurolsc.export.netx import read_with_golden, replay
 from neurolsc.export.quantize import QuantizedNetwork
 
-__all__ = ["LayerAgreement", "Verification", "find_python", "simulate", "verify"]
-
 SimulatorName = Literal["Lava", "nengo-loihi"]
 SIMULATORS: dict[SimulatorName, str] = {"Lava": "lava", "nengo-loihi": "nengo"}  # in names of environments
 PER_SAMPLE = 60.0  # seconds of a simulator for a sample, and once for its start

@@ -26,8 +26,6 @@ from neurolsc.network import Network, eval_mode
 from neurolsc.neurons import ALIF, LI, LIF, Cell, CubaLIF
 from neurolsc.neurons.cell import NO_STEP, step_of
 
-__all__ = ["delayed", "exportable", "exported_kind", "from_wrapped"]
-
 EXPORTED = (LIF, CubaLIF, ALIF, LI)
 AFFINE = (nn.Linear, nn.Flatten, nn.Unflatten, nn.Identity, nn.Dropout, nn.BatchNorm1d)  # affine after training
 NO_MEMORY = 1e-3  # a time constant in steps of which exp(-1/tau) is 0
