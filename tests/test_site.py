@@ -63,8 +63,10 @@ def test_every_page_of_the_api_is_in_its_table_and_its_names_in_the_list():
         ("dead neurons", "diagnose.md"),
         ("exploding gradients", "diagnose.md"),
         ("vanishing gradients", "diagnose.md"),
-        ("initialise", "initialisers.md"),
-        ("initialize", "initialisers.md"),
+        ("dead neurons", "initialise.md"),
+        ("exploding gradients", "initialise.md"),
+        ("initialise", "initialise.md"),
+        ("initialize", "initialise.md"),
         ("snntorch", "interop.md"),
     ],
 )

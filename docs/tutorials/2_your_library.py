@@ -141,8 +141,8 @@ plt.show()
 
 # %% [markdown]
 # Both starts wake the network, and relays are level with waking or ahead ([which start to
-# take](../initialisers.md#which-one-to-take)). `neurolsc.train` centralizes and clips gradients,
-# which [preserves the start](../initialisers.md#while-training). Your own loop works as well:
+# take](../initialise.md#which-one)). `neurolsc.train` centralizes and clips gradients,
+# which [preserves the start](../training.md#what-protects-a-start). Your own loop works as well:
 
 # %%
 assert torch.equal(network(x), net(x))
