@@ -26,7 +26,15 @@ from docs import hooks
 
 ROOT = Path(__file__).parent.parent
 # points by which the percentages of a page may differ: scores after short trainings differ most
-BANDS = {"README.md": 25, "cli.md": 15, "diagnose.md": 10, "initialise.md": 10, "theory.md": 5, "to_loihi.md": 15, "gallery": 25}
+BANDS = {
+    "README.md": 25,
+    "cli.md": 15,
+    "diagnose.md": 10,
+    "initialise.md": 10,
+    "theory.md": 5,
+    "to_loihi.md": 15,
+    "gallery": 25,
+}
 PAGES = [ROOT / "README.md", *(ROOT / "docs" / name for name in BANDS if name not in ("README.md", "gallery"))]
 _BLOCK = re.compile(
     r"^```python\n(?P<code>(?:(?!^```).)*?)^```\n\n```text\n(?P<out>.*?)^```|^```text\n(?P<console>\$ .*?)^```",
