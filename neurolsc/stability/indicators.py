@@ -114,10 +114,12 @@ def layer_exponents(t: Transitions, batch: int, count: int, seed: int) -> Tensor
     q = torch.linalg.qr(start)[0].to(like).expand(batch, -1, -1)
     copies = torch.arange(batch, device=like.device).repeat_interleave(count)
     total = like.new_zeros(batch, count)
-    for points in t.chunks(batch):
-        moved = time_operator(points).take(copies).matvec(q.mT.reshape(batch * count, size))
-        q, r = torch.linalg.qr(moved.view(batch, count, size).mT)
-        total += r.diagonal(dim1=1, dim2=2).abs().log()
+    for some in t.chunks(32 * batch):  # derivatives of many steps at once; of all they might fill the memory
+        derivatives = time_operator(some)
+        for first in range(0, len(some.x), batch):
+            moved = derivatives.take(first + copies).matvec(q.mT.reshape(batch * count, size))
+            q, r = torch.linalg.qr(moved.view(batch, count, size).mT)
+            total += r.diagonal(dim1=1, dim2=2).abs().log()
     return total / steps
 
 
