@@ -120,12 +120,13 @@ def _number(one: dict[str, str]) -> str:
 def claims() -> list[str]:
     """A line for each figure and table of the paper."""
     results = read("claims")
-    lines, counts = [], dict.fromkeys(_VERDICTS, 0)
+    lines, counts, counted = [], dict.fromkeys(_VERDICTS, 0), {}
     for figure, judged in results["figures"].items():
-        parts = []
+        known = counted.setdefault(tuple(one["claim"] for one in judged), figure)
+        parts = [] if known == figure else [f"The claims of {known}, not counted again"]
         for holds, word in _VERDICTS.items():
             some = [one for one in judged if one["holds"] is holds]
-            counts[holds] += len(some)
+            counts[holds] += len(some) * (known == figure)
             if some:
                 shown = (one["claim"] if holds else f"{one['claim']} ({_number(one)})" for one in some)
                 parts.append(f"*{word}:* {'; '.join(shown)}")

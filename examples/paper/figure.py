@@ -69,16 +69,20 @@ class Judgement:
         return f"{self.claim} ({self.found})"
 
 
+PAIRS = 6  # fewer untied pairs decide nothing: of five even all have p = 0.06
+
+
 @dataclass(frozen=True)
 class Count:
     """How often something was so, of how many times."""
 
     yes: int
     total: int
+    least: int = 1  # fewer decide nothing
 
     def above(self, share: float) -> bool | None:
-        """True if it was so more often than in this share; None of nothing."""
-        return self.yes / self.total > share if self.total else None
+        """True if it was so more often than in this share; None of too few."""
+        return self.yes / self.total > share if self.total >= self.least else None
 
     def judge(self, claim: str, share: float) -> Judgement:
         return Judgement(claim, self.above(share), str(self) if self.total else "no such pair")
@@ -132,7 +136,7 @@ class Result:
                 sides[row["start"]][tuple(row[name] for name in rest)] = score
         pairs = [(sides[first][key], sides[second][key]) for key in sides[first] if key in sides[second]]
         pairs = [(a, b) for a, b in pairs if a != b]
-        return Count(sum(measure.better(a, b) for a, b in pairs), len(pairs))
+        return Count(sum(measure.better(a, b) for a, b in pairs), len(pairs), PAIRS)
 
 
 class Figure(ABC, Generic[T]):
@@ -215,7 +219,7 @@ def finite(values: Iterable[float]) -> list[float]:
 
 def total(counts: Iterable[Count]) -> Count:
     counts = list(counts)
-    return Count(sum(c.yes for c in counts), sum(c.total for c in counts))
+    return Count(sum(c.yes for c in counts), sum(c.total for c in counts), max((c.least for c in counts), default=1))
 
 
 def best_rate(by_rate: dict[float, list[float]], measure: MetricSpec) -> float | None:

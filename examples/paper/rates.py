@@ -9,6 +9,7 @@ from statistics import mean
 from examples.paper.figure import (
     ALWAYS,
     DIVERGED,
+    PAIRS,
     PAPER,
     PICTURE,
     RATES,
@@ -102,7 +103,8 @@ class FeedForwardFigure(Figure[list[Curves]]):
         best = [{start: c.best(start) for start in STARTS} for c in found]
         relu = [(a, b) for c in found if c.activation == "relu" and (a := c.best("LSC")) and (b := c.best("He"))]
         numbers = [f"{a[0]:g} against {b[0]:g}, test {a[1]:.1%} against {b[1]:.1%}" for a, b in relu]
-        higher = Count(sum(a[0] > b[0] for a, b in relu), len(relu)).above(ALWAYS)
+        apart = [a[0] > b[0] for a, b in relu if a[0] != b[0]]
+        higher = Count(sum(apart), len(apart), PAIRS).above(ALWAYS)
         return [
             _won(best, "Default").judge("LSC always beats the Glorot start that it began from", ALWAYS),
             _won(best, "Default", "He").judge("LSC is the best of three in most panels", 0.5),
@@ -111,12 +113,13 @@ class FeedForwardFigure(Figure[list[Curves]]):
 
 
 def _won(best: Sequence[dict[str, tuple[float, float] | None]], *others: str) -> Count:
-    """In how many panels LSC did better than all others; a start without a score loses."""
-    panels, yes = [panel for panel in best if any(panel.values())], 0
-    for panel in panels:
-        mine, theirs = panel["LSC"], [panel[other] for other in others]
-        yes += mine is not None and all(other is None or mine[1] > other[1] for other in theirs)
-    return Count(yes, len(panels))
+    """In how many panels LSC did better than all others, ties left out; a start without a score loses."""
+    won = []
+    for panel in filter(lambda panel: any(panel.values()), best):
+        mine, theirs = ([of[1] for start in starts if (of := panel[start])] for starts in (["LSC"], others))
+        if not mine or not theirs or mine[0] != max(theirs):
+            won.append(bool(mine) and (not theirs or mine[0] > max(theirs)))
+    return Count(sum(won), len(won), PAIRS)
 
 
 # ---------------------------------------------------------------- Fig. S1
@@ -188,4 +191,5 @@ class RatesFigure(Figure[list[Searched]]):
                 got = "none" if best is None else f"{best:g}"
                 numbers.append(f"{name} on {s.task} {got}, Table S1 {printed:g}")
         found_out = f"{Count(right, len(numbers))}: {'; '.join(numbers)}"
-        return [Judgement("the best rates are those of Table S1", right == len(numbers), found_out)]
+        holds = right == len(numbers) if numbers and found[0].result.grid.fixed["epochs"] >= 1000 else None
+        return [Judgement("the best rates are those of Table S1", holds, found_out)]

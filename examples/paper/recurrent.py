@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +90,7 @@ class Trained:
     none: str  # no pre-training
     one: str  # to radii of 1
     half: str  # to radii of 0.5
+    capped: bool  # pre-training stops earlier than the paper's
 
     def count(self, first: str, second: str, *, spiking: bool, layers: int | None = None) -> Count:
         """How often a start beat another, of networks that spike or not, and so many layers."""
@@ -145,7 +146,7 @@ class RecurrentFigure(Figure[Trained]):
         return tuple(found)
 
     def measure(self, scale: Scale, results: Sequence[Result]) -> Trained:
-        return Trained(tuple(results), *self.starts(scale))
+        return Trained(tuple(results), *self.starts(scale), capped=not scale.full)
 
     def draw(self, found: Trained, out: Path) -> None:
         names = {found.none: "none", found.one: "LSC 1", found.half: "LSC 0.5"}
@@ -167,7 +168,10 @@ class RecurrentFigure(Figure[Trained]):
         plot_starts(panels, out / PICTURE, scores=scores, shares=shares, title=title)
 
     def judge(self, found: Trained) -> list[Judgement]:
-        """Counted over all pairs of trials that differ by their start alone, on the test set."""
+        """Counted over all pairs of trials that differ by their start alone, on the test set.
+
+        Fewer than six untied pairs decide nothing, and so does a pre-training that we stop early.
+        """
         judged = []
         for layers in found.depths:
             counted = found.count(found.half, found.one, spiking=False, layers=layers)
@@ -175,14 +179,19 @@ class RecurrentFigure(Figure[Trained]):
         deep = found.count(found.half, found.none, spiking=False, layers=5)
         either = total(found.count(start, found.none, spiking=False) for start in (found.one, found.half))
         missed = found.missed(found.one, found.half, spiking=False)
-        reached = Count(missed.total - missed.yes, missed.total)
+        reached = Count(missed.total - missed.yes, missed.total).judge(
+            "differentiable networks reach their radii", ALWAYS
+        )
+        often = found.missed(found.half, spiking=True).judge("spiking networks often miss 0.5", 0.5)
+        if found.capped:
+            reached, often = replace(reached, holds=reached.holds or None), replace(often, holds=None)
         return [
             *judged,
             deep.judge("0.5 beats no pre-training at least 70 % of the times, 5 layers", 0.70 - 1e-9),
             either.judge("pre-training beats none in most scenarios", 0.5),
             found.count(found.one, found.none, spiking=True).judge("spiking networks gain by 1", 0.5),
-            found.missed(found.half, spiking=True).judge("spiking networks often miss 0.5", 0.5),
-            reached.judge("differentiable networks reach their radii", ALWAYS),
+            often,
+            reached,
         ]
 
 

@@ -18,7 +18,7 @@ Source: Pedersen et al., Nature Communications 15, 8122 (2024), for the primitiv
 """
 
 import io
-from os import PathLike
+from os import PathLike, fspath
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
@@ -55,7 +55,9 @@ def load_nir() -> ModuleType:
     return nir
 
 
-def to_nir(network: Network, path: str | PathLike[str] | None = None, *, dt: float) -> "nir.NIRGraph":
+def to_nir(
+    network: Network, path: str | PathLike[str] | None = None, *, dt: float, golden: Tensor | None = None
+) -> "nir.NIRGraph":
     """Describe a network as a graph of NIR, and write it to a file if there is a path.
 
     Nodes are ``w_in_1``, ``lif_1`` (or the sub-graph ``alif_1``), ``w_rec_1`` and so on, ``readout`` (or ``li_3``).
@@ -68,6 +70,8 @@ def to_nir(network: Network, path: str | PathLike[str] | None = None, *, dt: flo
             linear readout or an LI at the end; or what :func:`neurolsc.wrap` made of such.
         path: a file to write, usually ``*.nir``; written whole or not at all.
         dt: seconds per time step. snnTorch's reader supposes 1e-4.
+        golden: samples (T, B, n_in) with which another reader is checked: they and what each layer and the readout
+            make of them, without latency between layers, are written to ``<path>.data`` for ``nir.read_data``.
 
     Raises:
         TypeError: if a layer or the readout cannot be exported.
@@ -86,7 +90,7 @@ def to_nir(network: Network, path: str | PathLike[str] | None = None, *, dt: flo
     network = exportable(network)
     nodes: dict[str, Any] = {"input": nir.Input(np.array([network.n_in]))}
     edges: list[tuple[str, str]] = []
-    source = "input"
+    source, neurons_of = "input", list[str]()
     cell: Any
     for i, cell in enumerate(network.cells, start=1):
         name, neurons, loop = _neurons(f"layer {i}", cell, dt, network.layer_delay)
@@ -98,6 +102,7 @@ def to_nir(network: Network, path: str | PathLike[str] | None = None, *, dt: flo
             # before the edge to the next layer: norse takes the node that it reaches last for the output
             edges += [(name, f"w_rec_{i}"), (f"w_rec_{i}", name)]
         source = name
+        neurons_of.append(name)
     if not network.cells[-1].integrator:
         readout: Any = network.readout
         nodes["readout"] = _linear(readout.weight, readout.bias)
@@ -110,6 +115,19 @@ def to_nir(network: Network, path: str | PathLike[str] | None = None, *, dt: flo
         buffer = io.BytesIO()
         nir.write(buffer, graph)
         atomic_write(path, lambda file: file.write(buffer.getvalue()))
+    if golden is not None and path is not None:
+        x = golden.to_dense().to(**network.dtype_and_device)
+        with torch.no_grad():
+            run = Network(list(network.cells), network.readout, layer_delay=0).run(x)
+        values = dict(zip(neurons_of, run.spikes, strict=True))
+        values = {"input": x} | values | ({"output": run.logits} if source == "readout" else {})
+        samples = {
+            name: nir.NIRNodeData({"output": nir.TimeGriddedData(part.transpose(0, 1).cpu().numpy(), dt)})
+            for name, part in values.items()
+        }
+        data = io.BytesIO()
+        nir.write_data(data, nir.NIRGraphData(samples))
+        atomic_write(f"{fspath(path)}.data", lambda file: file.write(data.getvalue()))
     return graph
 
 

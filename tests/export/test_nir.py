@@ -73,6 +73,21 @@ def test_alif_plus_minus_readout_bias_and_the_papers_lack_of_memory_come_back():
     assert_the_same(a, b)
 
 
+def test_samples_beside_a_file_are_what_its_network_makes_of_them(tmp_path):
+    a, x = network(KINDS[0], 1, torch.float32), spikes(STEPS)
+    to_nir(a, tmp_path / "a.nir", dt=DT, golden=x)
+    samples = nir.read_data(tmp_path / "a.nir.data")
+    samples.check_nodes(nir.read(tmp_path / "a.nir"))
+    found = {name: torch.from_numpy(node.observables["output"].data).mT for name, node in samples.nodes.items()}
+    assert torch.equal(found["input"].permute(2, 0, 1), x)
+    run = from_nir(tmp_path / "a.nir", layer_delay=0).run(x)
+    outputs = [*run.spikes, run.logits]
+    assert all(z.mean() > 0.1 for z in run.spikes)
+    assert len(found) == len(outputs) + 1
+    for made, read in zip(outputs, list(found.values())[1:], strict=True):
+        assert torch.allclose(made, read.permute(2, 0, 1))
+
+
 def test_the_readout_may_be_missing():
     a = network("zero", 0, torch.float64)
     graph = to_nir(a, dt=DT)

@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,10 +56,12 @@ def test_figure_1c_reads_growth_from_the_derivative():
     assert (growth(half.logs), half.drift) == (0, 0)
     assert growth(one.logs) == pytest.approx(float((bound[:10].mean() - bound[-10:].mean()) / math.log(10)))
     assert [j.holds for j in PascalFigure().judge([half, one])] == [True, True, True]
-    swapped = Derivative("a", 0.5, outputs, bound, bound), Derivative("a", 1.0, outputs, flat, bound, missed=2)
-    judged = PascalFigure().judge(list(swapped))
-    assert [j.holds for j in judged] == [False, False, False, False]
-    assert judged[-1].found == "missed: 0 radii at 0.5, 2 at 1"
+    swapped = [Derivative("a", 0.5, outputs, bound, bound), Derivative("a", 1.0, outputs, flat, bound)]
+    assert [j.holds for j in PascalFigure().judge(swapped)] == [False, False, False]
+    swapped[1] = replace(swapped[1], missed=2)  # we stop its pre-training early: nothing is decided
+    judged = PascalFigure().judge(swapped)
+    assert [j.holds for j in judged] == [None, None, None]
+    assert judged[0].found.endswith("; 0 radii missed at 0.5, 2 at 1")
 
 
 def test_the_pascal_rnns_derivative_by_autograd_is_the_closed_form(monkeypatch: pytest.MonkeyPatch):
