@@ -51,7 +51,7 @@ def load_nir() -> ModuleType:
     try:
         import nir
     except ImportError as error:
-        raise ImportError("export to and from NIR needs the package nir: pip install 'nir>=1.0.7'.") from error
+        raise ImportError("export to and from NIR needs the package nir: pip install 'nir>=1.0.8'.") from error
     return nir
 
 
