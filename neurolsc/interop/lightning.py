@@ -1,4 +1,4 @@
-"""A start, and its radii, and flossing as callbacks of Lightning."""
+"""Starts and flossing as callbacks of Lightning."""
 
 from itertools import islice
 from typing import Any
@@ -27,6 +27,18 @@ def network_of(pl_module: LightningModule, name: str, input_shape: int | tuple[i
     """The network in a LightningModule, wrapped if it is not ours."""
     module = pl_module.get_submodule(name)
     return module if isinstance(module, Network) else wrap(module, input_shape=input_shape)
+
+
+def inputs_of(batch: Any, batch_first: bool, callback: str) -> Tensor:
+    """The inputs (T, B, n) of a batch (x, labels ...) or x."""
+    x, *more = batch if isinstance(batch, tuple | list) else (batch,)
+    samples, other = x.shape[:2] if batch_first else x.shape[1::-1]
+    if more and isinstance(more[0], Tensor) and more[0].ndim == 1 and other == len(more[0]) != samples:
+        raise ValueError(
+            f"the training data have {len(more[0])} labels and inputs {tuple(x.shape)}: give "
+            f"{callback}(..., batch_first={not batch_first})."
+        )
+    return (x.transpose(0, 1) if batch_first else x).flatten(2)
 
 
 class Starting(Callback):
@@ -76,15 +88,7 @@ class Starting(Callback):
         self._inputs.clear()
         loader: Any = trainer.train_dataloader
         for batch in islice(loader, self.batches):
-            x, *more = batch if isinstance(batch, tuple | list) else (batch,)
-            samples, other = x.shape[:2] if self.batch_first else x.shape[1::-1]
-            if more and isinstance(more[0], Tensor) and more[0].ndim == 1 and other == len(more[0]) != samples:
-                raise ValueError(
-                    f"the training data have {len(more[0])} labels and inputs {tuple(x.shape)}: give "
-                    f"Starting(..., batch_first={not self.batch_first})."
-                )
-            x = x.transpose(0, 1) if self.batch_first else x
-            self._inputs.append(x.flatten(2).to(pl_module.device))
+            self._inputs.append(inputs_of(batch, self.batch_first, "Starting").to(pl_module.device))
         if trainer.global_step == 0:
             self.findings = self.initialiser.apply(
                 network_of(pl_module, self.module, self.input_shape), self._inputs, seed=self.seed
@@ -140,9 +144,8 @@ class Flossing(Callback):
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Take the batch, if it is its turn."""
-        x = batch[0] if isinstance(batch, tuple | list) else batch
         turn = (trainer.global_step + 1) % self.every == 0
-        self._x = (x.transpose(0, 1) if self.batch_first else x)[:, :FLOSSED].flatten(2) if turn else None
+        self._x = inputs_of(batch, self.batch_first, "Flossing")[:, :FLOSSED] if turn else None
 
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Add the gradient."""

@@ -70,6 +70,8 @@ def test_the_callback_pretrains_before_the_first_epoch_and_logs_radii(tmp_path):
 def test_a_loader_whose_labels_say_that_it_is_batch_first_is_refused_and_a_start_by_name(tmp_path):
     with pytest.raises(ValueError, match=r"16 labels and inputs \(16, 10, 6\): give Starting\(..., batch_first=True\)"):
         fit(Model(), Starting(Relay(), "net"), tmp_path, max_epochs=1, enable_checkpointing=False)
+    with pytest.raises(ValueError, match=r"give Flossing\(..., batch_first=True\)"):
+        fit(Model(), Flossing(1.0, module="net", every=1), tmp_path, max_epochs=1, enable_checkpointing=False)
     with pytest.raises(TypeError, match="start must be an initialiser, such as Relay"):
         Starting("Relay()", "net")
 
@@ -85,7 +87,7 @@ def test_a_start_is_printed_and_a_resumed_training_is_not_started_again(tmp_path
 def test_flossing_moves_exponents_to_their_target_in_a_training_by_lightning(tmp_path):
     class Trained(Model):
         def configure_optimizers(self):
-            return torch.optim.Adam(self.parameters(), lr=0.02)
+            return torch.optim.Adam(self.parameters(), lr=0.1)
 
         def training_step(self, batch, _):
             return 0 * self.net[0](batch[0]).sum()
@@ -98,6 +100,6 @@ def test_flossing_moves_exponents_to_their_target_in_a_training_by_lightning(tmp
     model = Trained()
     before = exponents(model)
     callback = Flossing(1.0, -0.5, every=1, module="net", batch_first=True)
-    fit(model, callback, tmp_path, max_epochs=30, enable_checkpointing=False)
-    assert (before + 0.5).abs().min() > 0.1
-    assert (exponents(model) + 0.5).abs().max() < 0.05
+    fit(model, callback, tmp_path, max_epochs=8, enable_checkpointing=False)
+    assert (before + 0.5).abs().min() > 0.3
+    assert (exponents(model) + 0.5).abs().max() < 0.15
