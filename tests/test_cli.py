@@ -53,7 +53,6 @@ def test_every_command_explains_itself_with_each_setting_under_the_heading_of_it
     [
         ("widht = 6", "settings.toml: unknown setting widht; known are cell, layers, width"),
         ("width = 'six'", "width must be int, got 'six'"),
-        ("surrogate = 'Slow'", "unknown surrogate 'Slow'; known are Arctan, Exponential, FastSigmoid"),
         ("width = ", "settings.toml: not a TOML file"),
     ],
 )
@@ -103,18 +102,15 @@ def test_radii_measures_a_new_network_a_run_a_saved_one_and_what_a_start_leaves(
     assert (out / "profile.png").stat().st_size > 1000
 
 
-@pytest.mark.parametrize("data", [DataSettings("shd", channels=70, dt=0.05, repeat=1), DataSettings("jsb")], ids=str)
-def test_radii_says_how_many_steps_back_the_gradient_has_to_go(data):
+def test_radii_says_how_many_steps_back_the_gradient_has_to_go():
+    data = DataSettings("jsb")
     start = StartSettings("RateMatching(0.2)")
     experiment = Experiment(NetworkSettings(cell="LIF", tau_v=5.0, width=8), data, start=start)
     x, (_, targets, *_) = experiment.first_inputs("train", 2), experiment.first_samples("train", 2)
-    targets = targets[: len(x)] if targets.ndim > 1 else targets
-    found = truncation_errors(experiment.begin()[0], x, lambda o: data.task.loss(o, targets))
+    found = truncation_errors(experiment.begin()[0], x, lambda o: data.task.loss(o, targets[: len(x)]))
     assert all(1 < k < len(x) for k in found.needed())
     flags = ["--cell", "LIF", "--tau-v", "5", "--width", "8", "--start", start.start, "--samples", "2", "--times", "2"]
-    assert str(found) in succeed(
-        "radii", *flags, *(DIGITS if data.data == "shd" else ["--data", "jsb"]), "--truncation"
-    )
+    assert str(found) in succeed("radii", *flags, "--data", "jsb", "--truncation")
 
 
 def test_a_network_is_pretrained_trained_and_scored(tmp_path):
@@ -158,14 +154,6 @@ def test_a_run_for_a_chip_is_exported_as_it_is(tmp_path):
     settings = Experiment.of(tmp_path / "run").settings
     assert settings.items() >= {"cell": "LIF", "tau_v": 9.0, "lr": 2e-3, "clip_weight": 3.0}.items()
     succeed("export", tmp_path / "run", "--to", "netx", "--samples", "20")
-
-
-def test_for_a_chip_prints_the_flags_that_it_sets_and_leaves_those_of_flags_and_file(tmp_path, taken):
-    (tmp_path / "mine.toml").write_text('data = "shd"\ntau_v = 9.0\n')
-    words = ["--config", tmp_path / "mine.toml", "--lr", "0.002", "--out", tmp_path / "run"]
-    line = succeed("train", "--for", "netx", *words).splitlines()[0]
-    flags = ["--cell", "LIF", "--binary", "--start", "Relay(recurrence=0, rate=0.1, drawn=1)", "--clip-weight", "3.0"]
-    assert sorted(shlex.split(line.removeprefix("--for netx sets "))) == sorted(flags)
 
 
 @pytest.mark.parametrize(

@@ -3,25 +3,13 @@
 import pytest
 import torch
 
-from neurolsc import LIF, ALIFPlus, Network, pretrain, radius_profile, scale_to_radius, train
-from neurolsc.datasets import Batch
+from neurolsc import LIF, Network, pretrain, radius_profile, scale_to_radius, train
 from neurolsc.display import Table, progress_bar
 
 
 def test_a_table_has_words_to_the_left_numbers_to_the_right_and_nothing_after_the_last_word():
     table = Table(("layer", "radius", "held by"), [("1", "0.5 *", "leak"), ("10", "0.25  ", "feedback, reset")])
     assert str(table) == ("layer  radius  held by\n    1   0.5 *  leak\n   10  0.25    feedback, reset")
-
-
-def test_networks_runs_and_batches_name_sizes_and_axes():
-    network, x = Network([ALIFPlus(20, 6), ALIFPlus(6, 6)], n_out=3), (torch.rand(20, 8, 20) < 0.3).float()
-    first, second, *_ = repr(network).splitlines()
-    assert first == "Network("
-    assert second == f"  20 -> 2 x 6 -> 3, layer_delay=1, {sum(p.numel() for p in network.parameters()):,} parameters"
-    run = network.run(x)
-    assert repr(run) == "Run(logits (T=20, B=8, 3), spikes 2 x (T=20, B=8, 6), states of 2 layers)"
-    assert repr(run.states) == "NetworkState(2 x ALIFState(v (B=8, 6), theta (B=8, 6)), x (B=8, 20))"
-    assert repr(Batch(x, torch.zeros(8).long())) == "Batch(x (T=20, B=8, 20))"
 
 
 @pytest.mark.parametrize("shown", [True, False])

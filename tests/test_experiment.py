@@ -16,7 +16,6 @@ from neurolsc.experiment import (
     Stopped,
     TrainSettings,
     load_network,
-    score,
 )
 from tests.patterns import names, stopped
 
@@ -54,16 +53,6 @@ def test_a_run_does_what_its_settings_name_and_saves_it(experiment, files, tmp_p
     saved, fresh = load_network(tmp_path / "run").state_dict(), experiment.build().state_dict()
     assert all(torch.equal(saved[name], value) for name, value in outcome.network.state_dict().items())
     assert torch.equal(saved["readout.weight"], fresh["readout.weight"]) is ("history.json" not in files)
-
-
-@pytest.mark.slow
-def test_an_experiment_is_read_again_from_its_folder_and_scored_there(tmp_path):
-    trained = WHOLE.run(tmp_path / "run").network
-    assert Experiment.of(tmp_path / "run") == WHOLE
-    found = score(tmp_path / "run", "test")
-    assert found == neurolsc.evaluate(trained, DATA.load("test"))
-    assert found.firing_rate[0] > 0.01
-    assert json.loads((tmp_path / "run" / "test.json").read_text()) == found.to_dict()
 
 
 # ---- the start

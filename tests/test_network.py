@@ -6,7 +6,6 @@ from typing import NamedTuple
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Cell, Network, radius_profile
 
@@ -46,50 +45,6 @@ def test_run_is_the_loop_written_out(kind, layer_delay, make_network, make_spike
         assert torch.equal(z, torch.stack([step[layer] for step in spikes]))
         assert 0.02 < z.mean() < 0.8
     assert torch.equal(network(x), run.logits)
-
-
-class LinearState(NamedTuple):
-    h: Tensor
-
-
-class Linear(Cell):
-    """PascalRNN: h[t] = radius (h[t-1] + input)."""
-
-    def __init__(self, radius: float) -> None:
-        super().__init__(1, 1)
-        self.radius = radius
-
-    def initial_state(self, batch: int) -> LinearState:
-        return LinearState(torch.zeros(batch, 1))
-
-    def output(self, state: LinearState) -> Tensor:
-        return state.h
-
-    def update(self, x: Tensor, z: Tensor, state: LinearState) -> LinearState:
-        return LinearState(self.radius * (state.h + x))
-
-
-@pytest.mark.parametrize("radius", [0.5, 1.0])
-@pytest.mark.parametrize("L", [1, 3])
-@both_delays
-def test_gradients_through_linear_layers_count_the_paths_of_pascals_triangle(layer_delay, L, radius):
-    T, network = 8, Network([Linear(radius) for _ in range(L)], 1, layer_delay=layer_delay)
-    x = torch.randn(T, 1, 1, requires_grad=True)
-    top = network.run(x).spikes[-1].flatten()
-    (last,) = torch.autograd.grad(top[-1], x, retain_graph=True)
-    (total,) = torch.autograd.grad(top.sum(), x)
-    for t in range(T):
-        back = T - 1 - t
-        # the first move from the input is up; the others are L - 1 up and the rest in time
-        if layer_delay:
-            paths, sum_of_paths, moves = math.comb(back - 1, L - 1) if back else 0, math.comb(back, L), back
-        else:
-            paths, sum_of_paths, moves = math.comb(back + L - 1, L - 1), math.comb(back + L, L), back + L
-        assert last[t].item() == pytest.approx(paths * radius**moves)
-        if radius == 1:  # lsc.md, part 8: C(T-1-t, L) and C(T-1-t+L, L)
-            assert total[t].item() == sum_of_paths
-        else:
-            assert last[t].item() <= 1
 
 
 @both_delays
@@ -257,16 +212,3 @@ def test_an_input_is_moved_to_the_network():
     network, x = Network([ALIFPlus(5, 4), LIF(4, 3)], 2).to("meta"), torch.rand(6, 2, 5)
     assert {m.outputs[1].device.type for m in network.records(x)} == {"meta"}
     assert network.step(x[0], network.initial_states(2))[0].is_meta
-
-
-def test_parts_of_a_sequence_through_torchs_checkpoint_have_the_gradient_of_the_whole(make_network, make_spikes):
-    network, x, states, logits = make_network(gain=3), make_spikes(), None, []
-    for part in x.split(5):
-        run = checkpoint(network.run, part, states, use_reentrant=False)
-        states = run.states
-        logits.append(run.logits)
-    found, whole = (
-        torch.autograd.grad(y.square().sum(), list(network.parameters())) for y in (torch.cat(logits), network(x))
-    )
-    torch.testing.assert_close(found, whole)
-    assert whole[0].any()

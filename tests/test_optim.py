@@ -231,27 +231,6 @@ def test_a_resumed_training_goes_on_in_its_schedule_bit_by_bit(schedule: Any, tm
     assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), part.parameters(), strict=True))
 
 
-@pytest.mark.parametrize(
-    ("first", "other", "message"),
-    [
-        (Cosine(), {"epochs": 5}, "epochs = 4, now it is 5"),
-        (Cosine(), {"schedule": "constant"}, r"schedule = Cosine\(warmup=0.05, end=0.0\), now it is .*end=1.0"),
-        (
-            SCHEDULERS["steps"],
-            {"schedule": FromTorch(lambda o: lr_scheduler.StepLR(o, 3))},
-            r"StepLR, every epoch, .'step_size': 2, .*now it is StepLR.*'step_size': 3",
-        ),
-    ],
-)
-def test_a_training_does_not_go_on_in_another_schedule(first: Any, other: dict[str, Any], message: str, tmp_path):
-    settings = TRAINING | {"schedule": first, "epochs": 4, "checkpoint": tmp_path / "c"}
-
-    with pytest.raises(KeyboardInterrupt):
-        stopped(KeyboardInterrupt(), 1)(network(), data(), data(), **settings)
-    with pytest.raises(ValueError, match=message):
-        train(network(), data(), data(), **settings | other)
-
-
 # ---- flossing
 
 

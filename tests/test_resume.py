@@ -1,20 +1,21 @@
 """Trainings and pre-trainings that go on from a checkpoint: in equal bits, or not at all."""
 
 import copy
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import Subset, TensorDataset
+from torch.optim.lr_scheduler import StepLR
+from torch.utils.data import Subset
 
 from neurolsc import LIF, Network, TrainResult, pretrain, train
 from neurolsc.datasets import SHD, ChannelJitter, SpikeDrop, TimeStretch, collate
 from neurolsc.io import read_tree, write_tree
-from neurolsc.surrogate import Arctan, FastSigmoid
+from neurolsc.surrogate import FastSigmoid
 from neurolsc.tasks import ClassPerStep
+from neurolsc.training import FromTorch
 from tests.patterns import CLASSES, QUIET, Leak, N, Patterns, Spy, same_bits, small_network, weights
 
 SPOKEN: dict[str, Any] = {"dt": 0.05, "channels": 70, "repeat": 1}
@@ -49,7 +50,7 @@ def test_a_resumed_training_ends_in_the_same_bits_and_history(tmp_path: Path):
     assert (through.best_epoch, through.stopped_early) == (resumed.best_epoch, resumed.stopped_early)
 
 
-def test_augmentations_follow_from_seed_and_epoch_whatever_other_threads_draw(tmp_path: Path):
+def test_augmentations_follow_from_seed_and_epoch(tmp_path: Path):
     training = SHD.embedded("train", augment=[ChannelJitter(20.0), TimeStretch(0.8, 1.2), SpikeDrop(0.3)], **SPOKEN)
     settings: dict[str, Any] = {"batch_size": 16, "lr": 1e-2, "progress": False, "schedule": "constant"}
     settings |= {"training": training, "validation": SHD.embedded("validation", **SPOKEN)}
@@ -67,17 +68,7 @@ def test_augmentations_follow_from_seed_and_epoch_whatever_other_threads_draw(tm
     resumed, after = go(fresh(), 3, checkpoint=tmp_path / "c")
     assert resumed == losses and same_bits(after, through)
 
-    found: dict[int, Any] = {}
-    networks = [fresh() for _ in range(2)]
-    threads = [
-        threading.Thread(target=lambda i: found.update({i: go(networks[i], 3, seed=i)}), args=(i,)) for i in range(2)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found[0][0] == losses and same_bits(found[0][1], through)
-    assert found[1][0] != losses
+    assert go(fresh(), 1, seed=1)[0][0] != losses[0]
     training.augment = ()
     assert go(fresh(), 1)[0][0] != losses[0]  # they matter
 
@@ -109,6 +100,7 @@ def test_a_training_that_stopped_early_goes_on_with_more_patience(tmp_path: Path
         ({"task": ClassPerStep()}, r"task = Classification\(last=None\), now it is ClassPerStep"),
         ({"floss": 2.0}, r"floss = 0\.0, now it is 2\.0"),
         ({"clip_spectrum": 2.0}, r"clip_spectrum = 0\.0, now it is 2\.0"),
+        ({"schedule": FromTorch(lambda o: StepLR(o, 3))}, r"schedule = Cosine.*now it is StepLR.*'step_size': 3"),
         ({"network": small_network().double()}, r"torch\.float32, now it is .*float64"),
         ({"network": Network([LIF(N, 8)], CLASSES, layer_delay=0)}, "layer_delay = 1, now it is 0"),
     ],
@@ -128,7 +120,6 @@ def test_a_resumption_with_other_settings_is_refused_by_name(changes: dict[str, 
     [
         (lif("zero"), "reset of layer 2 = subtract, now it is zero"),
         (lif(dampening=0.3), r"spike of layer 2 = .*'dampening': 0\.5.*, now it is .*'dampening': 0\.3"),
-        (Network([LIF(N, 8), LIF(8, 8, spike=Arctan())], CLASSES), "spike of layer 2 = .*FastSigmoid.* now .*Arctan"),
         (Network([LIF(N, 8), Leak(8, 8)], CLASSES), "cell of layer 2 = LIF, now it is Leak"),
     ],
 )
@@ -160,7 +151,6 @@ def spoken(**more: Any) -> Callable[[], SHD]:
         ),
         (Patterns(24), Patterns(24, seed=1), r"training\.x = \(24, 12, 6\) torch\.uint8, sha256"),
         (Subset(Patterns(24), range(12)), Subset(Patterns(24), range(12, 24)), r"training\.indices"),
-        (TensorDataset(torch.zeros(6, 12, N), torch.zeros(6).long()), Patterns(6), r"training\.tensors"),
     ],
 )
 def test_other_data_do_not_continue_a_training(before: Any, now: Any, message: str, tmp_path: Path):
@@ -186,20 +176,18 @@ def test_a_checkpoint_that_is_damaged_or_something_else_is_refused_by_name(tmp_p
     path.write_bytes(b"not a checkpoint")
     with pytest.raises(ValueError, match=r"run\.checkpoint: damaged"):
         go()
-    for other in ({"network": {}}, ["network"]):
-        write_tree(path, other)
-        with pytest.raises(ValueError, match=r"run\.checkpoint is not the checkpoint of a training"):
-            go()
+    write_tree(path, {"network": {}})
+    with pytest.raises(ValueError, match=r"run\.checkpoint is not the checkpoint of a training"):
+        go()
     path.unlink()
     go()
     saved = read_tree(path)
-    for part in ("network", "best"):
-        for change in (lambda w: w.mul_(torch.nan), lambda w: w.resize_(0)):
-            other = copy.deepcopy(saved)
-            change(other[part]["readout.weight"])
-            write_tree(path, other)
-            with pytest.raises(ValueError, match=r"run\.checkpoint: (readout\.weight must be finite|does not fit)"):
-                go()
+    for change, message in ((lambda w: w.mul_(torch.nan), "must be finite"), (lambda w: w.resize_(0), "does not fit")):
+        other = copy.deepcopy(saved)
+        change(other["best"]["readout.weight"])
+        write_tree(path, other)
+        with pytest.raises(ValueError, match=rf"run\.checkpoint: .*{message}"):
+            go()
 
 
 def test_two_trainings_at_one_checkpoint_do_not_mix(tmp_path: Path):

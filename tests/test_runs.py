@@ -47,12 +47,6 @@ def test_a_training_with_other_settings_is_refused(settings: str, words: str, tm
     assert names(tmp_path / "run.partial") == {"settings.toml", "train.checkpoint"}
 
 
-def test_checkpoints_go_when_the_run_has_its_name(tmp_path: Path):
-    with run_folder(tmp_path / "run", {}) as folder:
-        (folder / "train.checkpoint").touch()
-    assert names(tmp_path / "run") == {"settings.toml"}
-
-
 @pytest.mark.parametrize(
     ("error", "files"), [(KeyError, ()), (KeyboardInterrupt, ()), (ValueError, ("start.checkpoint",))]
 )

@@ -11,7 +11,6 @@ from docs import notebooks
 
 ROOT = Path(__file__).parent.parent
 EACH = pytest.mark.parametrize("path", notebooks.TUTORIALS, ids=lambda path: path.stem)
-STRICT = "error,ignore:`torch.jit.script` is deprecated:DeprecationWarning"  # norse raises it when it is imported
 
 
 @pytest.mark.slow
