@@ -84,12 +84,6 @@ def test_another_download_is_refused_and_leaves_nothing(tmp_path, publish, host,
     assert files_in(tmp_path / "root") == []
 
 
-def test_an_archive_without_the_file_is_refused(tmp_path, publish):
-    publish(zipped({"other": b"x"}), "shd_test.h5")
-    with pytest.raises(ValueError, match=r"shd_test.h5.zip: the archive is damaged"):
-        fetch(tmp_path / "root", "shd_test.h5")
-
-
 def test_a_host_that_cannot_be_reached_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     address = "http://127.0.0.1:1/"  # refuses a connection
@@ -111,8 +105,7 @@ def test_the_hashes_of_shd_are_those_that_tonic_checks():
 def test_a_packed_file_is_unpacked_or_refused(tmp_path, pack):
     (tmp_path / "a").write_bytes(pack(bytes(range(250)) * 100))
     assert read_unpacked(tmp_path / "a") == bytes(range(250)) * 100
-    damaged = {bytes: [], lzma.compress: [pack(bytes(10**6))[:-9]], gzip.compress: [pack(bytes(66 * 2**20))]}
-    for data in damaged[pack]:
-        (tmp_path / "a").write_bytes(data)
-        with pytest.raises(ValueError, match=r"a: .*(damaged|would fill)"):
+    if pack is not bytes:
+        (tmp_path / "a").write_bytes(pack(bytes(10**6))[:-9])
+        with pytest.raises(ValueError, match=r"a: .*damaged"):
             read_unpacked(tmp_path / "a")

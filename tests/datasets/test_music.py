@@ -67,9 +67,7 @@ def test_the_whole_set_has_the_sizes_and_frequencies_of_the_literature(jsb_root)
     [
         ({"train": [[[20], [30]]]}, r"train, piece 0, step 0: .* from 21 to 108, got \[20\]"),
         ({"train": [[[30], [30]], [[30], [109]]]}, r"train, piece 1, step 1: .*, got \[109\]"),
-        ({"train": [[[40, 40], [30]]]}, r"train, piece 0, step 0: .* different .* got \[40, 40\]"),
         ({"train": [[[30], [30]], []]}, r"train, piece 1: a piece is a list of at least two steps, got \[\]"),
-        (b'{"train": [[[60], [6', "Expecting|delimiter"),
         (b"[" * 200_000, "damaged: it is not a JSON file of music .RecursionError"),
     ],
 )

@@ -19,7 +19,6 @@ from neurolsc.datasets import (
     SpikeDrop,
     TimeStretch,
     collate,
-    input_batches,
 )
 from tests.words import Words, draw_words, write_words
 
@@ -126,14 +125,6 @@ def test_train_and_validation_are_cut_from_the_training_file_and_test_is_the_tes
         assert np.array_equal(part.events([3, 1]).times, file.events.take(part.indices[[3, 1]]).times)
 
 
-def test_the_test_file_is_opened_for_the_test_split_only(root: Path):
-    (root / "shd_test.h5").write_bytes(b"")
-    for split in ("train", "validation"):
-        assert len(SHD(root, split))
-    with pytest.raises(ValueError, match=r"shd_test\.h5: not a whole HDF5 file"):
-        SHD(root, "test")
-
-
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_loader_with_workers_gives_the_same_seeded_batches(root):
     data = SHD.from_file(root / "shd_train.h5", dt=0.02, channels=70)
@@ -147,15 +138,6 @@ def test_a_loader_with_workers_gives_the_same_seeded_batches(root):
     drawn = torch.randperm(40, generator=again)
     assert torch.equal(torch.cat([y for _, y in got]), labels[drawn])
     assert torch.equal(torch.cat([x for x, _ in got], dim=1), everything[:, drawn])
-
-
-def test_whole_utterances_come_with_a_mask(root: Path):
-    data = SHD.from_file(root / "shd_train.h5", dt=0.01, window=None, channels=70)
-    items = [data[i] for i in (7, 8, 9)]
-    assert len({len(x) for x, _ in items}) > 1
-    for one, other in zip(collate(data.__getitems__([7, 8, 9])), collate(items), strict=True):
-        assert torch.equal(one, other)
-    assert all(x.ndim == 3 for x in input_batches(data, 16))
 
 
 def test_augmentation_follows_torchs_seed(root: Path):

@@ -60,13 +60,6 @@ def test_numbers_out_of_range_are_refused(given: dict, said: str):
         StoreRecall("all")
 
 
-def test_a_task_of_no_steps_is_refused_and_of_more_than_there_are_is_that_of_all():
-    logits, labels = torch.randn(9, 5, 3), torch.randint(3, (5,))
-    assert Classification(last=99).loss(logits, labels) == Classification().loss(logits, labels)
-    with pytest.raises(ValueError, match="last"):
-        Classification(last=0)
-
-
 def test_the_end_of_each_sample_is_asked_where_lengths_differ():
     lengths, labels = torch.tensor([9, 4, 2]), torch.tensor([0, 1, 2])
     mask = torch.arange(9).unsqueeze(1) < lengths

@@ -132,7 +132,6 @@ def test_a_file_is_read_with_an_end_behind_every_line(tmp_path):
     ("content", "message"),
     [
         (b"", "it has no word"),
-        (b"\n \n\t\n", "it has no word in 3 lines"),
         (b"good\nbad \xff\n", "a text must be UTF-8"),
     ],
 )

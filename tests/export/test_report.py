@@ -1,12 +1,10 @@
 """The report: numbers that can be worked out by hand, and its forms."""
 
-import json
-
 import pytest
 import torch
 
 from neurolsc import LIF, Network, metrics
-from neurolsc.export import quantize, to_netx
+from neurolsc.export import quantize
 from neurolsc.export.netx import make_report
 from tests.export.networks import in_steps, make, spikes
 
@@ -63,15 +61,3 @@ def test_on_data_it_says_what_both_networks_did():
         assert a.agreement == pytest.approx((one == other).double().mean().item())
         assert a.rate_integer > 0.05
     assert report.decisions.accuracy_float == metrics.mode_accuracy(exact.logits, labels)
-
-
-def test_its_forms_hold_all_of_it(tmp_path):
-    network, x, labels = make("ALIF"), spikes(), torch.tensor([0, 1, 2])
-    report = to_netx(network, tmp_path / "a.net", x, labels=labels)
-    report.to_json(tmp_path / "report.json")
-    assert json.loads((tmp_path / "report.json").read_text()) == report.to_dict()
-    text = str(report)
-    for part in ("layer 3: LIF, reset by subtraction", "readout: at most", "calibration: "):
-        assert part in text
-    without = to_netx(network, tmp_path / "b.net")
-    assert without.activity is without.decisions is None

@@ -10,7 +10,6 @@ from torch.testing import assert_close
 from neurolsc import pretrain, radius_profile, wrap
 from neurolsc.initialisers import RateMatching
 from neurolsc.interop import norse as in_norse
-from neurolsc.interop import snntorch as in_snntorch
 from tests.interop.layers import SNNTORCH, norse
 
 STEPS, BATCH, N_IN = 20, 5, 7
@@ -135,17 +134,6 @@ def test_a_cell_of_ours_is_taken_as_it_is_and_modules_before_it_belong_to_it():
     pretrain(network, [x], target=0.5, max_steps=2, progress=False)
     assert torch.equal(plain.weight, weight)
     assert not torch.equal(cell.w_rec, w_rec) and not torch.equal(cell.theta_rest, rest)
-
-
-def test_layers_of_all_makes_stand_in_one_network():
-    views = (
-        in_snntorch.ALIFPlus(beta=0.8, linear_features=16, threshold=0.3),
-        in_norse.LIFRecurrentCell(16, 12, v_th=0.3),
-    )
-    modules = [nn.Linear(N_IN, 16), *views, nn.Linear(12, 8), snn.Leaky(beta=0.8, threshold=0.3), nn.LSTM(8, 6)]
-    profile = radius_profile(wrap(modules), steps(), steps=4)
-    assert len(profile.time_mean) == 4
-    assert profile.time.isfinite().all() and (profile.time_mean > 0).all()
 
 
 # ---------------------------------------------------------------- with x: the order of use, compared with the model

@@ -13,14 +13,12 @@ from torch.testing import assert_close
 from neurolsc import (
     ALIFPlus,
     ForeignNeuronWarning,
-    TransitionRule,
     match_firing_rates,
     pretrain,
     radius_profile,
     spectral_radius,
     wrap,
 )
-from neurolsc.interop import norse as in_norse
 from neurolsc.interop import snntorch as in_snntorch
 from neurolsc.stability.transitions import flat, follow, unflat
 from neurolsc.surrogate import Surrogate
@@ -222,14 +220,6 @@ def test_w9_layers_read_the_layer_below_in_the_same_step():
     assert_close(depth_derivative(first), fc1.weight.expand(3, -1, -1))
 
 
-def test_w9_in_an_lsnn_an_input_reaches_only_the_current_within_a_step():
-    _, network, x = made(NORSE, "LSNNRecurrentCell")
-    t = follow(network, x, torch.tensor([4]))[0][0]
-    by_input = depth_derivative(t).view(3, 4, N, N_IN)
-    assert by_input[:, 2].any()
-    assert not by_input[:, [0, 1, 3]].any()
-
-
 @pytest.mark.parametrize(
     ("modules", "moved"),
     [
@@ -320,12 +310,3 @@ def test_rates_are_matched_by_thresholds_that_scale(network):
 )
 def test_a_layer_without_a_threshold_that_a_factor_raises_has_none(modules):
     assert wrap(modules(), input_shape=N_IN).cells[0].thresholds() is None
-
-
-@pytest.mark.parametrize("modules", [[nn.Linear(5, 5), ALIFPlus(5, 6)], [in_norse.ALIFPlusRecurrent(5, 6)]])
-@pytest.mark.parametrize("hold", [True, False])
-def test_a_rule_holds_the_resting_threshold_of_our_cells_in_a_wrapped_network(modules, hold):
-    (cell,) = wrap(modules).cells
-    rest = cell.thresholds().rest()
-    TransitionRule(hold_threshold=hold).apply(cell, time=0.8, depth=1.0)
-    assert torch.allclose(cell.thresholds().rest(), rest, rtol=1e-5) == hold

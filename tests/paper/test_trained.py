@@ -172,18 +172,6 @@ def test_table_i_shows_means_deviations_and_the_papers_numbers(tmp_path: Path):
     assert text.count("\n") == 16 + 2
 
 
-def test_figure_s1_finds_the_best_rate_and_compares_it_with_table_s1():
-    def score(settings: Mapping[str, Any]) -> float:
-        best = {"sl-mnist": 1e-2, "shd": 1e-3, "ptb": 3.16e-4}[settings["data"]] if settings["cell"] == "LSTM" else 1e-3
-        return 1.0 if settings["lr"] == best else 2.0
-
-    claim = "the best rates are those of Table S1"
-    holds, numbers = judged(find("S1"), PAPER, results(find("S1"), PAPER, score))[claim]
-    assert (holds, numbers[:7]) == (True, "6 of 6:")
-    holds, numbers = judged(find("S1"), PAPER, results(find("S1"), PAPER, lambda settings: 1.0))[claim]
-    assert (holds, numbers[:7]) == (False, "1 of 6:")  # of equals the first, 1e-2
-
-
 TINY: dict[str, dict[str, Any]] = {
     "mnist": {"data": "mnist"},
     "cifar10": {"data": "mnist"},

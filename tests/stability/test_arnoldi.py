@@ -91,13 +91,6 @@ def test_zeros_and_products_too_small_to_be_squared():
 # ---- rings and chains
 
 
-@pytest.mark.parametrize("share", [0.05, 0.5, 1.0])
-def test_rings_and_leaks(share, n=200):
-    k = int(share * n)
-    m = torch.block_diag(1.02 * orthogonal(k), torch.diag(0.9 + 0.07 * torch.rand(n - k)))
-    torch.testing.assert_close(without_gradient(m).radius.double(), torch.full((2,), 1.02), rtol=0.01, atol=0)
-
-
 def test_permutations_and_small_circles():
     torch.manual_seed(0)
     loops = gaussian(3, 100, 100)

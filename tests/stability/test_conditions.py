@@ -133,11 +133,6 @@ def test_the_shares_of_published_starts():
         assert below_threshold(two).outside == 0
 
 
-def test_shares_hold_in_float32():
-    assert below_threshold(TCLIF(3, 50)).outside == 0
-    assert below_threshold(many(RadLIF, 20_000)).outside == pytest.approx(0.489, abs=0.012)
-
-
 @pytest.mark.usefixtures("float64")
 def test_the_adaptation_of_an_alif_has_a_range_in_which_its_feedback_is_stable():
     cell = ALIFPlusMinus(3, 400, tau_theta=50.0, spike=FastSigmoid(0.5))

@@ -3,7 +3,6 @@
 import math
 
 import pytest
-import snntorch as snn
 import torch
 from torch import nn
 
@@ -52,12 +51,6 @@ def derivatives(network: Network, x: torch.Tensor, layer: int) -> torch.Tensor:
     points = [t.at(slice(k, k + 1)) for k in range(len(t.x))]
     dense = torch.cat([time_derivative_by_autograd(point) for point in points]).detach()
     return dense.view(*x.shape[:2], *dense.shape[1:])
-
-
-def test_a_scaled_rotation_has_the_logarithm_of_its_scale_in_all_directions():
-    rotation = torch.linalg.qr(torch.randn(6, 6))[0]
-    found = lyapunov_exponents(of_matrix(0.7 * rotation), torch.randn(9, 3, 6), count=6)
-    torch.testing.assert_close(found, torch.full((1, 3, 6), math.log(0.7)))
 
 
 def test_one_exponent_is_the_growth_of_one_direction_through_the_product(make_network, make_spikes):
@@ -136,14 +129,6 @@ def test_they_are_those_of_the_dense_derivatives(cell, width, layer_delay, make_
             torch.testing.assert_close(found[layer], wanted, rtol=0.01, atol=1e-12)
 
 
-def test_they_see_what_a_radius_does_not():
-    shear = torch.tensor([[0.5, 30.0], [0.0, 0.5]])
-    network = Network([Linear(shear, torch.tensor([[3.0], [4.0]]))], 2)
-    time, depth = singular_values(network, torch.zeros(4, 2, 1), steps=3)
-    torch.testing.assert_close(time, torch.linalg.matrix_norm(shear, 2).expand(1, 3, 2))
-    torch.testing.assert_close(depth, torch.full((1, 3, 2), 5.0))
-
-
 # ---- recurrence
 
 
@@ -156,18 +141,6 @@ def test_the_recurrence_radius_is_that_of_the_weights_times_the_surrogate(cell, 
         s = t.cell.spike_derivative(t.before)
         wanted = torch.linalg.eigvals(s.unsqueeze(-1) * t.cell.w_rec).abs().amax(-1)
         torch.testing.assert_close(recurrence_radius(t), wanted)
-
-
-def test_layers_of_other_libraries(make_spikes):
-    fast = snn.surrogate.fast_sigmoid(slope=2)
-    ours = snn.RLeaky(beta=0.8, linear_features=8, spike_grad=fast, threshold=0.3)
-    model = nn.Sequential(nn.Linear(30, 8), ours, nn.Linear(8, 2))
-    network, x = wrap(model), make_spikes()
-    (t,), (spikes,) = follow(network, x, torch.tensor([5, 12]))
-    assert spikes.any()
-    s = 1 / (1 + 2 * (t.before.mem.flatten(1) - 0.3).abs()) ** 2
-    wanted = torch.linalg.eigvals(s.unsqueeze(-1) * ours.recurrent.weight).abs().amax(-1)
-    torch.testing.assert_close(recurrence_radius(t), wanted)
 
 
 # ---- gradients

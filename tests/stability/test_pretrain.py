@@ -279,15 +279,6 @@ def test_a_share_of_the_steps_shuffles(make_network, batches, monkeypatch, share
     assert len(shuffles) / tensors / 40 == pytest.approx(share, abs=0.15)
 
 
-def test_input_row_can_be_left_out(make_network, batches, tmp_path):
-    network = make_network()
-    before = weights(network)
-    switches = {"gradient": False, "shuffle": False, "include_input": False}
-    after = last_state(network, batches, tmp_path / "state", target=0.5, max_steps=2, **switches)["network"]
-    assert torch.equal(after["cells.0.w_in"], before["cells.0.w_in"])
-    assert not torch.equal(after["cells.1.w_in"], before["cells.1.w_in"])
-
-
 # ---- the released code's loop
 
 

@@ -156,16 +156,6 @@ def test_the_constant_of_lemma_2_is_of_the_right_size_for_a_scalar_linear_system
         assert bounds.truncation(context) / 20 < (full - short).norm() <= bounds.truncation(context)
 
 
-def test_a_system_that_forgets_at_once_has_gradients_that_read_the_last_state():
-    cell, x = scalar(0.0), torch.ones(9, 1, 1)
-    bounds = gradient_bounds(cell, 1.0, loss_smoothness=0.0)
-    full, *short = (loss_gradient(cell, x[-n:], lambda h: h.sum()) for n in (9, 1, 2))
-    errors = [(full - other).norm().item() for other in short]
-    assert errors == [1.0, 0.0]
-    assert errors[0] <= bounds.truncation(1) < 20
-    assert bounds.truncation(2) < 1e-4
-
-
 def test_the_weights_of_full_and_truncated_descent_respect_proposition_4():
     x = torch.randn(40, 1, 2)
     x = x / x.norm(dim=2, keepdim=True)
@@ -304,11 +294,3 @@ def test_a_layer_without_a_gradient_needs_no_number_of_steps():
     assert "      -" in str(found).splitlines()[2]
     with pytest.raises(TypeError, match=r"network must be a neurolsc\.Network"):
         truncation_errors(nn.Linear(2, 3), torch.rand(9, 2, 3), last)
-
-
-def test_errors_are_shown_as_a_table():
-    network = Network([Linear(torch.tensor([[0.8]]), torch.ones(1, 1))], nn.Identity(), layer_delay=0)
-    text = str(truncation_errors(network, torch.ones(120, 1, 1), last)).splitlines()
-    assert text[0] == "truncated backpropagation: gradient within 1% of that over all 120 steps"
-    assert text[1].split("  ")[0] == "layer"
-    assert "error at 1  error at 10  error at 100" in text[1]

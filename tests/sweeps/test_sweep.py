@@ -75,12 +75,6 @@ def test_paths_of_this_machine_are_not_in_the_table(tmp_path: Path):
     assert str(tmp_path) not in (tmp_path / "s" / "table.csv").read_text()
 
 
-def test_a_device_that_does_not_exist_stops_the_sweep_and_fails_no_trial(tmp_path: Path):
-    with pytest.raises(ValueError, match="torch cannot use the device 'abacus' here"):
-        run_sweep(grid(tmp_path, **SMALL), tmp_path / "s", Here(), device="abacus", progress=False)
-    assert not list((tmp_path / "s").glob("*.failed.json"))
-
-
 @pytest.mark.slow
 def test_what_is_over_is_not_repeated_and_a_changed_grid_keeps_it(tmp_path: Path):
     sweep(tmp_path / "s", Here(), **PAIR)

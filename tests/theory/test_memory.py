@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from neurolsc import GRU, LIF, ALIFPlus, FeedForward, Network, save
+from neurolsc import GRU, LIF, ALIFPlus, Network, save
 from neurolsc.neurons.lru import linear_scan
 from neurolsc.theory import (
     DoubleExponential,
@@ -95,15 +95,6 @@ def test_the_sensitivity_grows_with_the_third_power_of_the_memory_and_with_the_f
     assert (logs.diff() / gap.log().diff()).item() == pytest.approx(slope, abs=1e-3)
 
 
-def test_the_misprinted_eq_59_is_right_with_one_minus_rho_squared():
-    for rho in (0.0, 0.3, 0.9, 1.0):
-        a, b = SPIRAL, SPIRAL.conjugate()
-        ab, keep = (a * b).real, 1 - rho**2
-        top = keep * (1 + ab) + rho**2 * (1 - ab) ** 3 + rho * keep * ab * (rho * ab * (1 + ab) - 2 * (a + b).real)
-        exact = top / ((1 - ab) ** 3 * abs(1 - rho * a) ** 4)
-        assert sensitivity_covariance(SPIRAL, correlation=rho).item() == pytest.approx(exact)
-
-
 @pytest.mark.parametrize("eigenvalue", [1.0, -1.2, 1j, math.nan])
 def test_eigenvalues_on_or_outside_the_unit_circle_are_refused(eigenvalue: complex):
     for moment in (state_covariance, sensitivity_covariance, input_scale):
@@ -145,12 +136,6 @@ def test_estimated_autocorrelations_are_those_of_the_pairs():
         autocorrelation(x, 30)
     with pytest.raises(ValueError, match=r"real, of shape \(T, B, N\)"):
         autocorrelation(x[0], 3)
-
-
-def test_moments_from_data_are_near_those_of_what_drew_them():
-    r = autocorrelation(inputs(0.5, 2000, 50), 60)[:, 0]
-    for moment in (state_covariance, sensitivity_covariance):
-        assert moment(0.9, correlation=r).item() == pytest.approx(moment(0.9, correlation=0.5).item(), rel=0.1)
 
 
 # ---- input scale and parametrisations
@@ -294,18 +279,6 @@ def test_over_long_runs_the_sensitivity_tends_to_the_closed_form():
     for entry in time_constant_sensitivity(network, x, lags=400):
         assert (entry.tau < 100).all()
         assert ((entry.measured / entry.stationary).log().abs() < 0.15).all()  # the start counts, too
-
-
-def test_of_a_silent_threshold_it_is_the_derivative_of_the_rest():
-    network, x = spiking(100.0, 40)
-    cell = network.cells[0]
-    (_, theta) = time_constant_sensitivity(network, 0 * x)
-    gap = 1 - cell.decay_theta
-    wanted = (cell.b_theta / gap**2 * cell.decay_theta / cell.tau_theta).detach() ** 2
-    torch.testing.assert_close(theta.stationary, wanted)
-    torch.testing.assert_close(theta.measured, wanted)
-    with pytest.raises(TypeError, match="no layer has a time constant"):
-        time_constant_sensitivity(Network([FeedForward(20, 3)], 2), x)
 
 
 # ---- level time constants
