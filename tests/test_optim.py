@@ -44,36 +44,19 @@ def test_clipped_is_the_nearest_matrix_within_the_bound():
 
 
 @pytest.mark.parametrize("kind", [LIF, ALIFPlus])
-def test_weights_stay_within_so_many_thresholds_of_their_neuron_in_a_training(kind):
-    network = Network([kind(N, 12), kind(12, 12)], CLASSES)
-    for cell in network.cells:
-        with torch.no_grad():
-            cell.w_in.mul_(20)
-            if kind is LIF:
-                cell.theta.mul_(torch.linspace(0.5, 1.5, 12))
-    match_firing_rates(network, inputs(8), [0.1, 0.1])
-
-    def ratios(cell: Any, weight: torch.Tensor) -> torch.Tensor:
-        rest = cell.theta if kind is LIF else cell.theta_rest
-        return weight.detach().abs() / rest.detach().unsqueeze(1)
-
-    most = 0.5 * ratios(network.cells[0], network.cells[0].w_in).max().item()
-    train(network, **DATA | {"clip_weight": most})
-    for cell in network.cells:
-        for weight in (cell.w_in, cell.w_rec):
-            assert ratios(cell, weight).max() < most * (1 + 1e-5)
-    assert ratios(network.cells[0], network.cells[0].w_in).max() > 0.99 * most
-
-
-def test_a_weight_is_bound_only_where_it_is_too_large_and_a_frozen_matrix_stays():
-    cell = LIF(5, 4, threshold=0.5)
+def test_a_weight_is_bound_only_where_it_is_too_large_and_a_frozen_matrix_stays(kind):
+    cell = kind(5, 4)
+    if kind is LIF:
+        cell.theta.fill_(0.5)
+    else:
+        cell.theta_rest = 0.5
     with torch.no_grad():
         cell.w_in.copy_(torch.linspace(-2, 2, 20).view(4, 5))
     before = cell.w_in.detach().clone()
     cell.w_rec.requires_grad_(False).mul_(100)
     frozen = cell.w_rec.detach().clone()
     clip_weights(cell, 3.0)
-    assert torch.equal(cell.w_in, before.clamp(-1.5, 1.5))
+    torch.testing.assert_close(cell.w_in.detach(), before.clamp(-1.5, 1.5))
     assert torch.equal(cell.w_rec, frozen)
 
 

@@ -81,12 +81,3 @@ def test_the_front_page_is_readme_with_the_links_of_the_site():
     assert "(docs/" not in text
     assert "(diagnose.md)" in text
     assert "CHANGELOG.md" not in text, "the site has no such page"
-
-
-def test_the_search_puts_functions_of_the_package_before_what_begins_like_them():
-    places = ["api/stability/#neurolsc.stability.pretrain.pretrain", "api/stability/#neurolsc.PretrainResult"]
-    places += ["api/interop/#neurolsc.interop.snntorch.ALIFPlus", "cli/#pretrain", "tutorials/1_first_network/"]
-    pretrain, result, foreign, text, tutorial = hooks.ranked([{"location": place} for place in places])
-    assert pretrain["boost"] > result["boost"] > foreign["boost"] > 1
-    assert "boost" not in text
-    assert tutorial["tags"] == ["Tutorial"]

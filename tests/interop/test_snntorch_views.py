@@ -162,12 +162,6 @@ def test_s5_what_is_learnt_is_a_parameter_with_a_gradient_and_the_rest_a_buffer(
     assert dict(layer.named_parameters())[full].grad.abs().sum() > 0
 
 
-def test_s5_no_surrogate_means_snntorchs_arctangent(float64):
-    v = torch.linspace(-3, 3, 61).requires_grad_()
-    ours, theirs = (torch.autograd.grad(spike(v).sum(), v)[0] for spike in (make().spike_grad, surrogate.atan(2.0)))
-    assert_close(ours, theirs)
-
-
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
@@ -180,18 +174,6 @@ def test_s5_no_surrogate_means_snntorchs_arctangent(float64):
 def test_s5_what_cannot_be_is_refused(settings, error, message):
     with pytest.raises(error, match=message):
         ALIFPlus(**settings)
-
-
-@every_view
-def test_s7_after_a_reset_a_run_repeats_itself(view):
-    layer = make(view)
-    first = run(layer, currents())
-    states = layer.reset_mem()
-    assert isinstance(states, tuple)
-    assert all(s is getattr(layer, name) for s, name in zip(states, layer.states, strict=True))
-    assert not any(s.numel() or s.requires_grad for s in states)
-    for states in (run(layer, currents()), run(layer, currents(), layer.reset_mem())):
-        assert all(torch.equal(again, before) for again, before in zip(states, first, strict=True))
 
 
 def rounds(net, reset_states, x):
