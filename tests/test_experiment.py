@@ -121,10 +121,8 @@ def test_a_start_that_is_done_is_not_done_again(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["scale", "gradient"])
-def test_a_run_stopped_in_its_training_ends_in_the_same_bits(method, tmp_path, monkeypatch):
-    settings = replace(WHOLE.pretraining, method=method)
-    experiment = replace(WHOLE, pretraining=settings, training=replace(WHOLE.training, epochs=3))
+def test_a_run_stopped_in_its_training_ends_in_the_same_bits(tmp_path, monkeypatch):
+    experiment = replace(WHOLE, training=replace(WHOLE.training, epochs=3))
     through = experiment.run(tmp_path / "through")
     with monkeypatch.context() as patched, pytest.raises(Stopped, match=r"run\.partial"):
         patched.setattr("neurolsc.experiment.run.train", stopped(KeyboardInterrupt(), 2))

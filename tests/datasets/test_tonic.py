@@ -8,11 +8,8 @@ import pytest
 import tonic
 import torch
 from tonic import transforms
-from torch.utils.data import DataLoader
 
-from neurolsc import ALIFPlus, Network, train
 from neurolsc.datasets import SHD, collate, from_tonic
-from tests.patterns import QUIET
 from tests.words import write_words
 
 FIELDS = [("t", int), ("x", int), ("y", int), ("p", int)]
@@ -82,19 +79,6 @@ def test_without_a_window_items_last_until_their_last_event_and_batches_have_a_m
     assert items.steps is None
     for mine, other in zip(collate(items.__getitems__(range(6))), collate(ours.__getitems__(range(6))), strict=True):
         assert torch.equal(mine, other)
-
-
-def test_a_training_on_it_does_not_go_on_with_another_grid(tmp_path: Path):
-    def go(epochs: int, dt: float) -> float:
-        items = from_tonic(shd(tmp_path), dt=dt)
-        loader = DataLoader(items, batch_size=8, shuffle=True, collate_fn=collate)
-        torch.manual_seed(0)
-        network, settings = Network([ALIFPlus(700, 8)], 20), QUIET | {"checkpoint": tmp_path / "c"}
-        return train(network, loader, items, epochs=epochs, **settings).history[-1]["train_loss"]
-
-    assert go(1, 0.02) > go(3, 0.02)
-    with pytest.raises(ValueError, match=r"training\.dt = 0\.02, now it is 0\.04"):
-        go(4, 0.04)
 
 
 def recording(*events: tuple[int, int, int, int]) -> np.ndarray:

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 from neurolsc import pretrain, radius_profile, wrap
 from neurolsc.initialisers import RateMatching
 from neurolsc.interop import norse as in_norse
-from tests.interop.layers import SNNTORCH, norse
+from tests.interop.layers import SNNTORCH
 
 STEPS, BATCH, N_IN = 20, 5, 7
 
@@ -41,19 +41,6 @@ def steps() -> Tensor:
 
 
 # ---------------------------------------------------------------- without x: the order of definition, or a list
-
-
-def test_a_norse_network_computes_the_same_wrapped_bit_for_bit():
-    cells = norse.SequentialState(
-        nn.Linear(7, 9), norse.LIFCell(), norse.LIFRecurrentCell(9, 6), nn.Linear(6, 4), norse.LICell()
-    )
-    x, state, outputs = 10 * steps(), None, []
-    for step in x:
-        out, state = cells(step, state)
-        outputs.append(out)
-    run = wrap(cells).run(x)
-    assert all(z.any() for z in run.spikes)
-    assert torch.equal(run.logits, torch.stack(outputs))
 
 
 @pytest.mark.parametrize("kind", ["Leaky-zero", "RLeaky-now", "Synaptic"])

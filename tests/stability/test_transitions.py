@@ -4,25 +4,20 @@ with spikes."""
 import pytest
 import torch
 from torch import Tensor
-from torch.func import jacrev, vmap
+from torch.func import jacrev
 
 from neurolsc import LIF, ALIFLowPass, ALIFPlus, ALIFPlusMinus, Network, NetworkState, spectral_radius, surrogate
 from neurolsc.stability.profile import depth_radius
 from neurolsc.stability.transitions import Transitions, draw_steps, flat, follow, unflat
 from tests.stability.dense import (
     depth_derivative,
-    depth_factors,
-    input_derivative_by_autograd,
-    output_derivative_by_autograd,
     random_submatrix,
     time_derivative,
-    time_derivative_by_autograd,
 )
 
 pytestmark = pytest.mark.usefixtures("float64")
 
 every_cell = pytest.mark.parametrize("kind", [LIF, ALIFPlus, ALIFPlusMinus, ALIFLowPass])
-SURROGATES = [getattr(surrogate, name) for name in surrogate.__all__ if name != "Surrogate"]
 TOLERANCE = {"rtol": 1e-10, "atol": 1e-10}
 
 
@@ -33,27 +28,6 @@ def points(network: Network, x: Tensor) -> list[Transitions]:
 
 
 # ---- matrices
-
-
-@pytest.mark.parametrize("spike", SURROGATES, ids=lambda s: s.__name__)
-def test_closed_forms_of_every_surrogate_equal_autograd_and_torch_func(spike, make_spikes, kind=ALIFPlus):
-    settings = {"spike": spike(0.7, 1.4), "reset_gradient": True, "tau_v": 2.0}
-    network = Network([kind(8, 6, **settings), kind(6, 5, **settings)], 2)
-    with torch.no_grad():
-        network.cells[1].w_in.mul_(3)
-    for t in points(network, make_spikes(T=10, B=3, N=8, rate=0.5)):
-
-        def step(h: Tensor, x: Tensor, t: Transitions = t) -> Tensor:
-            return flat(t.cell.step(x.unsqueeze(0), unflat(h.unsqueeze(0), t.before))[1]).squeeze(0)
-
-        assert t.cell.derivatives() is not None
-        closed = time_derivative(t)
-        torch.testing.assert_close(closed, time_derivative_by_autograd(t), **TOLERANCE)
-        torch.testing.assert_close(closed, vmap(jacrev(step))(flat(t.before), t.x), **TOLERANCE)
-        by_input, below = depth_factors(t)
-        torch.testing.assert_close(by_input.expand(30, -1, -1), input_derivative_by_autograd(t), **TOLERANCE)
-        if t.below is not None:
-            torch.testing.assert_close(below, output_derivative_by_autograd(t), **TOLERANCE)
 
 
 @pytest.mark.parametrize("layer_delay", [0, 1])
