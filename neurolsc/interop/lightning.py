@@ -4,6 +4,7 @@ from itertools import islice
 from typing import Any
 
 from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
 
 from neurolsc.initialisers import Initialiser
 from neurolsc.interop.wrap import wrap
@@ -112,14 +113,14 @@ class Starting(Callback):
 class Flossing(Callback):
     r"""Pull the Lyapunov exponents of a model to a target while it trains ("gradient flossing").
 
-    At every k-th update adds the gradient of weight times the mean of :math:`(\lambda - \lambda^*)^2`
-    (:func:`neurolsc.stability.exponent_loss`), measured on 8 samples of the batch, to that of the loss, before it is
-    clipped. For automatic optimization in full precision, one batch an update.
+    After every k-th batch makes an update of the first optimizer by the gradient of weight times the mean of
+    :math:`(\lambda - \lambda^*)^2` (:func:`neurolsc.stability.exponent_loss`), measured on 8 samples of the batch and
+    clipped to a norm of 1. Together with the gradient of the loss, where that explodes, it would be clipped away.
 
     Args:
         weight: of the squared distance.
         target: :math:`\lambda^*`, in nats per step.
-        every: k.
+        every: k, counted in each epoch.
         module, batch_first, input_shape: as of :class:`Starting`.
 
     Source: Engelken, arXiv:2312.17306.
@@ -140,15 +141,15 @@ class Flossing(Callback):
     ) -> None:
         self.weight, self.target, self.every = number("weight", weight), target, whole("every", every)
         self.module, self.batch_first, self.input_shape = module, batch_first, input_shape
-        self._x: Tensor | None = None
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Take the batch, if it is its turn."""
-        turn = (trainer.global_step + 1) % self.every == 0
-        self._x = inputs_of(batch, self.batch_first, "Flossing")[:, :FLOSSED] if turn else None
-
-    def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Add the gradient."""
-        if self._x is not None:
-            network = network_of(pl_module, self.module, self.input_shape)
-            (self.weight * exponent_loss(network, self._x, self.target, seed=trainer.global_step)).backward()
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Make the update, if it is its turn."""
+        if (batch_idx + 1) % self.every == 0:
+            x = inputs_of(batch, self.batch_first, "Flossing")[:, :FLOSSED]
+            network, optimizer = network_of(pl_module, self.module, self.input_shape), trainer.optimizers[0]
+            optimizer.zero_grad()
+            (self.weight * exponent_loss(network, x, self.target, seed=trainer.global_step)).backward()
+            clip_grad_norm_(pl_module.parameters(), 1.0)
+            optimizer.step()

@@ -94,7 +94,7 @@ def exponent_loss(network: Network, x: Tensor, target: float = 0.0, *, count: in
         The loss, a number. 0 if all layers are left out.
 
     Source: Engelken, arXiv:2312.17306, of rate networks, with a target of 0. There the gradient goes through the states
-    as well, and flossing has updates of its own.
+    as well.
     """
     with eval_mode(as_network(network)):
         transitions, _ = follow(network, x, torch.arange(x.shape[0]))

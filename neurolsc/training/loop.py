@@ -99,9 +99,11 @@ class TrainSettings:
     centralize: bool = setting(True, "take the mean of every row from the gradients of the cells' matrices")
     clip_spectrum: float = setting(0.0, "largest singular value of the recurrent weights; 0: not clipped")
     clip_weight: float = setting(0.0, "largest weight of a cell, in resting thresholds of its neuron; 0: not clipped")
-    floss: float = setting(0.0, "weight in the loss of squared distances of Lyapunov exponents to a target; 0: none")
+    floss: float = setting(
+        0.0, "weight of squared distances of Lyapunov exponents to a target, in updates of their own; 0: none"
+    )
     floss_target: float = setting(0.0, "their target, in nats per step")
-    floss_every: int = setting(10, "add them at every so many updates")
+    floss_every: int = setting(10, "such an update after every so many others")
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "patience", "floss_every"):
@@ -317,10 +319,6 @@ def train(
                     del run  # the spikes need not live as long as the loss
                     optimizer.zero_grad()
                     loss.backward()
-                    update = (epoch - 1) * length + index
-                    if how.floss and update % how.floss_every == 0:
-                        few = x[:, :FLOSSED]
-                        (how.floss * exponent_loss(network, few, how.floss_target, seed=update)).backward()
                     if not isinstance(schedule, FromTorch):
                         factor = schedule((epoch - 1 + (index - 1) / length) / how.epochs)
                         for group, rate in zip(optimizer.param_groups, full_rates, strict=True):
@@ -337,6 +335,13 @@ def train(
                             "use a surrogate whose derivative is finite everywhere, such as fast_sigmoid or atan",
                         )
                     optimizer.step()
+                    update = (epoch - 1) * length + index
+                    if how.floss and update % how.floss_every == 0:  # apart: else exploding gradients drown it
+                        optimizer.zero_grad()
+                        few = x[:, :FLOSSED]
+                        (how.floss * exponent_loss(network, few, how.floss_target, seed=update)).backward()
+                        condition_gradients(network, centralize=how.centralize, clip=how.clip_gradient)
+                        optimizer.step()
                     bound_weights(network, weight=how.clip_weight, spectrum=how.clip_spectrum)
                     if scheduler is not None and schedule.every == "update":  # type: ignore[union-attr]
                         scheduler.step()  # type: ignore[call-arg]
