@@ -199,52 +199,21 @@ def test_a_folder_in_use_is_refused_and_ctrl_c_prints_the_command_that_goes_on(t
 
 # ---- a cell of one's own
 
-OWN = """
-from typing import NamedTuple
-import torch
-from neurolsc import Cell
 
-class State(NamedTuple):
-    h: torch.Tensor
-
-class Tanh(Cell):
-    def __init__(self, n_in, n_hidden, *, tau_v=2.0):
-        super().__init__(n_in, n_hidden)
-        self.tau_v = tau_v
-        self.w = torch.nn.Parameter(torch.randn(n_hidden, n_in) / n_in ** 0.5)
-    def initial_state(self, batch):
-        return State(torch.zeros(batch, self.n_hidden))
-    def output(self, state):
-        return state.h
-    def update(self, x, z, state):
-        return State(torch.tanh((1 - 1 / self.tau_v) * z + x @ self.w.T))
-    def config(self):
-        return super().config() | {"tau_v": self.tau_v}
-"""
-
-
-@pytest.fixture
-def own_cells(tmp_path, monkeypatch):
-    """A module with cells of one's own in the folder in which the command is run."""
-    (tmp_path / "cells_of_my_own.py").write_text(OWN)
+def test_a_cell_of_ones_own_in_the_folder_of_the_command_is_trained_scored_and_measured(tmp_path, monkeypatch):
+    (tmp_path / "my_own.py").write_text("from tests.patterns import Leak\nclass OwnLeak(Leak): pass\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [part for part in sys.path if part])
-    yield "cells_of_my_own"
-    sys.modules.pop("cells_of_my_own", None)
-    registry.CELLS.pop("Tanh", None)
-
-
-def test_a_cell_of_ones_own_is_trained_and_scored_by_its_name(own_cells):
-    words = ["--cell", f"{own_cells}:Tanh", "--tau-v", "3", "--width", "8", "--layers", "1", *DIGITS]
-    succeed("train", *words, "--epochs", "1", "--out", "run")
+    words = ["--cell", "my_own:OwnLeak", "--width", "8", "--layers", "1", *DIGITS]
+    succeed("train", *words, "--epochs", "1", "--start", "Default", "--out", "run")
     history = json.loads(Path("run/history.json").read_text())["history"]
     assert history[0]["firing_rate"] == [None]  # it does not spike
-    registry.CELLS.pop("Tanh")  # as in a new process
+    registry.CELLS.pop("OwnLeak")  # as in a new process
     assert succeed("evaluate", "run").splitlines()[2].split()[-3:] == ["-", "-", "-"]
-    assert neurolsc.load("run/network.safetensors").cells[0].tau_v == 3.0
-    registry.CELLS.pop("Tanh")
+    registry.CELLS.pop("OwnLeak")
     few = ["--weights", "run/network.safetensors", "--samples", "2", "--times", "3", *DIGITS]
-    assert "not known" in succeed("radii", "--cell", f"{own_cells}:Tanh", *few)  # what holds its radius
+    assert "not known" in succeed("radii", "--cell", "my_own:OwnLeak", *few)  # what holds its radius
+    registry.CELLS.pop("OwnLeak")
 
 
 # ---- spoken digits

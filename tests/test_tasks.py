@@ -1,7 +1,6 @@
 """Tasks: losses by hand, learning, samples of unequal length, and states carried over batches."""
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -9,7 +8,7 @@ import torch
 from torch import Tensor
 
 from neurolsc import LIF, ALIFPlus, Network, evaluate, train
-from neurolsc.datasets import Batch, collate
+from neurolsc.datasets import collate
 from neurolsc.tasks import BinaryPerStep, Classification, ClassPerStep, Task, cross_entropy
 from neurolsc.training import PAPER
 from tests.patterns import same_bits, weights
@@ -77,24 +76,13 @@ class Echo:
 # samples of unequal length
 
 
-class Unequal:
+def unequal(binary: bool) -> list[tuple[Tensor, Tensor]]:
     """Samples of several lengths, with a target for every step."""
-
-    def __init__(self, binary: bool) -> None:
-        generator = torch.Generator().manual_seed(0)
-        self.items = []
-        for steps in (3, 11, 5, 7, 2, 9, 4):
-            x, y = ((torch.rand(steps, n, generator=generator) < p).to(torch.uint8) for n, p in ((4, 0.5), (3, 0.3)))
-            self.items.append((x, y if binary else y.sum(1).clamp(max=2).long()))
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    def __getitem__(self, i: int, /) -> tuple[Tensor, Tensor]:
-        return self.items[i]
-
-    def __getitems__(self, indices: Sequence[int]) -> Batch:
-        return Batch(*collate([self.items[i] for i in indices]))
+    generator, items = torch.Generator().manual_seed(0), []
+    for steps in (3, 11, 5, 7, 2, 9, 4):
+        x, y = ((torch.rand(steps, n, generator=generator) < p).to(torch.uint8) for n, p in ((4, 0.5), (3, 0.3)))
+        items.append((x, y if binary else y.sum(1).clamp(max=2).long()))
+    return items
 
 
 def small(scale: float = 1.0) -> Network:
@@ -108,8 +96,8 @@ def small(scale: float = 1.0) -> Network:
 @pytest.mark.parametrize("task", [ClassPerStep(), BinaryPerStep()], ids=repr)
 def test_nll_and_perplexity_are_means_over_all_steps_whatever_the_batches(task: Task):
     batch_size, binary, network = 3, isinstance(task, BinaryPerStep), small()
-    data, losses = Unequal(binary), []
-    for x, y in data.items:
+    data, losses = unequal(binary), []
+    for x, y in data:
         o = network(x.unsqueeze(1))[:, 0]
         p = torch.where(y == 1, o.sigmoid(), 1 - o.sigmoid()) if binary else o.softmax(-1)[range(len(y)), y]
         losses += (-p.log()).view(len(y), -1).sum(1).tolist()
@@ -124,7 +112,7 @@ def test_nll_and_perplexity_are_means_over_all_steps_whatever_the_batches(task: 
 
 def test_a_perplexity_without_bound_is_a_divergence():
     with pytest.raises(FloatingPointError, match=r"the perplexity is inf in an evaluation"):
-        evaluate(small(scale=1e5), Unequal(binary=False), task=ClassPerStep())
+        evaluate(small(scale=1e5), unequal(binary=False), task=ClassPerStep())
 
 
 # a state that goes on from batch to batch

@@ -175,13 +175,6 @@ def twice(net, x, mem1, mem2):
     return *net.lif2(spk, mem2), mem1
 
 
-def in_place(net, x, mem1, mem2):
-    spk, mem1 = net.lif1(net.fc1(x), mem1)
-    spk *= 2
-    spk, mem2 = net.lif2(net.fc2(spk), mem2)
-    return spk, mem1, mem2
-
-
 def one_layer(net, x, mem1, mem2):
     return *net.lif1(net.fc1(x), mem1), mem2
 
@@ -190,7 +183,6 @@ def one_layer(net, x, mem1, mem2):
     ("net", "message"),
     [
         (lambda: Loop(skip), r"between lif1 \(Leaky\) and lif2 \(Leaky\) .*fc2 .*a sum of two layers"),
-        (lambda: Loop(in_place), r"between lif1 \(Leaky\) and lif2 .*fc2"),
         (lambda: Loop(twice), r"between the input and lif1 \(Leaky\) .*use every layer once in a step"),
         (lambda: Loop(one_layer, mem=5.0), r"lif1 \(Leaky\) sends something else .*forward sets or changes its state"),
         (

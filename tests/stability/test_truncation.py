@@ -143,19 +143,6 @@ def test_gradients_of_full_and_truncated_models_respect_lemmas_2_and_3(activatio
         assert change <= bounds.beta * moved
 
 
-def test_the_constant_of_lemma_2_is_of_the_right_size_for_a_scalar_linear_system():
-    a, steps = 0.9, 300
-    cell, x = scalar(a), torch.ones(steps, 1, 1)
-    bounds = gradient_bounds(cell, 1.0, loss_smoothness=0.0)
-    for context in (1, 10, 100):
-        full, short = (loss_gradient(cell, x[-n:], lambda h: h.sum()) for n in (steps, context))
-        # by a: sum of t a^(t-1) from k on; by b and the bias: of a^t
-        by_a = context * a ** (context - 1) / (1 - a) + a**context / (1 - a) ** 2
-        assert (full - short)[1].item() == pytest.approx(by_a, rel=1e-6)
-        assert (full - short)[0].item() == pytest.approx(a**context / (1 - a), rel=1e-6)
-        assert bounds.truncation(context) / 20 < (full - short).norm() <= bounds.truncation(context)
-
-
 def test_the_weights_of_full_and_truncated_descent_respect_proposition_4():
     x = torch.randn(40, 1, 2)
     x = x / x.norm(dim=2, keepdim=True)
