@@ -17,7 +17,6 @@ from neurolsc import (
     LIF,
     LSTM,
     RNN,
-    ALIFPlus,
     Cell,
     Criteria,
     FeedForward,
@@ -32,6 +31,7 @@ from neurolsc.stability.rules import PretrainOptions, RadiusTarget
 from neurolsc.stability.transitions import follow
 from neurolsc.surrogate import FastSigmoid
 from neurolsc.training import adabelief_lookahead
+from tests.patterns import same_bits, weights
 from tests.stability.dense import time_derivative_by_autograd
 
 NEVER = Criteria(tolerance=0.0)
@@ -43,14 +43,6 @@ STILL: dict[str, Any] = {"gradient": False, "kappa": False, "samples": 2, "steps
 @pytest.fixture
 def batches(make_spikes: Callable[..., Tensor]) -> list[Tensor]:
     return [make_spikes(T=20, B=6, seed=seed) for seed in range(1, 5)]
-
-
-def weights(network: Network) -> dict[str, Tensor]:
-    return copy.deepcopy(network.state_dict())
-
-
-def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
 def last_state(network: Network, batches: list[Tensor], path: Path, **settings: Any) -> dict[str, Any]:
@@ -126,7 +118,7 @@ def test_zero_steps_and_a_target_that_is_met_change_nothing(settings, converged,
     network = make_network()
     before = weights(network)
     result = pretrain(network, batches, target=0.5, **settings, progress=False)
-    assert same(weights(network), before)
+    assert same_bits(weights(network), before)
     assert (result.converged, result.steps) == (converged, 0)
 
 
@@ -247,10 +239,10 @@ def test_best_weights_are_given_back_when_the_target_was_missed(make_network, ba
     result = pretrain(network, batches, max_steps=2, **settings)
     assert not result.converged and result.steps == 2
     assert result.history[-1]["depth"][0] > 5 * result.history[0]["depth"][0]
-    assert same(weights(network), start)
+    assert same_bits(weights(network), start)
     resumed = make_network(seed=1)  # also those of before an interruption
     assert pretrain(resumed, batches, max_steps=3, **settings).steps == 3
-    assert same(weights(resumed), start)
+    assert same_bits(weights(resumed), start)
 
 
 def test_multipliers_near_the_target_are_damped_as_often_as_their_miss_changed_sign(make_network, make_spikes):
@@ -402,35 +394,22 @@ def test_convergence_is_judged_at_as_many_samples_as_the_errors_of_the_means_nee
 
 # ---- checkpoints
 
-INTERRUPTED = {"target": 0.5, "max_steps": 9, "samples": 2, "steps": 4, "criteria": NEVER, "progress": False}
 
+def test_a_finished_checkpoint_goes_on_to_more_steps_and_refuses_other_settings(make_network, batches, tmp_path):
+    settings = {"target": 0.5, "samples": 2, "steps": 4, "criteria": NEVER, "progress": False, "checkpoint_every": 1}
 
-def small_network() -> Network:
-    torch.manual_seed(0)
-    return Network([ALIFPlus(10, 8, spike=FastSigmoid(learnable=True)), ALIFPlus(8, 8)], 3)
+    def go(steps, path=tmp_path / "state", **more):
+        network = make_network()
+        result = pretrain(network, batches, checkpoint=path, max_steps=steps, **settings | more)
+        return result, weights(network)
 
-
-def few_batches() -> list[Tensor]:
-    return [(torch.rand(10, 4, 10, generator=torch.Generator().manual_seed(seed)) < 0.4).float() for seed in range(4)]
-
-
-def without_clock(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{k: v for k, v in row.items() if k != "seconds"} for row in history]
-
-
-def test_a_finished_checkpoint_goes_on_to_more_steps_and_refuses_other_settings(tmp_path):
-    settings = INTERRUPTED | {"checkpoint": tmp_path / "state", "checkpoint_every": 1}
-    first, again = small_network(), small_network()
-    ended = pretrain(first, few_batches(), **settings | {"max_steps": 2})
-    repeated = pretrain(again, few_batches(), **settings | {"max_steps": 2})
-    assert same(weights(first), weights(again))
-    assert without_clock(repeated.history) == without_clock(ended.history)
+    (ended, first), (repeated, again) = go(2), go(2)
+    assert same_bits(first, again)
+    assert [row | {"seconds": 0} for row in repeated.history] == [row | {"seconds": 0} for row in ended.history]
     assert torch.equal(repeated.profile.time, ended.profile.time) and repeated.findings == ended.findings
-    more, whole = small_network(), small_network()
-    assert pretrain(more, few_batches(), **settings | {"max_steps": 4}).steps == 4
-    pretrain(whole, few_batches(), **INTERRUPTED | {"max_steps": 4})
-    assert same(weights(more), weights(whole))
+    (longer, more), (_, whole) = go(4), go(4, None)
+    assert longer.steps == 4 and same_bits(more, whole) and not same_bits(more, first)
     for changed in ({"target": 1.0}, {"rule": PaperRule()}, {"seed": 1}):
         (name,) = changed
         with pytest.raises(ValueError, match=f"the checkpoint began with other settings \\({name} was"):
-            pretrain(small_network(), few_batches(), **settings | changed)
+            go(9, **changed)
