@@ -41,12 +41,9 @@ def test_a_session_prints_what_is_shown(page: Path, tmp_path: Path):
         ("after 8 steps, 4.1 s\nrate 0.152 23%", "after 9 steps, 61.0 s\nrate   0.139 27%", True),
         ("converged 4.1 s", "missed 4.1 s", False),
         ("rate 0.152 23%", "rate 0.452 23%", False),
-        ("rate 0.152 23%", "rate 0.152 29%", False),
         ("a\nb", "a", False),
         ("best epoch 5; differs at step 23; 16 ties", "best epoch 1; differs at step 3; 7 ties", True),
-        ("1  0.968  leak 95%, feedback 5%", "1  0.968  leak 100%", True),
         ("1  0.968  leak 95%, feedback 5%", "1  0.968  feedback 100%", False),
-        ("gradient 1.1e+00, 2e-08", "gradient 3.6e+00, 9e-09", True),
         ("gradient 1.1e+00", "gradient 1.2e+01", False),
     ],
 )

@@ -6,6 +6,8 @@ from pathlib import Path
 import h5py
 import numpy as np
 
+from neurolsc.datasets import Events
+
 Words = list[tuple[np.ndarray, np.ndarray]]
 
 
@@ -18,6 +20,12 @@ def draw_words(n: int = 12, *, longest: float = 1.3, most: int = 300, seed: int 
         times = np.sort(random.uniform(0, random.uniform(0.8, 1) * longest, size)).astype(dtype)
         words.append((times, random.integers(0, 700, size).astype(np.uint16)))
     return words
+
+
+def events_of(words: Words) -> Events:
+    """Their spikes one after the other."""
+    offsets = np.concatenate([[0], np.cumsum([len(t) for t, _ in words])])
+    return Events(np.concatenate([t for t, _ in words]), np.concatenate([u for _, u in words]), offsets)
 
 
 def write_words(

@@ -12,7 +12,7 @@ import tonic
 from scipy import stats
 
 from neurolsc.datasets import ChannelJitter, EventFile, Events, SpikeDrop, TimeStretch
-from tests.words import Words, draw_words, write_words
+from tests.words import Words, draw_words, events_of, write_words
 
 
 def put(name: str, value: Any) -> Callable[[h5py.File], None]:
@@ -151,9 +151,7 @@ LEVEL = 1e-3  # of the tests of law: seeded, so they pass or fail for good
 
 @pytest.fixture
 def events() -> Events:
-    words = draw_words(8, most=3000)
-    offsets = np.concatenate([[0], np.cumsum([len(t) for t, _ in words])])
-    return Events(np.concatenate([t for t, _ in words]), np.concatenate([u for _, u in words]), offsets)
+    return events_of(draw_words(8, most=3000))
 
 
 def random(seed: int = 0) -> np.random.Generator:

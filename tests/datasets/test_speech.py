@@ -20,12 +20,7 @@ from neurolsc.datasets import (
     TimeStretch,
     collate,
 )
-from tests.words import Words, draw_words, write_words
-
-
-def flat(words: Words) -> Events:
-    offsets = np.concatenate([[0], np.cumsum([len(t) for t, _ in words])])
-    return Events(np.concatenate([t for t, _ in words]), np.concatenate([u for _, u in words]), offsets)
+from tests.words import draw_words, events_of, write_words
 
 
 @pytest.mark.parametrize(("dtype", "dt", "channels"), [("f2", 4e-3, 700), ("f4", 0.05, 70), ("f8", 0.1, 4)])
@@ -37,7 +32,7 @@ def test_a_spike_counts_in_the_bin_and_channel_of_the_definition(dtype: str, dt:
             if (k := math.floor(t / dt)) < bins:
                 wanted[k, b, u * channels // 700] += 1
             late += t >= 1
-    x, mask = Binning(dt, 1.0, channels, repeat=1).frames(flat(words))
+    x, mask = Binning(dt, 1.0, channels, repeat=1).frames(events_of(words))
     assert torch.equal(x, wanted) and mask is None
     assert late > 0 and x.sum() + late == sum(len(t) for t, _ in words)
 
@@ -53,7 +48,7 @@ def test_every_half_precision_time_falls_into_a_bin_that_holds_it(bins: int, dt:
 
 
 def test_binary_gives_one_for_every_count_and_repeat_shows_each_frame_again():
-    events = flat(draw_words(5, most=2000))
+    events = events_of(draw_words(5, most=2000))
     counts, _ = Binning(0.05, 1.0, 70, repeat=1).frames(events)
     assert counts.max() > 1
     assert torch.equal(Binning(0.05, 1.0, 70, binary=True, repeat=1).frames(events)[0], counts.clamp(max=1))
@@ -64,7 +59,7 @@ def test_binary_gives_one_for_every_count_and_repeat_shows_each_frame_again():
 def test_without_a_window_every_spike_counts_and_a_mask_has_the_lengths():
     words = draw_words(6)
     words[2] = (words[2][0][:4], words[2][1][:4])
-    x, mask = Binning(0.01, None, repeat=2).frames(flat(words))
+    x, mask = Binning(0.01, None, repeat=2).frames(events_of(words))
     lengths = [2 * (int(float(t[-1]) / 0.01) + 1) for t, _ in words]
     assert x.shape == (max(lengths), 6, 700)
     assert mask is not None and mask.sum(0).tolist() == lengths

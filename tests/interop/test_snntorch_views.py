@@ -7,7 +7,7 @@ import pytest
 import snntorch as snn
 import torch
 from snntorch import functional as SF
-from snntorch import surrogate, utils
+from snntorch import utils
 from snntorch.export_nir import export_to_nir
 from snntorch.functional import probe
 from torch import nn
@@ -265,17 +265,6 @@ def test_s11_the_detached_term_leaves_no_derivative_by_the_threshold_where_snnto
         after = layer(torch.zeros(1, N), torch.ones(1, N), torch.full((1, N), 2.0))[1]
         by_threshold += torch.autograd.grad(after.sum(), layer.threshold, materialize_grads=True, allow_unused=True)
     assert [gradient.item() for gradient in by_threshold] == [0.0, -N, -N]
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float16], ids=str)
-@pytest.mark.parametrize("spike_grad", [None, surrogate.fast_sigmoid()], ids=["ours", "snntorch's"])
-@every_view
-def test_s12_all_states_keep_the_dtype_of_the_view(view, spike_grad, dtype):
-    layer = make(view, spike_grad=spike_grad).to(dtype)
-    states = run(layer, currents(dtype=dtype))
-    assert all(state.dtype == dtype for state in states)
-    sum(state.sum() for state in states).backward()
-    assert layer.recurrent.weight.grad.dtype == dtype
 
 
 @every_view

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from examples.paper import Scale, find, reproduce
 from examples.paper.landscapes import loss
-from examples.paper.propagation import DECAY, SLOW, WHITE, Deep, sentences
+from examples.paper.propagation import DECAY, SLOW, WHITE, sentences
 from examples.paper.students import (
     RATES,
     Size,
@@ -138,18 +138,6 @@ def test_inputs_have_the_autocorrelation_of_the_papers_sentences():
     wanted = SLOW * DECAY ** torch.arange(21.0)
     wanted[0] += WHITE
     torch.testing.assert_close(found.float(), wanted, rtol=0.15, atol=1e-3)
-
-
-@pytest.mark.parametrize("kind", ["cRNN", "LRU", "GRU", "cRNN, layer norm"])
-def test_deep_networks_do_not_see_what_comes(kind: str):
-    torch.manual_seed(0)
-    network, x = Deep(kind, 8, 0.9), sentences(12, 2, 8)
-    later = x.clone()
-    later[8:] += 1
-    (one, states), (other, _) = network(x), network(later)
-    torch.testing.assert_close(one[:8], other[:8])
-    assert not torch.allclose(one[8:], other[8:])
-    assert len(states) == 4 and all(h.shape == (12, 2, 8) for h in states)
 
 
 # ---- time constants of spiking networks
