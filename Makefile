@@ -59,7 +59,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(PIP) $(if $(TORCH_INDEX),--index-url "$(TORCH_INDEX)") torch
 	@$(PIP) hatchling editables
 	@$(PIP) --no-build-isolation --editable '.[dev,docs]'
-	@$(PIP) --no-deps norse spikingjelly # nothing here imports the torchvision that they would bring
+	@$(PIP) --no-deps norse spikingjelly neurobench # nothing here imports the torchvision and torchaudio that they would bring
 	@touch $@
 
 demo: $(READY) ## the package at work on an embedded sample

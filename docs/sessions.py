@@ -32,6 +32,7 @@ BANDS = {
     "diagnose.md": 10,
     "initialise.md": 10,
     "theory.md": 5,
+    "interop.md": 5,
     "to_loihi.md": 15,
     "gallery": 25,
 }

@@ -19,7 +19,7 @@ import neurolsc.interop.norse
     assert done.stdout.split() == ["set()", "{'norse'}"]  # and not torchvision
 
 
-@pytest.mark.parametrize("name", ["snntorch", "norse", "lightning"])
+@pytest.mark.parametrize("name", ["snntorch", "norse", "lightning", "neurobench"])
 def test_i2_a_missing_package_is_named_with_what_to_install(name, monkeypatch):
     for module in [module for module in sys.modules if module.split(".")[0] == name]:
         monkeypatch.delitem(sys.modules, module)

@@ -1,0 +1,163 @@
+r"""A network in NeuroBench's harness, with all of its synapses counted.
+
+The harness finds weights by the class of their module: ``nn.Linear``, a convolution, a recurrent module of PyTorch. The
+weights of our cells are parameters of their own, so that of a bare network it counts the readout alone, without a
+warning. :func:`model` gives it every matrix as an ``nn.Linear``.
+
+Source: J. Yik et al., Nature Communications 16, 1545 (2025); the surface is that of neurobench 2.3.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Self, cast
+
+import torch
+from torch import Tensor, nn
+
+from neurolsc.interop.foreign import ForeignCell
+from neurolsc.network import Network, as_network, eval_mode
+from neurolsc.neurons.cell import WeightMatrix, owner_of, weight_matrices
+from neurolsc.validation import stored_parameter
+
+try:
+    from neurobench.blocks.layer import STATELESS_LAYERS
+    from neurobench.models import NeuroBenchModel
+except ImportError as error:
+    raise ImportError(
+        "neurolsc.interop.neurobench needs NeuroBench: pip install 'neurobench>=2.3', or, next to a CPU build of torch, "
+        "pip install --no-deps 'neurobench>=2.3' snntorch."
+    ) from error
+
+__all__ = ["model"]
+
+
+def model(network: Network) -> "NetworkModel":
+    r"""A network, or a wrapped one, for NeuroBench's ``Benchmark``.
+
+    The model maps batches (B, T, ...), batch first, to the network's logits (B, T, n_out). Every batch starts from
+    rest, in evaluation mode and without gradients. The metrics of NeuroBench then are, per sample:
+
+    - ``ActivationSparsity``: 1 minus the firing rate of all neurons that spike; of cells that send numbers, such as a
+      GRU, the share of zeros. Integrators are left out.
+    - ``SynapticOperations``: nonzero inputs of a matrix times its nonzero weights, at every step; ``Effective_ACs``
+      where a batch has inputs 0 and ±1 alone in that step, else ``Effective_MACs``. Where no weight is zero their sum
+      is ``neurolsc.evaluate(network, data).synops``: an event counts when it is sent, in the last step, too. ``Dense``
+      is T times the number of weights. Biases, leaks and products of gates are not counted.
+    - ``ConnectionSparsity``: the share of zeros in all matrices. The unused diagonal of an ALIFLowPass is zeros.
+    - ``Footprint``, in bytes, and ``ParameterCount``: those of the network's parameters (and buffers).
+    - ``MembraneUpdates``: how often a voltage changes; the first step counts whole.
+
+    ``NeuronOperations`` knows some layers of snnTorch alone: of others it prints an error and is 0. A wrapped
+    ``nn.Linear`` or convolution, such as the recurrent one of snnTorch's RLeaky, is counted when it is called, as in
+    NeuroBench's own models: there the spikes of the last step do not count.
+
+    Raises:
+        TypeError: if it is no network, or has matrices that cannot be counted, such as those of an LRU, an embedding,
+            or a cell of your own that names them neither in ``scaled_parameters`` nor in ``input_matrices``.
+        ValueError: at a call, if a batch is not (B, T, ...).
+
+    Example:
+        >>> from neurolsc import LIF
+        >>> harness = model(Network([LIF(8, 16)], n_out=3))
+        >>> harness(torch.ones(4, 20, 8)).shape
+        torch.Size([4, 20, 3])
+    """
+    return NetworkModel(as_network(network))
+
+
+class Synapses(nn.Linear):
+    """A copy of a matrix in double precision: NeuroBench sums operations in the dtype of the output."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input.double())
+
+
+class Counted(nn.Module):
+    """The layers that NeuroBench counts; the parameters and buffers are the network's own."""
+
+    def __init__(self, network: Network, layers: list[nn.Module]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        self._of = [network]  # in a list: else its layers would be found again
+
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
+        return self._of[0].parameters(recurse)
+
+    def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
+        return self._of[0].buffers(recurse)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        self._of[0]._apply(fn, recurse)  # .to(device)
+        return self
+
+
+class NetworkModel(NeuroBenchModel):
+    """A network in NeuroBench's harness; see :func:`model`."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.network = network
+        # matrices that no layer is called for: the number of the cell, and whether they read its output or its input
+        matrices: list[tuple[WeightMatrix, int, bool]] = []
+        for i, cell in enumerate(network.cells):
+            both = weight_matrices(cell, "depth", inputs=True), weight_matrices(cell, "time")
+            matrices += [(m, i, reads_output) for reads_output in (False, True) for m in both[reads_output]]
+        matrices = [m for m in matrices if not isinstance(owner_of(m[0].cell, m[0].name)[0], STATELESS_LAYERS)]
+        if isinstance(network.readout, nn.Linear):
+            matrices.append((WeightMatrix(cast(Any, network), "readout.weight"), len(network.cells) - 1, True))
+        called = [m for m in network.modules() if isinstance(m, STATELESS_LAYERS) and m is not network.readout]
+        counted = {id(stored_parameter(*owner_of(m.cell, m.name))) for m, *_ in matrices}
+        counted |= {id(p) for layer in called for p in layer.parameters()}
+        if left := [name for name, p in network.named_parameters() if p.ndim > 1 and id(p) not in counted]:
+            raise TypeError(
+                f"network has weights that NeuroBench cannot count: {', '.join(left)}. Counted are those of nn.Linear and "
+                "convolutions, and matrices in a cell's scaled_parameters or input_matrices."
+            )
+        self.matrices = {Synapses(*m[0].weights.T.shape, bias=False, device="meta"): m for m in matrices}
+        self._net = Counted(network, [*called, *self.matrices])
+
+    def __net__(self) -> nn.Module:  # type: ignore[override]
+        for layer, (matrix, _, reads_output) in self.matrices.items():  # the weights may have changed
+            weights, owner = matrix.weights.to(torch.float64, copy=True), owner_of(matrix.cell, matrix.name)[0]
+            if reads_output and getattr(owner, "recurrent_synapses", None) == len(weights) - 1:
+                weights.fill_diagonal_(0)  # which is not used
+            layer.weight = nn.Parameter(weights, requires_grad=False)
+        return self._net
+
+    def activation_layers(self) -> list[dict[str, Any]]:
+        cells = [(i, self.network.cells[i]) for i in self.network.spiking]
+        return [{"layer_name": f"cells.{i}", "layer": getattr(cell, "layer", cell)} for i, cell in cells]
+
+    def __call__(self, batch: Tensor) -> Tensor:  # type: ignore[override]
+        if batch.ndim < 3:
+            raise ValueError(f"a batch must have shape (B, T, ...), batch first, got {tuple(batch.shape)}.")
+        network = self.network
+        x = batch.flatten(2).transpose(0, 1).to(network.dtype_and_device["device"])
+        with eval_mode(network), torch.no_grad():
+            currents, voltages = self._step_by_step(x)
+            self.reset_hooks()  # of the layers that were called for this
+            run = network.run(x)
+        self.__net__()
+        inputs = [currents.get(i, z) for i, z in enumerate((x, *run.spikes[:-1]))]
+        for hook in self.connection_hooks:
+            if hook.layer in self.matrices:
+                _, i, reads_output = self.matrices[hook.layer]
+                hook.inputs = [(step,) for step in (run.spikes[i] if reads_output else inputs[i])]
+        for i, hook in zip(network.spiking, self.activation_hooks, strict=False):
+            hook.activation_outputs = [run.spikes[i]]
+            hook.pre_fire_mem_potential, hook.post_fire_mem_potential = voltages.get(i, ([], []))
+        return run.logits.transpose(0, 1)
+
+    def _step_by_step(self, x: Tensor) -> tuple[dict[int, list[Tensor]], dict[int, tuple[list[Tensor], list[Tensor]]]]:
+        """By the number of a cell what wrapped layers read, and voltages before and after each step, if counted."""
+        cells = self.network.cells if self.connection_hooks or self.activation_hooks else ()
+        foreign = {i: cell for i, cell in enumerate(cells) if isinstance(cell, ForeignCell)}
+        membranes = {i: membrane for i, cell in enumerate(cells) if (membrane := cell.membrane()) is not None}
+        currents = {i: [] for i in foreign}
+        voltages = {i: ([], []) for i in membranes}
+        for record in self.network.records(x) if cells else ():
+            for i, cell in foreign.items():
+                currents[i].append(cell.current(record.inputs[i]))
+            for i, membrane in membranes.items():
+                voltages[i][0].append(membrane.voltage(record.before.layers[i]))
+                voltages[i][1].append(membrane.voltage(record.after.layers[i]))
+        return currents, voltages
