@@ -60,6 +60,16 @@ def test_a_weight_is_bound_only_where_it_is_too_large_and_a_frozen_matrix_stays(
     assert torch.equal(cell.w_rec, frozen)
 
 
+def test_a_training_ends_within_its_bounds():
+    network, free = firing(), firing()
+    bound = 0.9 * min(torch.linalg.svdvals(cell.w_rec.detach())[0].item() for cell in network.cells)
+    train(free, **DATA)
+    train(network, **DATA | {"clip_weight": 2.0, "clip_spectrum": bound})
+    for cell, other in zip(network.cells, free.cells, strict=True):
+        assert torch.linalg.svdvals(cell.w_rec)[0] < bound * (1 + 1e-5) < torch.linalg.svdvals(other.w_rec)[0]
+        assert cell.w_in.abs().max() < 2 * 0.2 * (1 + 1e-5) < other.w_in.abs().max()
+
+
 def test_weights_of_a_cell_without_a_voltage_cannot_be_bound():
     network = wrap([nn.RNN(N, 12), nn.Linear(12, CLASSES)])
     with pytest.raises(TypeError, match="clip_weight needs a cell that names its voltage, got "):

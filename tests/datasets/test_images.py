@@ -70,6 +70,14 @@ def test_frames_are_those_of_a_loop_over_the_spikes(times, bins, repeat):
     assert_close(LatencyEncoding(dt=dt, window=window, repeat=repeat).frames(float64(*times)), expected)
 
 
+def test_a_spike_just_before_the_end_stays_in_the_last_bin_when_the_division_rounds_up():
+    dt, window = 0.1, 0.1 * 17
+    t = math.nextafter(window, 0)
+    assert math.floor(t / dt) == round(window / dt)
+    frames = LatencyEncoding(dt=dt, window=window, repeat=1).frames(float64(t))
+    assert frames.flatten().nonzero().item() == len(frames) - 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
