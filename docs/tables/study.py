@@ -266,6 +266,35 @@ def study_layers() -> list[str]:
     return rows([*head, "spikes"], body)
 
 
+@table
+def study_flossing() -> list[str]:
+    """Exponents held while training (registration.md, section 3); of a delay nothing until its 18 trials are over."""
+    body, found = [], grouped(read_rows("flossing"), "delay")
+    for delay in ("100", "200", "400"):
+        if len(of_delay := found.get((delay,), [])) < 18:
+            body.append([delay, f"{len(of_delay)} of 18 trials are over", *[""] * 5])
+            continue
+        chosen: dict[str, list[dict[str, str]]] = {}
+        for (arm,), of_arm in grouped(of_delay, "arm").items():
+            rates = sorted(grouped(of_arm, "lr").values(), key=lambda runs: float(runs[0]["lr"]))  # the lower of equals
+            best = max(rates, key=lambda runs: mean(float(row["validation"]) for row in runs))
+            chosen[arm] = sorted(best, key=lambda row: row["seed"])
+        scores = {arm: [100 * float(row["test"]) for row in runs] for arm, runs in chosen.items()}
+        for arm, runs in chosen.items():
+            gaps = [a - b for a, b in zip(scores["flossing"], scores[arm], strict=True)]
+            each = f"{mean(gaps):+.1f} ({', '.join(f'{gap:+.1f}' for gap in gaps)})" if arm != "flossing" else ""
+            test = f"{mean(scores[arm]):.1f}±{stdev(scores[arm]):.1f}"
+            changes = []
+            for name in ("exponent", "rate"):
+                ends = (
+                    [float(r[f"{name}_{when}"]) for r in runs if r[f"{name}_{when}"]] for when in ("before", "after")
+                )
+                changes.append(" to ".join(f"{mean(end):.2f}" if end else "-" for end in ends))
+            body.append([delay, arm, runs[0]["lr"], test, each, *changes])
+    head = ["delay", "arm", "learning rate", "test, %", "flossing minus this, by seed", "exponent", "spikes"]
+    return rows(head, body)
+
+
 def holm(p: list[float]) -> list[float]:
     """Holm's corrected p of a family of tests."""
     order = np.argsort(p)
