@@ -43,7 +43,9 @@ def model(network: Network) -> "NetworkModel":
       is ``neurolsc.evaluate(network, data).synops``: an event counts when it is sent, in the last step, too. ``Dense``
       is T times the number of weights. Biases, leaks and products of gates are not counted.
     - ``ConnectionSparsity``: the share of zeros in all matrices. The unused diagonal of an ALIFLowPass is zeros.
-    - ``Footprint``, in bytes, and ``ParameterCount``: those of the network's parameters (and buffers).
+    - ``Footprint``, in bytes, is that of the network's parameters and buffers. A snnTorch model that was run has its
+      last states in buffers, which NeuroBench counts.
+    - ``ParameterCount``: the network's parameters.
     - ``MembraneUpdates``: how often a voltage changes; the first step counts whole.
 
     ``NeuronOperations`` knows some layers of snnTorch alone: of others it prints an error and is 0. A wrapped
