@@ -6,6 +6,8 @@ from statistics import mean
 import matplotlib as mpl
 from matplotlib.lines import Line2D
 
+from docs.tables.neurons import MEASURES, predicting, whole_blocks
+from docs.tables.neurons import STARTS as OF_NEURONS
 from docs.tables.results import grouped
 from docs.tables.study import STARTS, chosen_of, layers_of, of_layers, rank_of, read_rows, speech_of_one
 from neurolsc.plots import COLORS, STYLE, finish, panels
@@ -161,7 +163,53 @@ def draw_layers(path: Path) -> None:
         finish(figure, path, "spoken digits, relays; a mark for each of four seeds")
 
 
+def draw_today(path: Path) -> None:
+    """Score of each neuron over its radius below threshold and over that of the whole step, before training."""
+    trials, marks = predicting(), dict(zip(OF_NEURONS, ("o", "^", "s", "v"), strict=True))
+    neurons = list(dict.fromkeys(row["neuron"] for row in trials))
+    colors = {name: mpl.colormaps["tab20"](i) for i, name in enumerate(neurons)}
+    starts = [start for start in OF_NEURONS if any(row["start"] == start for row in trials)]
+    with mpl.rc_context(STYLE):
+        figure, grid = panels(1, 2, figsize=(9.4, 4.6), sharex=True, sharey=True)
+        for ax, (name, of) in zip(grid.flat, list(MEASURES.items())[:2], strict=True):
+            for row in trials:
+                at = of(row), float(row["validation"])
+                ax.plot(*at, marks[row["start"]], color=colors[row["neuron"]], markersize=7, markeredgewidth=0)
+            ax.axvline(1, color="0.4", linestyle=":", linewidth=1)
+            ax.axhline(0.1, color="0.4", linestyle=":", linewidth=1)
+            ax.set(xlabel=name + ", the larger of two layers", ylim=(0, None), xscale="log")
+            ax.set_xticks([0.5, 1, 2], ["0.5", "1", "2"])
+            ax.set_xticks([], minor=True)
+        grid.flat[0].set_ylabel("validation mode accuracy")
+        handles = [Line2D([], [], marker="o", linestyle="", color=color, label=n) for n, color in colors.items()]
+        handles += [Line2D([], [], marker=marks[s], linestyle="", color="0.4", label=OF_NEURONS[s]) for s in starts]
+        figure.legend(handles=handles, loc="outside lower center", ncols=6, fontsize="small")
+        finish(figure, path, "spoken digits, 2 x 64 neurons, 64 updates at one learning rate")
+
+
+def draw_today_back(path: Path) -> None:
+    """How the gradient of the last step's loss grows or fades going back, a line for each neuron."""
+    shown = [key for key in whole_blocks() if key[1] == "0"]
+    with mpl.rc_context(STYLE):
+        figure, grid = panels(1, len(shown), figsize=(3.1 * len(shown) + 0.6, 4.4), sharey=True)
+        for ax, (task, seed, start) in zip(grid.flat, shown, strict=True):
+            steps = 100 if task != "speech" else 25
+            for i, row in enumerate(whole_blocks()[task, seed, start]):
+                sizes = of_layers(row, "back_1")
+                if sizes and sizes[0]:
+                    at = [(steps - 1) * part // 4 for part in range(5)]
+                    look = {"color": mpl.colormaps["tab20"](i), "label": row["neuron"]}
+                    ax.plot(at, [size / sizes[0] for size in sizes], marker="o", markersize=3, **look)
+            ax.set(yscale="log", ylim=(1e-9, 1e9), xlabel="steps back", title=f"{OF_NEURONS[start]}, {steps} steps")
+            ax.axhline(1, color="0.4", linestyle=":", linewidth=1)
+        grid.flat[0].set_ylabel("gradient by the lower layer's state")
+        figure.legend(*grid.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=7, fontsize="small")
+        finish(figure, path, "gradient of the last step's loss over that by the last state; before training")
+
+
 draw_depth(PICTURES / "study_depth.png")
 draw_radius(PICTURES / "study_radius.png")
 draw_statistics(PICTURES / "study_statistics.png")
 draw_layers(PICTURES / "study_layers.png")
+draw_today(PICTURES / "study_today.png")
+draw_today_back(PICTURES / "study_today_back.png")
