@@ -205,13 +205,15 @@ def train_arm(arm: Arm, epochs: int, data: dict, start_batches: list[Tensor]) ->
     """Train all seeds and rates of an arm; a row for each."""
     built, wrapped, findings = [], [], []
     began = time.perf_counter()
-    for seed, _ in itertools.product(SEEDS, RATES):
-        net = build(arm, seed)
-        network = neurolsc.wrap(net)
+    for seed in SEEDS:
+        network = neurolsc.wrap(build(arm, seed))
         found = named(STARTS.get(arm.start, arm.start)).apply(network, start_batches, seed=seed)
-        built.append(net)
-        wrapped.append(network)
-        findings.append("; ".join(map(str, found)))
+        for _ in RATES:
+            net = build(arm, seed)
+            wrapped.append(neurolsc.wrap(net))
+            wrapped[-1].load_state_dict(network.state_dict())
+            built.append(net)
+            findings.append("; ".join(map(str, found)))
     sequential = arm.neuron == "norse LIFRecurrent" or arm.neuron.startswith("our")
     stack = Loop(wrapped) if sequential else Stack(built)
     groups = [
@@ -248,7 +250,7 @@ def train_arm(arm: Arm, epochs: int, data: dict, start_batches: list[Tensor]) ->
             "rates": " ".join(f"{r:.3f}" for r in rates),
             "findings": findings[i],
             "seconds": round(time.perf_counter() - started, 1),
-            "start_seconds": round((started - began) / len(built), 2),
+            "start_seconds": round((started - began) / len(SEEDS), 2),
             "date": datetime.date.today().isoformat(),
         }
         for i, (seed, lr) in enumerate(itertools.product(SEEDS, RATES))

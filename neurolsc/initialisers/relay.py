@@ -22,7 +22,7 @@ from neurolsc.initialisers.base import (
     scaling,
 )
 from neurolsc.network import Network, eval_mode
-from neurolsc.neurons.cell import Cell, WeightMatrix, is_frozen, weight_matrices
+from neurolsc.neurons.cell import WeightMatrix, is_frozen, weight_matrices
 from neurolsc.stability.conditions import NO_SURROGATE, Finding, surrogate_fault, surrogate_slope
 from neurolsc.stability.profile import depth_radius, radius_profile, time_radius
 from neurolsc.stability.scale import match_firing_rates, no_thresholds, rate, reads, scale_to_rate, settle, steps
@@ -281,16 +281,6 @@ class BySource(Initialiser):
 # ---------------------------------------------------------------- relays
 
 
-def gradient_gain(cell: Cell, read: Tensor, generator: torch.Generator) -> float:
-    """The norm of a random gradient on all outputs of a run, taken back to the input, over its norm at the outputs."""
-    x = read.detach().clone().requires_grad_()
-    with torch.enable_grad():
-        z = cell.run(x, cell.initial_state(x.shape[1]))[0]
-        g = torch.randn(z.shape, generator=generator, dtype=torch.float64).to(z)
-        (back,) = torch.autograd.grad((g * z).sum(), x)
-    return (back.norm() / g.norm()).item()
-
-
 _WHOLE = 0.95  # share of the spikes passed on below which a layer starts from its drawn weights instead
 _CLOSEST = 0.02  # least distance from the threshold at a spike of a relay, in thresholds
 
@@ -307,16 +297,17 @@ class Relay(Initialiser):
 
     where r is the voltage that a neuron without recurrence has left one step after its spike, if it reads nothing. A
     neuron without recurrent weights gets the m that leaves nothing. :math:`W_{in}` is divided by the share of a current
-    that a voltage takes. Biases of relays are 0. The margin m is the distance, in thresholds, at which the surrogate's
-    derivative is a quarter of its largest, at most 1: 1 for a fast sigmoid of sharpness 1 and a threshold of 1.
+    that a voltage takes. Biases of relays are 0.
+
+    Thresholds and margin follow the surrogate's width d, the distance from the threshold at which its derivative is a
+    quarter of its largest, 1 for a fast sigmoid of sharpness 1. Where a relay's threshold is above d, it is lowered to
+    d, or to where the drawn layer fires at ``rate`` if that is higher: a narrow surrogate so passes more at rest. The
+    margin is m = d / threshold, at most 1.
 
     The lowest layers keep their random weights, at a rate and with a bounded recurrence, as by :class:`BySource`.
-    Resting thresholds of relays, where these can be set, become their mean, and what spikes add to a threshold a share
-    of what it was. A layer of another width than the one below reads its neurons in turn.
-
-    A layer is set as the lowest are where as a relay it would pass on less than 95 % of its spikes (a neuron that
-    remembers, such as norse's LIF), or pass back less than a tenth of the gradient and less than half of what its drawn
-    weights pass (a leaky neuron without recurrence under a narrow surrogate).
+    Resting thresholds of relays, where these can be set, are equal; what spikes add to a threshold is a share of what
+    it was. A layer of another width than the one below reads its neurons in turn. A layer is set as the lowest are
+    where as a relay it would pass on less than 95 % of its spikes: a neuron that remembers, such as norse's LIF.
 
     Attributes:
         rate: spikes per neuron and step; 0: the thresholds of the lowest layers stay.
@@ -363,33 +354,37 @@ class Relay(Initialiser):
                 return [layer.finding("reads no spikes", "let the layer below fire")]
             drawn = copy.deepcopy(cell.state_dict())
             missed = lowest.set_layer(layer, points, seed)
-            gain = gradient_gain(cell, read, generator(seed, layer.index))
-            at_rate = copy.deepcopy(cell.state_dict())
+            at_rate, woken = copy.deepcopy(cell.state_dict()), layer.resting_threshold().mean().item()
             cell.load_state_dict(drawn)
-            same = self._make_relay(layer, read)
-            passed = gradient_gain(cell, read, generator(seed, layer.index))
-            if same >= _WHOLE and passed >= min(0.1, 0.5 * gain):
+            same = self._make_relay(layer, read, woken)
+            if same >= _WHOLE:
                 relays.append(layer.index + 1)
                 return []
             cell.load_state_dict(at_rate)
-            lacks = f"hand on {same:.0%} of its spikes"
-            if same >= _WHOLE:
-                lacks = f"pass back {passed:.2g} of the gradient, with drawn weights {gain:.2g}"
             keeps = "nothing to do: it keeps its drawn weights and is woken"
-            return [layer.finding(f"as a relay it would {lacks}", keeps), *missed]
+            return [layer.finding(f"as a relay it would hand on {same:.0%} of its spikes", keeps), *missed]
 
         report = lowest.set_all(network, inputs, seed, set_layer, relays)
         none = "; no relays" if any(layer.index >= self.drawn for layer in layers) else ""
         done = f"; relays: layer {', '.join(map(str, relays))}" if relays else none
         return StartReport(report, report.summary + done)
 
-    def _make_relay(self, layer: Layer, read: Tensor) -> float:
+    def _make_relay(self, layer: Layer, read: Tensor, woken: float) -> float:
         """Make a relay of a layer; the share of its spikes that it has read and sends."""
         cell, own, thresholds = layer.cell, layer.recurrent, layer.cell.thresholds()
-        rest = None if thresholds is None else thresholds.rest()
-        if thresholds is not None and rest is not None:
-            thresholds.scale(self.adaptation)
-            thresholds.set_rest(rest.mean().expand_as(rest))
+        theta = layer.resting_threshold().mean().item()
+        # the surrogate's width: how far from the threshold it passes a quarter of its most
+        along = torch.cat([torch.zeros(1), torch.logspace(-3, 0, 601)]).to(**cell.dtype_and_device) * theta
+        slope = surrogate_slope(layer.membrane, along).nan_to_num(0, 0, 0).clamp(min=0)
+        width = along[slope >= 0.25 * slope.max()][-1].item()
+        if thresholds is not None:
+            theta = min(theta, max(width, woken))
+            rest = thresholds.rest()
+            if rest is None:
+                thresholds.scale(theta / layer.resting_threshold().mean().item())
+            else:
+                thresholds.scale(self.adaptation)
+                thresholds.set_rest(torch.full_like(rest, theta))
         for module in cell.modules():
             if isinstance(module, nn.Linear) and module.bias is not None and module.bias.requires_grad:
                 module.bias.zero_()
@@ -420,11 +415,7 @@ class Relay(Initialiser):
             return (sent * wanted).sum().item() / total if total else 0.0
 
         widest = torch.full_like(theta, 2.0)
-        # the margin: how far above the threshold, in thresholds, the surrogate passes a quarter of its most; at most 1
-        along = torch.cat([torch.zeros(1), torch.logspace(-3, 0, 601)]).to(**cell.dtype_and_device)
-        slope = surrogate_slope(layer.membrane, theta.mean().to(along) * along).nan_to_num(0, 0, 0).clamp(min=0)
-        margin = along[slope >= 0.25 * slope.max()][-1].item()
-        drive = torch.full_like(theta, 1 + max(margin, _CLOSEST))
+        drive = 1 + (width / theta).clamp(_CLOSEST, 1)
         if not own:
             at_two, at_less = left(widest), left(widest - 0.5)  # linear in the drive, or 0 at both
             exact = widest - 0.5 * at_two / (at_two - at_less)
