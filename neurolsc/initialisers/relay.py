@@ -299,10 +299,10 @@ class Relay(Initialiser):
     neuron without recurrent weights gets the m that leaves nothing. :math:`W_{in}` is divided by the share of a current
     that a voltage takes. Biases of relays are 0.
 
-    Thresholds and margin follow the surrogate's width d, the distance from the threshold at which its derivative is a
-    quarter of its largest, 1 for a fast sigmoid of sharpness 1. Where a relay's threshold is above d, it is lowered to
-    d, or to where the drawn layer fires at ``rate`` if that is higher: a narrow surrogate so passes more at rest. The
-    margin is m = d / threshold, at most 1.
+    The margin m is the distance, in thresholds, at which the surrogate's derivative is a quarter of its largest, at
+    most 1: 1 for a fast sigmoid of sharpness 1 and a threshold of 1. Under a narrow surrogate a relay at rest would
+    pass next to no gradient: where it would be less than a tenth of the most, its threshold is lowered until it is
+    that, or to where the drawn layer fires at ``rate`` if that is higher.
 
     The lowest layers keep their random weights, at a rate and with a bounded recurrence, as by :class:`BySource`.
     Resting thresholds of relays, where these can be set, are equal; what spikes add to a threshold is a share of what
@@ -373,12 +373,11 @@ class Relay(Initialiser):
         """Make a relay of a layer; the share of its spikes that it has read and sends."""
         cell, own, thresholds = layer.cell, layer.recurrent, layer.cell.thresholds()
         theta = layer.resting_threshold().mean().item()
-        # the surrogate's width: how far from the threshold it passes a quarter of its most
         along = torch.cat([torch.zeros(1), torch.logspace(-3, 0, 601)]).to(**cell.dtype_and_device) * theta
         slope = surrogate_slope(layer.membrane, along).nan_to_num(0, 0, 0).clamp(min=0)
-        width = along[slope >= 0.25 * slope.max()][-1].item()
+        quarter, tenth = (along[slope >= share * slope.max()][-1].item() for share in (0.25, 0.1))
         if thresholds is not None:
-            theta = min(theta, max(width, woken))
+            theta = min(theta, max(tenth, woken))
             rest = thresholds.rest()
             if rest is None:
                 thresholds.scale(theta / layer.resting_threshold().mean().item())
@@ -415,7 +414,7 @@ class Relay(Initialiser):
             return (sent * wanted).sum().item() / total if total else 0.0
 
         widest = torch.full_like(theta, 2.0)
-        drive = 1 + (width / theta).clamp(_CLOSEST, 1)
+        drive = 1 + (quarter / theta).clamp(_CLOSEST, 1)
         if not own:
             at_two, at_less = left(widest), left(widest - 0.5)  # linear in the drive, or 0 at both
             exact = widest - 0.5 * at_two / (at_two - at_less)

@@ -216,7 +216,7 @@ def test_thresholds_of_relays_come_down_to_the_width_of_a_narrow_surrogate_or_to
         return [cell.membrane().thresholds(cell.initial_state(1)).mean().item() for cell in network.cells]
 
     relays, woken = thresholds(2), thresholds(3)
-    width = 1 / slope  # 1 / (1 + slope u)^2 is a quarter there
+    width = (10**0.5 - 1) / slope  # 1 / (1 + slope u)^2 is a tenth there
     assert 0.05 < woken[2] < 1
     assert relays[2] == pytest.approx(max(width, woken[2]), rel=0.02)
 
