@@ -144,14 +144,6 @@ def test_when_the_time_is_up_all_that_was_started_is_killed(tmp_path, monkeypatc
     pytest.fail("a process of the simulator outlived the time limit")
 
 
-def test_a_process_that_fails_is_quoted(tmp_path, monkeypatch):
-    write_netx(quantize(make("zero")), tmp_path / "a.net")
-    fails = script(tmp_path / "python", "echo no such module; exit 3")
-    monkeypatch.setenv("NEUROLSC_LAVA_PYTHON", str(fails))
-    with pytest.raises(RuntimeError, match=r"a\.net:\nno such module"):
-        verify(tmp_path / "a.net", spikes(5, 1))
-
-
 # the simulators themselves
 
 

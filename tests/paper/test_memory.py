@@ -99,6 +99,7 @@ def test_each_student_is_trained_as_torchs_adam_would_at_its_rate():
             torch.testing.assert_close(found.parameters[name][i : i + 1], value.detach(), rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_linear_rnn_learns_long_memories_far_worse_than_an_lru():
     size = Size(width=16, iterations=300, seeds=2, rates=tuple(RATES[3:8]))
     found = compare(("linear RNN", "LRU"), 0.99, size)
