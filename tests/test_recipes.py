@@ -25,6 +25,13 @@ def test_loaders():
     assert len(run("Loaders")["result"].history) == 2
 
 
+def test_a_task_of_your_own():
+    result = run("A task of your own")["result"]
+    assert len(result.history) == 2
+    assert 0 <= result.best["validation_accuracy"] <= 1
+    assert result.best["firing_rate"][0] > 0
+
+
 def test_learning_rates_by_torchs_schedulers():
     assert run("Learning rates by torch's schedulers")["rise_and_fall"].every == "update"
 

@@ -124,4 +124,5 @@ assert rows["tuned, integers"] > 0.7, "chance is 0.1"
 assert same
 
 # %% [markdown]
-# **Next:** [your own neuron, surrogate and task](5_your_own.md).
+# **Next:** your own [neuron](../your_own_neuron.md), [surrogate](../surrogates.md#your-own) and
+# [task](../training.md#a-task-of-your-own).
