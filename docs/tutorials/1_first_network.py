@@ -1,9 +1,8 @@
 # %% [markdown]
 # # 1. Your first network, and what a radius is
 #
-# After this page you can build a spiking network, measure its *radii*, which say what happens to a
-# gradient on its way back, start it so that it learns, train it and score it. You need to know what
-# a recurrent network and a gradient are, nothing about spikes.
+# After this page you can build a spiking network, measure its *radii*, start it so that it learns,
+# train it and score it. You need to know nothing about spikes.
 
 # %%
 import matplotlib.pyplot as plt
@@ -57,15 +56,14 @@ spikes = network.run(inputs[0]).spikes
 print("spikes per neuron and step, layer by layer:", ", ".join(f"{z.mean():.4f}" for z in spikes))
 
 # %% [markdown]
-# Few neurons fire, and fewer in each layer. A silent layer passes nothing to the outputs.
+# Few neurons fire, and fewer in each layer.
 #
 # ## What a radius is
 #
 # A gradient is sent back through time. From each step to the one before, it is multiplied by a
 # matrix: the derivative of a layer's state by its own state one step earlier. The **radius** of
 # that matrix, the largest modulus of its eigenvalues, is the factor by which a gradient grows or
-# shrinks at each step, in the long run. Below 1 it vanishes, above 1 it explodes: 0.95 to the power
-# of 100 is 0.006, and 1.1 to that power is 14,000.
+# shrinks at each step, in the long run. Below 1 it vanishes, above 1 it explodes.
 #
 # These single layers differ in `tau_v` alone. Solid: the gradient of the last step's outputs by the
 # voltages so many steps back. Dotted: the layer's mean radius to that power.
@@ -86,12 +84,10 @@ ax.legend(frameon=False)
 plt.show()
 
 # %% [markdown]
-# After some steps the lines are nearly parallel: the radius predicts the slope. It can be above 1
-# although every leak is below 1, because the neurons of a layer feed each other. The radius *through
-# depth* is that of the derivative of a layer's state by the state of the layer below. A profile has
-# both, as mean ± deviation over steps and samples. *Silent* is the share of steps and samples at
-# which no neuron of the layer fires; the last column names the largest terms of the radius through
-# time.
+# The radius predicts the slope. It can be above 1 although every leak is below 1, because the
+# neurons of a layer feed each other. The radius *through depth* is that of the derivative of a
+# layer's state by the state of the layer below. *Silent* is the share of steps and samples at which
+# no neuron of the layer fires; the last column names the largest terms of the radius through time.
 
 # %%
 untrained = radius_profile(network, inputs[0][:, :4], steps=16)
@@ -112,9 +108,8 @@ start = radius_profile(network, inputs[0][:, :4], steps=16)
 print(start)
 
 # %% [markdown]
-# Now all layers fire, and gradients come down to every layer. A good radius alone does not make a
-# network learn: layers must fire, and their spikes must still depend on the input ([the
-# study](../study.md)).
+# Now all layers fire. A good radius alone does not make a network learn: layers must fire, and their
+# spikes must still depend on the input ([the study](../study.md)).
 #
 # ## Train and score
 #
@@ -133,7 +128,7 @@ rates = ", ".join(f"{rate:.2f}" for rate in scores.firing_rate)
 print(f"test: mode accuracy {scores.mode_accuracy:.1%}, spikes per neuron and step {rates}")
 
 # %% [markdown]
-# One seed is an illustration; [the study](../study.md) has more. The claims of this page:
+# One seed is an illustration. The claims of this page:
 
 # %%
 assert radii[0] < 1 < radii[-1] and radii == sorted(radii), "a longer memory, a larger radius"

@@ -84,8 +84,8 @@ print(diagnosis)
 diagnosis.plot()
 
 # %% [markdown]
-# The layers hardly fire, and next to nothing of the input is left in them. `try_cures` applies each
-# cure to a copy and trains that for 20 updates, next to an untreated one:
+# The layers hardly fire. `try_cures` applies each cure to a copy and trains that for 20 updates, next
+# to an untreated one:
 
 # %%
 trials = neurolsc.try_cures(network, (x, labels), diagnosis, lr=LR)
@@ -96,10 +96,9 @@ print(*trials, sep="\n")
 #
 # ## Start it
 #
-# Three starts of the same weights: the network as snnTorch draws it; *woken*, with thresholds
-# scaled until every layer fires 0.15 spikes per neuron and step; and `Relay`, which wakes the two
-# lowest layers and lets the third begin by passing on the spikes that it reads, if it can do that
-# well.
+# Three starts of the same weights: as snnTorch draws them; *woken*, with thresholds scaled until
+# every layer fires 0.15 spikes per neuron and step; and `Relay`, which wakes the two lowest layers
+# and lets the third begin by passing on the spikes that it reads.
 
 # %%
 starts = {
@@ -173,8 +172,7 @@ rates = [wrapped.run(batches[1]).spikes[layer].mean().item() for layer in wrappe
 print("spikes per neuron and step:", ", ".join(f"{rate:.2f}" for rate in rates))
 
 # %% [markdown]
-# One seed and three epochs are an illustration; [the study](../study.md) has four seeds, and two,
-# five and ten layers.
+# One seed and three epochs are an illustration; [the study](../study.md) has more.
 
 # %%
 assert {finding.layer for finding in diagnosis} >= {1, 2, 3}, "all layers hardly fire"

@@ -21,9 +21,8 @@ plt.rcParams["figure.figsize"] = (9, 3)
 # %% [markdown]
 # ## The data
 #
-# The package has 150 recordings of ten English digits by five people, from the Free Spoken Digit
-# Dataset, as spikes of 700 units in the layout of the Spiking Heidelberg Digits. They are not SHD;
-# for that, write `SHD(folder, "train", ...)` and continue as here.
+# The package has 150 recordings of ten English digits by five people, as spikes of 700 units in the
+# layout of the Spiking Heidelberg Digits. They are [not SHD](../data.md#spoken-digits).
 #
 # Spikes are counted in bins of 40 ms, five neighbouring units as one of 140 channels, for the first
 # second.
@@ -55,9 +54,8 @@ plt.show()
 # %% [markdown]
 # ## The error of a score
 #
-# The score is the *mode accuracy*: at each step the largest output votes, the most frequent vote
-# wins, and a tie counts for nobody. Of n utterances, a share p right has a standard error of
-# $\sqrt{p (1 - p) / n}$: another 50 utterances of the same kind would have given another score.
+# The score is the *mode accuracy*; a tie of votes counts for nobody. Of n utterances, a share p right
+# has a standard error of $\sqrt{p (1 - p) / n}$.
 
 
 # %%
@@ -130,9 +128,8 @@ ax.set(title="Test: seeds, mean and its standard error", xticks=(0, 1), xticklab
 plt.show()
 
 # %% [markdown]
-# Relays are ahead in this short training, by a few standard errors at most. In [the
-# study](../study.md), with 2,025 utterances, relays of five layers stay ahead, and two layers need
-# only to fire.
+# Relays are ahead in this short training, by a few standard errors at most. They stay ahead in [the
+# study](../study.md), with 2,025 utterances.
 #
 # A report needs seeds and their deviation, the control at the same learning rates, firing rates,
 # how the epoch was chosen, and the standard error of the test set.

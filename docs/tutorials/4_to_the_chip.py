@@ -25,8 +25,8 @@ train_set, validation, test_set = (SpikeLatencyMNIST.embedded(split, encoding=co
 # %% [markdown]
 # ## A network for the chip
 #
-# A chip has no floats, and only leaky neurons, read one step late, with a readout without bias: the
-# defaults of `LIF` and `Network`. Inputs are 0 or 1. `clip_weight` bounds weights at every update
+# The chip has leaky neurons, read one step late, and a readout without bias: the defaults of `LIF`
+# and `Network`. Inputs are 0 or 1. `clip_weight` bounds weights at every update
 # to three thresholds, so that 8 bits resolve them. On the command line: `neurolsc train --for
 # netx`.
 
