@@ -6,7 +6,6 @@ Each is as fast as it can be made, with one setting for all that it is asked.
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields
 from functools import partial
 from typing import NamedTuple
 
@@ -109,19 +108,19 @@ def _products(t: Transitions, direction: str) -> tuple[int, Callable[[int], Call
     vector."""
     if direction == "depth":
         assert t.below is not None and t.state_below is not None
-        w, slopes = t.cell.w_in.detach().numpy(), t.below.spike_derivative(t.state_below).detach().numpy()
+        w, slopes = t.cell.w_in.detach().numpy(), t.below.linearised(t.state_below).slopes[:, 0].detach().numpy()
         return w.shape[1], lambda i: lambda x: slopes[i] * (w @ x)
     step = t.cell.linearised(t.before)
-    w, s, d, e, r, adaptation, decay = (getattr(step, f.name).detach().numpy() for f in fields(step))
+    w, s, k = (part.detach().numpy() for part in (step.w_rec, step.slopes[:, 0], step.whole))
     n = s.shape[1]
 
     def at(i: int) -> Callable[[np.ndarray], np.ndarray]:
-        si, di, ei, ri = s[i], d[i], e[i], r[i]
+        si, ki = s[i], k[i]
 
         def apply(x: np.ndarray) -> np.ndarray:
             v, theta = x[:n], x[n:]
-            q = si * (v - theta)
-            return np.concatenate((di * v + ei * theta - ri * q + w @ q, decay * theta + adaptation * q))
+            to_v = ki[0, 0] * v + ki[0, 1] * theta + w @ (si * (v - theta))
+            return np.concatenate((to_v, ki[1, 0] * v + ki[1, 1] * theta))
 
         return apply
 

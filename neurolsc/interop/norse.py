@@ -25,8 +25,9 @@ from torch import Tensor, nn
 
 from neurolsc import neurons
 from neurolsc.interop.foreign import ForeignCell, borrowed, state_class, warn_of, weight_before
+from neurolsc.neurons.blocks import Spike
 from neurolsc.neurons.cell import Membrane, ScaledParameter, State, Thresholds
-from neurolsc.neurons.spiking import ResetName, Spike, SpikingCell
+from neurolsc.neurons.spiking import ResetName, SpikingCell
 from neurolsc.validation import number, positive
 
 try:

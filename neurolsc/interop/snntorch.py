@@ -27,8 +27,9 @@ from torch import Tensor, nn
 
 from neurolsc import neurons
 from neurolsc.interop.foreign import ForeignCell, borrowed, state_class, warn_of, weight_before
+from neurolsc.neurons.blocks import Spike, spike_function
 from neurolsc.neurons.cell import Membrane, ScaledParameter, State, Thresholds
-from neurolsc.neurons.spiking import Reset, Spike, spike_function
+from neurolsc.neurons.spiking import Reset
 from neurolsc.surrogate import Arctan
 from neurolsc.validation import positive, whole
 

@@ -14,19 +14,17 @@ and have derivatives in closed form.
 
 import math
 from abc import abstractmethod
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
 
 from neurolsc.display import state_repr
-from neurolsc.neurons.blocks import NeuronCell, drawn, matrix_of
+from neurolsc.neurons.blocks import NeuronCell, Range, matrix_of
 from neurolsc.neurons.cell import Bound, ScaledParameter, register
 from neurolsc.neurons.derivatives import Term
-from neurolsc.neurons.spiking import Spike
 from neurolsc.validation import LogParameter, number, one_of
 
-Range = tuple[float, float]
 MEMBRANE = Term("membrane", "shorten tau_u and tau_w", "lengthen tau_u or tau_w", "#0072b2")
 RESET = Term("reset", "lower the thresholds", "raise w_rec", "#cc79a7")
 ADAPTATION = Term("adaptation", "lower a and b", "lengthen tau_w", "#d55e00")
@@ -50,18 +48,17 @@ class AdaptiveLIF(NeuronCell):
         *(ScaledParameter(name, "time", through="decay") for name in ("tau_u", "tau_w")),
     )
     block_terms = (MEMBRANE, RESET, ADAPTATION)
+    state_type = AdLIFState
     explicit = False
+    a: nn.Parameter
+    b: nn.Parameter
 
     @abstractmethod
     def coefficients(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """alpha, beta, and what a voltage and a spike of 1 add to w, each (n_hidden,)."""
 
-    def initial_state(self, batch: int) -> AdLIFState:
-        return AdLIFState(*self.initial_zeros(batch, 2))
-
     def shares(self) -> Tensor:
-        taken = 1 - self.coefficients()[0]
-        return torch.stack([taken, torch.zeros_like(taken)])
+        return (1 - self.coefficients()[0]) * super().shares()
 
     def step_blocks(self, z: Tensor, reset: Tensor | float, by_u: Tensor, leak: Tensor | float) -> dict[str, Tensor]:
         """Blocks of a step: `leak` and `reset` add up to d r / d u, `by_u` is d w' / d u."""
@@ -104,21 +101,19 @@ class _QAdLIF(AdaptiveLIF):
         n_in: int,
         n_hidden: int,
         *,
-        spike: Spike | None = None,
-        threshold: float = 1.0,
         tau_u_range: Range = (5.0, 25.0),
         tau_w_range: Range = (60.0, 300.0),
         a_range: Range = (0.0, 1.0),
         b_range: Range = (0.0, 2.0),
         q: float = 120.0,
         clamp: bool = True,
+        **settings: Any,
     ) -> None:
-        super().__init__(n_in, n_hidden, spike, threshold)
-        self.tau_u_range, self.tau_u = drawn("tau_u_range", tau_u_range, n_hidden, positive=True)
-        self.tau_w_range, self.tau_w = drawn("tau_w_range", tau_w_range, n_hidden, positive=True)
-        self.a_range, a = drawn("a_range", a_range, n_hidden)
-        self.b_range, b = drawn("b_range", b_range, n_hidden)
-        self.a, self.b = nn.Parameter(a), nn.Parameter(b)
+        super().__init__(n_in, n_hidden, **settings)
+        self.tau_u_range = self.draw("tau_u", tau_u_range, positive=True)
+        self.tau_w_range = self.draw("tau_w", tau_w_range, positive=True)
+        self.a_range = self.draw("a", a_range)
+        self.b_range = self.draw("b", b_range)
         self.q, self.clamp = number("q", q), clamp
 
     def coefficients(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -146,14 +141,13 @@ class EFAdLIF(_QAdLIF):
     the neurons are outside.
 
     Args:
-        spike: the surrogate; by default a new ``FastSigmoid()``.
-        threshold: the threshold of all neurons.
         tau_u_range: range of the starting time constants of u, in steps; even draws, as from all ranges.
         tau_w_range: likewise of w.
         a_range: likewise of what the voltage adds to w.
         b_range: likewise of what a spike adds to w.
         q: factor of both.
         clamp: read a and b within their ranges, whatever an optimizer makes of them, as the work does.
+        **settings: ``spike`` and ``threshold`` of :class:`NeuronCell`.
 
     Attributes:
         tau_u: time constants (n_hidden,), in steps; positive, not clamped; settable. Likewise ``tau_w``.
@@ -170,9 +164,7 @@ class EFAdLIF(_QAdLIF):
         u = decay * r + (1 - decay) * (self.current(x, z) - state.w)
         return AdLIFState(u, slow * state.w + a * r + b * z)
 
-    closed_form = NeuronCell.closed_form
-    subthreshold = NeuronCell.subthreshold
-    bounds = AdaptiveLIF.bounds
+    blocks = _QAdLIF.blocks
 
 
 @register
@@ -195,9 +187,7 @@ class SEAdLIF(_QAdLIF):
         w = slow * state.w + a * r + b * z
         return AdLIFState(decay * r + (1 - decay) * (self.current(x, z) - w), w)
 
-    closed_form = NeuronCell.closed_form
-    subthreshold = NeuronCell.subthreshold
-    bounds = AdaptiveLIF.bounds
+    blocks = _QAdLIF.blocks
 
 
 Parametrisation = Literal["sparch", "cadlif", "silif"]
@@ -219,12 +209,11 @@ class RadLIF(AdaptiveLIF):
     :math:`-(1-\beta) < a < (1+\alpha)(1+\beta) / (1-\alpha)`.
 
     Args:
-        spike: the surrogate; by default a new ``FastSigmoid()``.
-        threshold: the threshold of all neurons.
         parametrisation: ``"sparch"``: a from -1 to 1, of which **48.9 % of the neurons are unstable**, to a radius of
             1.42 a step. ``"cadlif"``: a from 0 to 1, other decays. ``"silif"``: a from 0 to 1, decays exp(-0.004 r)
             with rates r drawn evenly in their logarithm. Of the latter two none is. b is from 0 to 2 in all.
         clamp: read a, b and, but for silif, the decays within these ranges, as the works do.
+        **settings: ``spike`` and ``threshold`` of :class:`NeuronCell`.
 
     Attributes:
         tau_u: time constants (n_hidden,), in steps; the works train decays, here as everywhere logarithms of time
@@ -245,12 +234,11 @@ class RadLIF(AdaptiveLIF):
         n_in: int,
         n_hidden: int,
         *,
-        spike: Spike | None = None,
-        threshold: float = 1.0,
         parametrisation: Parametrisation = "sparch",
         clamp: bool = True,
+        **settings: Any,
     ) -> None:
-        super().__init__(n_in, n_hidden, spike, threshold)
+        super().__init__(n_in, n_hidden, **settings)
         one_of("parametrisation", parametrisation, get_args(Parametrisation))
         self.parametrisation, self.clamp = parametrisation, clamp
         if parametrisation == "silif":
@@ -288,7 +276,3 @@ class RadLIF(AdaptiveLIF):
     def blocks(self, state: AdLIFState, s: Tensor, z: Tensor) -> dict[str, Tensor]:
         _, _, a, b = self.coefficients()
         return self.step_blocks(z, -self.theta * s, a + b * s, 1.0)
-
-    closed_form = NeuronCell.closed_form
-    subthreshold = NeuronCell.subthreshold
-    bounds = AdaptiveLIF.bounds

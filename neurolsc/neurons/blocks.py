@@ -1,19 +1,28 @@
-"""Neurons of a few variables each, which weights couple by spikes alone: their derivatives in closed form."""
+"""Spiking neurons of a few variables each, which weights couple by spikes alone: their derivatives in closed form."""
 
-from abc import abstractmethod
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from neurolsc.neurons.cell import Cell, Membrane, ScaledParameter, State, Thresholds
+from neurolsc.neurons.cell import SURROGATES, Cell, Membrane, ScaledParameter, State, Thresholds, definer
 from neurolsc.neurons.derivatives import Derivatives, LinearOperator, Matrices, StepMap, Term
-from neurolsc.neurons.spiking import Spike, spike_config, spike_function
-from neurolsc.neurons.spiking_derivatives import RECURRENCE, DiagonalBlocks
-from neurolsc.surrogate import FastSigmoid, in_two_methods
+from neurolsc.surrogate import FastSigmoid, Surrogate, in_two_methods
 from neurolsc.validation import number
+
+Spike = Callable[[Tensor], Tensor]  # of v - theta, returns spikes: a surrogate of ours, or of another library
+Range = tuple[float, float]
+
+RECURRENCE = Term(
+    "recurrence",
+    "scale w_rec down, or dampen the surrogate",
+    "scale w_rec up: while a layer hardly fires its surrogate is small",
+    "#009e73",
+)
 
 
 @dataclass(eq=False)
@@ -32,39 +41,64 @@ class NeuronStep(StepMap):
 
     def __post_init__(self) -> None:
         self.rows = self.columns = self.slopes.shape[1] * self.slopes.shape[2]
-        self.whole = torch.stack(list(self.blocks.values())).sum(0)
-
-    def _spikes(self, h: Tensor) -> Tensor:
-        return (self.slopes * h).sum(1)
+        self.whole = reduce(torch.add, self.blocks.values())
 
     def matvec(self, x: Tensor) -> Tensor:
         h = x.unflatten(1, self.slopes.shape[1:])
-        current = self._spikes(h) @ self.w_rec.T
-        return ((self.whole * h.unsqueeze(1)).sum(2) + self.into * current.unsqueeze(1)).flatten(1)
+        current = added(self.slopes * h) @ self.w_rec.T
+        return plus_products(self.into * current.unsqueeze(1), self.whole, h).flatten(1)
 
     def rmatvec(self, y: Tensor) -> Tensor:
         g = y.unflatten(1, self.slopes.shape[1:])
-        by_spikes = (self.into * g).sum(1) @ self.w_rec
-        return ((self.whole * g.unsqueeze(2)).sum(1) + self.slopes * by_spikes.unsqueeze(1)).flatten(1)
+        by_spikes = added(self.into * g) @ self.w_rec
+        return plus_products(self.slopes * by_spikes.unsqueeze(1), self.whole.transpose(1, 2), g).flatten(1)
 
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         h, g = (part.unflatten(1, self.slopes.shape[1:]) for part in (x, y))
         found = {name: (g.unsqueeze(2) * k * h.unsqueeze(1)).sum((1, 2, 3)) for name, k in self.blocks.items()}
-        current = self._spikes(h) @ self.w_rec.T
-        return found | {"recurrence": ((self.into * g).sum(1) * current).sum(1)}
+        return found | {"recurrence": (added(self.into * g) * (added(self.slopes * h) @ self.w_rec.T)).sum(1)}
 
     def take(self, index: Tensor) -> "NeuronStep":
         blocks = {name: k[index] for name, k in self.blocks.items()}
         return replace(self, blocks=blocks, slopes=self.slopes[index])
 
 
+def added(h: Tensor) -> Tensor:
+    """The sum over the variables of (P, V, n); without a copy where there is one."""
+    return reduce(torch.add, h.unbind(1))
+
+
+def plus_products(total: Tensor, k: Tensor, h: Tensor) -> Tensor:
+    """total (P, R, n) plus K h of all neurons, k (P, R, C, n) and h (P, C, n)."""
+    for part, variable in zip(k.unbind(2), h.unbind(1), strict=True):  # faster than all products and their sum
+        total = torch.addcmul(total, part, variable.unsqueeze(1))
+    return total
+
+
+class DiagonalBlocks(LinearOperator):
+    """Matrices of diagonal blocks k (P, R, C, n), or (1, R, C, n) for all points."""
+
+    def __init__(self, k: Tensor) -> None:
+        self.k, self.same = k, len(k) == 1
+        self.rows, self.columns = k.shape[1] * k.shape[3], k.shape[2] * k.shape[3]
+
+    def matvec(self, x: Tensor) -> Tensor:
+        return (self.k * x.view(len(x), 1, *self.k.shape[2:])).sum(2).flatten(1)
+
+    def rmatvec(self, y: Tensor) -> Tensor:
+        return (self.k * y.view(len(y), -1, 1, self.k.shape[3])).sum(1).flatten(1)
+
+    def take(self, index: Tensor) -> "DiagonalBlocks":
+        return self if self.same else DiagonalBlocks(self.k[index])
+
+
 class NeuronDerivatives(Derivatives):
-    """The derivatives of a cell with a ``linearised(state)`` that is a :class:`NeuronStep`."""
+    """The derivatives of a :class:`NeuronCell`; none depends on the input."""
 
     reads_input = False
 
-    def __init__(self, cell: Any, terms: Sequence[Term]) -> None:
-        self.cell, self.terms = cell, (*terms, RECURRENCE)
+    def __init__(self, cell: "NeuronCell") -> None:
+        self.cell, self.terms = cell, (*cell.block_terms, RECURRENCE)
 
     def by_state(self, x: Tensor, state: State) -> dict[str, Tensor]:
         step = self.cell.linearised(state)
@@ -77,71 +111,80 @@ class NeuronDerivatives(Derivatives):
         return (self.cell.shares().unsqueeze(2) * self.cell.w_in).flatten(0, 1).unsqueeze(0)
 
     def of_output(self, state: State) -> Tensor:
-        return torch.diag_embed(self.cell.linearised(state).slopes).transpose(1, 2).flatten(2)
+        return torch.diag_embed(self.cell.slopes(self.cell.spike_derivative(state))).transpose(1, 2).flatten(2)
 
     def state_map(self, x: Tensor, state: State) -> NeuronStep:
         return self.cell.linearised(state)
 
     def input_maps(self, x: Tensor, state: State) -> Sequence[LinearOperator]:
-        return [Matrices(self.cell.w_in.unsqueeze(0)), DiagonalBlocks(self.cell.shares()[None, :, None])]
+        shares = self.cell.shares()
+        if len(shares) == 1:
+            return super().input_maps(x, state)
+        # the narrowest of the operators decides the size of a product with them
+        return [Matrices(self.cell.w_in.unsqueeze(0)), DiagonalBlocks(shares[None, :, None])]
 
     def output_maps(self, state: State) -> Sequence[LinearOperator]:
-        return [DiagonalBlocks(self.cell.linearised(state).slopes.unsqueeze(1))]
+        return [DiagonalBlocks(self.cell.slopes(self.cell.spike_derivative(state)).unsqueeze(1))]
+
+
+def uniform(weights: Tensor) -> Tensor:
+    """Draw weights (n_hidden, n_in) in place, uniform in ±1/sqrt(n_in)."""
+    return nn.init.uniform_(weights, -(weights.shape[1] ** -0.5), weights.shape[1] ** -0.5)
 
 
 class NeuronCell(Cell):
     r"""Spiking neurons with input and recurrent weights, and derivatives neuron by neuron.
 
-    A subclass has :meth:`update`, :meth:`blocks` and :meth:`shares` of one step; it takes ``closed_form`` and
-    ``subthreshold`` from here by name, so that neither is used for the step of another class.
+    A subclass has ``state_type``, :meth:`update` and, for derivatives in closed form, the :meth:`blocks` of that step
+    in the same class; :meth:`shares` too, unless the first variable takes all of a current.
 
     Args:
         spike: the surrogate; by default a new ``FastSigmoid()``.
-        threshold: the fixed threshold of all neurons, positive; the buffer ``theta`` may be set per neuron.
+        threshold: the fixed threshold of all neurons, positive; the buffer ``theta`` may be set per neuron. None for
+            neurons with another :meth:`distance`.
+        starts: what draws the input and the recurrent weights in place.
 
     Attributes:
-        w_in: input weights (n_hidden, n_in), uniform in ±1/sqrt(n_in).
-        w_rec: recurrent weights (n_hidden, n_hidden), orthogonal.
+        w_in: input weights (n_hidden, n_in), by default uniform in ±1/sqrt(n_in).
+        w_rec: recurrent weights (n_hidden, n_hidden), by default orthogonal.
         theta: thresholds (n_hidden,), not trainable.
+        variable: the name of the variable of a state that spikes above the threshold.
         block_terms: the terms of :meth:`blocks`, in the order of tables and pictures.
     """
 
     scaled_parameters = (ScaledParameter("w_in", "depth"), ScaledParameter("w_rec", "time"))
+    variable = "u"
     block_terms: tuple[Term, ...] = ()
-    variable = "u"  # of the state: the voltage
+    operator = NeuronStep
     theta: Tensor
 
-    def __init__(self, n_in: int, n_hidden: int, spike: Spike | None, threshold: float) -> None:
+    def __init__(
+        self,
+        n_in: int,
+        n_hidden: int,
+        *,
+        spike: Spike | None = None,
+        threshold: float | None = 1.0,
+        starts: tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]] = (uniform, nn.init.orthogonal_),
+    ) -> None:
         super().__init__(n_in, n_hidden)
         self.spike = FastSigmoid() if spike is None else spike_function("spike", spike)
-        self.register_buffer("theta", torch.full((n_hidden,), number("threshold", threshold)))
-        self.w_in = nn.Parameter(torch.empty(n_hidden, n_in).uniform_(-(n_in**-0.5), n_in**-0.5))
-        self.w_rec = nn.Parameter(nn.init.orthogonal_(torch.empty(n_hidden, n_hidden)))
+        if threshold is not None:
+            self.register_buffer("theta", torch.full((n_hidden,), number("threshold", threshold)))
+        self.w_in = nn.Parameter(starts[0](torch.empty(n_hidden, n_in)))
+        self.w_rec = nn.Parameter(starts[1](torch.empty(n_hidden, n_hidden)))
         self.recurrent_synapses = n_hidden
 
-    @abstractmethod
-    def blocks(self, state: State, s: Tensor, z: Tensor) -> dict[str, Tensor]:
-        """Named terms of K (P, V, V, n), at spikes z and their derivative s by the voltage, both (P, n)."""
-
-    @abstractmethod
-    def shares(self) -> Tensor:
-        """The share of a current that each variable takes (V, n_hidden)."""
-
-    def slopes(self, s: Tensor) -> Tensor:
-        """The spikes' derivative by each variable (P, V, n), from that by the voltage (P, n)."""
-        names = self.initial_state(1)._fields
-        return torch.stack([s if name == self.variable else torch.zeros_like(s) for name in names], 1)
-
-    def weights_between(self) -> Tensor:
-        """The recurrent weights as they act."""
-        return self.w_rec
-
-    def initial_zeros(self, batch: int, variables: int) -> Tensor:
-        return torch.zeros(variables, batch, self.n_hidden, **self.dtype_and_device)
-
-    def current(self, x: Tensor, z: Tensor) -> Tensor:
-        """The input of all neurons (B, n_hidden), from x and the own last spikes."""
-        return x @ self.w_in.T + z @ self.weights_between().T
+    def draw(self, name: str, ends: Range, *, positive: bool = False, in_log: bool = False) -> Range:
+        """Draw a parameter, or its logarithm, evenly from a range, the argument ``<name>_range``; return the range."""
+        low, high = (float(end) for end in ends)
+        if not -math.inf < low <= high < math.inf or (positive and low <= 0):
+            wanted = "positive, finite" if positive else "finite"
+            raise ValueError(f"{name}_range must be two {wanted} numbers, the lower one first, got {tuple(ends)}.")
+        value = torch.empty(self.n_hidden).uniform_(*map(math.log, (low, high)) if in_log else (low, high))
+        value = value.exp() if in_log else value
+        setattr(self, name, value if hasattr(type(self), name) else nn.Parameter(value))  # the first: a LogParameter
+        return low, high
 
     def distance(self, state: State) -> Tensor:
         """Voltage - threshold (B, n_hidden); a spike where positive."""
@@ -150,23 +193,57 @@ class NeuronCell(Cell):
     def output(self, state: State) -> Tensor:
         return self.spike(self.distance(state))
 
+    def current(self, x: Tensor, z: Tensor) -> Tensor:
+        """The input of all neurons (B, n_hidden), from x and the own last spikes."""
+        return x @ self.w_in.T + z @ self.weights_between().T
+
+    def weights_between(self) -> Tensor:
+        """The recurrent weights as they act."""
+        return self.w_rec
+
+    def blocks(self, state: State, s: Tensor, z: Tensor) -> dict[str, Tensor]:
+        """Named terms of K (P, V, V, n), at spikes z and their derivative s by the voltage, both (P, n)."""
+        raise NotImplementedError
+
+    def shares(self) -> Tensor:
+        """The share of a current that each variable takes (V, n_hidden); by default the first takes all."""
+        shares = torch.zeros(len(self.state_type._fields), self.n_hidden, **self.dtype_and_device)
+        shares[0] = 1
+        return shares
+
+    def slopes(self, s: Tensor) -> Tensor:
+        """The spikes' derivative by each variable (P, V, n), from that by the voltage (P, n)."""
+        return torch.stack([s if n == self.variable else torch.zeros_like(s) for n in self.state_type._fields], 1)
+
+    def spike_derivative(self, state: State) -> Tensor:
+        """The spikes' derivative by the voltage (B, n_hidden)."""
+        return self.spike.derivative(self.distance(state))  # type: ignore[attr-defined]
+
     def linearised(self, state: State) -> NeuronStep:
-        s = self.spike.derivative(self.distance(state))  # type: ignore[attr-defined]
+        s = self.spike_derivative(state)
         blocks = self.blocks(state, s, self.output(state).detach())
-        return NeuronStep(blocks, self.slopes(s), self.weights_between(), self.shares())
+        return self.operator(blocks, self.slopes(s), self.weights_between(), self.shares())
 
     def closed_form(self) -> Derivatives | None:
-        return NeuronDerivatives(self, self.block_terms) if in_two_methods(self.spike) else None
+        return NeuronDerivatives(self) if in_two_methods(self.spike) else None
 
-    def subthreshold(self, slope: float = 0.0) -> Tensor:
-        silent = torch.zeros(1, self.n_hidden, **self.dtype_and_device)
-        blocks = self.blocks(self.initial_state(1), silent + slope, silent)
-        return torch.stack(list(blocks.values())).sum(0)[0].permute(2, 0, 1)
+    def subthreshold(self, slope: float = 0.0) -> Tensor | None:
+        state, silent = self.initial_state(1), torch.zeros(1, self.n_hidden, **self.dtype_and_device)
+        membrane = self.membrane()
+        if slope and membrane is not None:  # the derivative of a spike is that at the threshold
+            state = membrane.moved(state, membrane.thresholds(state) - membrane.voltage(state))
+        blocks = self.blocks(state, silent + slope, silent)
+        return reduce(torch.add, blocks.values())[0].permute(2, 0, 1)
 
-    def thresholds(self) -> Thresholds:
+    def _defined_with_its_step(self, method: str) -> bool:
+        # what a class without update says follows from blocks, which stands with update in a class below
+        abstract = "update" in definer(type(self), method).__abstractmethods__
+        return super()._defined_with_its_step("blocks" if abstract else method)
+
+    def thresholds(self) -> Thresholds | None:
         return Thresholds(self, ("theta",))
 
-    def membrane(self) -> Membrane:
+    def membrane(self) -> Membrane | None:
         return Membrane(self.variable, lambda _: self.theta, self.spike)
 
     def config(self) -> dict[str, object]:
@@ -175,16 +252,20 @@ class NeuronCell(Cell):
 
 def matrix_of(rows: Sequence[Sequence[Tensor | float]], like: Tensor) -> Tensor:
     """A matrix of neurons (P, V, V, n) from its entries, numbers or broadcast to `like` (P, n)."""
-    entries = [[torch.as_tensor(e).to(like).expand_as(like) for e in row] for row in rows]
-    return torch.stack([torch.stack(row, 1) for row in entries], 1)
+    entries = [e if isinstance(e, Tensor) else like.new_full((), e) for row in rows for e in row]
+    return torch.stack([e.expand_as(like) for e in entries], 1).unflatten(1, (len(rows), len(rows)))
 
 
-def drawn(
-    name: str, ends: tuple[float, float], size: int, *, positive: bool = False
-) -> tuple[tuple[float, float], Tensor]:
-    """The ends of a range, checked, and values drawn evenly from it (size,)."""
-    low, high = (float(end) for end in ends)
-    if not -float("inf") < low <= high < float("inf") or (positive and low <= 0):
-        wanted = "positive, finite" if positive else "finite"
-        raise ValueError(f"{name} must be two {wanted} numbers, the lower one first, got {tuple(ends)}.")
-    return (low, high), torch.empty(size).uniform_(low, high)
+def spike_function(name: str, spike: Any) -> Spike:
+    """The spike function that an argument of this name passed; TypeError if it is a class, or not callable."""
+    if isinstance(spike, type) or not callable(spike):
+        got = f"the class {spike.__name__}; write {spike.__name__}()" if isinstance(spike, type) else repr(spike)
+        raise TypeError(f"{name} must be a surrogate or another callable of v - theta, got {got}.")
+    return spike  # type: ignore[return-value]
+
+
+def spike_config(spike: Any) -> dict[str, object]:
+    """A surrogate as JSON values; TypeError for another spike function."""
+    if not isinstance(spike, Surrogate):
+        raise TypeError(f"only surrogates of neurolsc can be saved, got {spike!r}.")
+    return {"name": SURROGATES.name_of(type(spike))} | spike.config()

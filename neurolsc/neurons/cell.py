@@ -55,7 +55,7 @@ class Membrane:
         """The threshold of every neuron in a state (B, n_hidden)."""
         return self.threshold(state).expand_as(getattr(state, self.name)).flatten(1)
 
-    def moved(self, state: Any, by: float) -> Any:
+    def moved(self, state: Any, by: float | Tensor) -> Any:
         """The same state with another voltage."""
         return state._replace(**{self.name: getattr(state, self.name) + by})
 
@@ -108,6 +108,7 @@ class Cell(nn.Module, ABC):
     (:func:`step_of`), the cell runs step by step and autograd differentiates it.
 
     Attributes:
+        state_type: the class of a state.
         settings: names of attributes that are further arguments of the constructor, for :meth:`config`.
         scaled_parameters: the parameters that multipliers scale, as the derivatives say.
         paper_scaled_parameters: the same after the paper, Sec. II-D and App. H.
@@ -116,6 +117,7 @@ class Cell(nn.Module, ABC):
         input_matrices: names of input weights that set no radius through depth, as in norse's LSNN.
     """
 
+    state_type: type[Any]
     settings: tuple[str, ...] = ()
     scaled_parameters: tuple[ScaledParameter, ...] = ()
     paper_scaled_parameters: tuple[ScaledParameter, ...] = ()
@@ -133,9 +135,10 @@ class Cell(nn.Module, ABC):
         self.n_in = whole("n_in", n_in)
         self.n_hidden = whole("n_hidden", n_hidden)
 
-    @abstractmethod
     def initial_state(self, batch: int) -> State:
-        """The state at rest of `batch` samples."""
+        """The state at rest of `batch` samples; by default all variables of ``state_type`` are 0, (B, n_hidden)."""
+        variables = len(self.state_type._fields)
+        return self.state_type(*torch.zeros(variables, batch, self.n_hidden, **self.dtype_and_device))
 
     @abstractmethod
     def output(self, state: State) -> Tensor:
@@ -200,7 +203,7 @@ class Cell(nn.Module, ABC):
     def _defined_with_its_step(self, method: str) -> bool:
         # true if the class that defines a method defines the whole step, and the instance changes no part of it
         step = step_of(type(self))
-        return issubclass(_definer(type(self), method), step) and _parts_of_step(step).isdisjoint(vars(self))
+        return issubclass(definer(type(self), method), step) and _parts_of_step(step).isdisjoint(vars(self))
 
     def thresholds(self) -> Thresholds | None:
         """What scales the thresholds, and so the firing rates; None where none are known."""
@@ -252,7 +255,8 @@ NO_STEP = frozenset(
     (
         *("initial_state", "pretrained", "config", "settings", "extra_repr", "draw_adaptation", "copy"),
         *("run", "run_at_once", "derivatives", "closed_form", "thresholds", "membrane", "gains", "integrator"),
-        *("subthreshold", "bounds", "block_terms"),
+        *("subthreshold", "bounds", "state_type", "draw"),
+        *("linearised", "blocks", "shares", "slopes", "operator", "block_terms"),
         *("scaled_parameters", "paper_scaled_parameters", "recurrent_synapses", "input_matrices"),
     )
 )
@@ -267,11 +271,12 @@ def _parts_of_step(kind: type) -> frozenset[str]:
 
 def step_of(cls: type) -> type:
     """The class that defines a cell's step: the lowest that has ``update`` or changes a part of it; of ALIF+ ALIF."""
-    owner = _definer(cls, "update")
+    owner = definer(cls, "update")
     return next(c for c in cls.__mro__ if c is owner or not _parts_of_step(owner).isdisjoint(vars(c)))
 
 
-def _definer(cls: type, name: str) -> type:
+def definer(cls: type, name: str) -> type:
+    """The class that defines what a class has by a name: itself, or the nearest of its bases."""
     return next(c for c in cls.__mro__ if name in vars(c))
 
 

@@ -63,6 +63,7 @@ class GatedCell(Cell):
     Each starts Glorot uniform (input) or orthogonal (recurrent). Source: arXiv:2308.12075, App. H.
     """
 
+    state_type = HiddenState
     scaled_parameters = (ScaledParameter("w_in", "depth"), ScaledParameter("w_rec", "time"))
     paper_scaled_parameters = scaled_parameters
 
@@ -72,9 +73,6 @@ class GatedCell(Cell):
         w_rec = [nn.init.orthogonal_(torch.empty(n_hidden, n_hidden)) for _ in range(gates)]
         self.w_in, self.w_rec = nn.Parameter(torch.cat(w_in)), nn.Parameter(torch.cat(w_rec))
         self.bias = nn.Parameter(torch.zeros(gates * n_hidden))
-
-    def initial_state(self, batch: int) -> State:
-        return HiddenState(torch.zeros(batch, self.n_hidden, **self.dtype_and_device))
 
     def output(self, state: State) -> Tensor:
         return state.h
@@ -100,6 +98,7 @@ class FeedForward(Cell):
     """
 
     settings = ("activation",)
+    state_type = HiddenState
     scaled_parameters = (ScaledParameter("w_in", "depth"),)
     paper_scaled_parameters = scaled_parameters
 
@@ -109,7 +108,6 @@ class FeedForward(Cell):
         self.w_in = nn.Parameter(nn.init.xavier_uniform_(torch.empty(n_hidden, n_in)))
         self.bias = nn.Parameter(torch.zeros(n_hidden))
 
-    initial_state = GatedCell.initial_state
     output = GatedCell.output
 
     def update(self, x: Tensor, z: Tensor, state: HiddenState) -> HiddenState:
@@ -260,14 +258,11 @@ class LSTM(GatedCell):
     Source: arXiv:2308.12075, eq. 47.
     """
 
+    state_type = LSTMState
     scaled_parameters = GRU.scaled_parameters
 
     def __init__(self, n_in: int, n_hidden: int) -> None:
         super().__init__(n_in, n_hidden, gates=4)
-
-    def initial_state(self, batch: int) -> LSTMState:
-        zero = torch.zeros(batch, self.n_hidden, **self.dtype_and_device)
-        return LSTMState(zero, zero.clone())
 
     def update(self, x: Tensor, z: Tensor, state: LSTMState) -> LSTMState:
         zero = torch.zeros_like(self.bias)

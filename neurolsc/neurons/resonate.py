@@ -17,19 +17,17 @@ Source: Izhikevich 2001; Higuchi et al., ICML 2024, arXiv:2402.14603; github.com
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from neurolsc.display import state_repr
-from neurolsc.neurons.blocks import NeuronCell, drawn, matrix_of
+from neurolsc.neurons.blocks import NeuronCell, Range, matrix_of
 from neurolsc.neurons.cell import Bound, Membrane, ScaledParameter, register
 from neurolsc.neurons.derivatives import Term
-from neurolsc.neurons.spiking import Spike
 from neurolsc.validation import LogParameter, number
 
-Range = tuple[float, float]
 ROTATION = Term("rotation", "raise the damping", "lower the damping", "#0072b2")
 REFRACTORY = Term("refractory", "lower the thresholds", "lower the damping", "#d55e00")
 RESET = Term("reset", "lower the thresholds", "raise w_rec", "#cc79a7")
@@ -56,6 +54,9 @@ class BRFState(NamedTuple):
 class EulerResonator(NeuronCell):
     """The parameters that RF and BRF share."""
 
+    omega: nn.Parameter
+    damping: nn.Parameter
+
     settings = ("omega_range", "damping_range", "dt")
     scaled_parameters = (*NeuronCell.scaled_parameters, ScaledParameter("damping", "time", sign=-1))
 
@@ -64,15 +65,14 @@ class EulerResonator(NeuronCell):
         n_in: int,
         n_hidden: int,
         *,
-        spike: Spike | None = None,
-        threshold: float = 1.0,
         omega_range: Range = (5.0, 10.0),
         damping_range: Range = (2.0, 3.0),
         dt: float = 0.01,
+        **settings: Any,
     ) -> None:
-        super().__init__(n_in, n_hidden, spike, threshold)
-        self.omega_range, omega = drawn("omega_range", omega_range, n_hidden, positive=True)
-        self.damping_range, damping = drawn("damping_range", damping_range, n_hidden)
+        super().__init__(n_in, n_hidden, **settings)
+        self.omega_range = self.draw("omega", omega_range, positive=True)
+        self.damping_range = self.draw("damping", damping_range)
         self.dt = number("dt", dt)
         if self.dt * self.omega_range[1] > 1:
             raise ValueError(
@@ -81,7 +81,6 @@ class EulerResonator(NeuronCell):
             )
         if self.damping_range[0] < 0:
             raise ValueError(f"damping_range must not be negative, got {self.damping_range}; b is its negative.")
-        self.omega, self.damping = nn.Parameter(omega), nn.Parameter(damping)
         for weights in (self.w_in, self.w_rec):  # Glorot of the two side by side
             nn.init.uniform_(weights, -((6 / (n_in + 2 * n_hidden)) ** 0.5), (6 / (n_in + 2 * n_hidden)) ** 0.5)
 
@@ -98,8 +97,7 @@ class EulerResonator(NeuronCell):
         return 1 + self.dt * b, self.angle()
 
     def shares(self) -> Tensor:
-        first = torch.full_like(self.omega, self.dt)
-        return torch.stack([first, *[torch.zeros_like(first)] * (len(self.initial_state(1)) - 1)])
+        return self.dt * super().shares()
 
     def turned(self, x: Tensor, z: Tensor, u: Tensor, v: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         """u and v after an Euler step with the damping b."""
@@ -112,13 +110,12 @@ class RF(EulerResonator):
     r"""Resonate-and-fire by Euler steps, with b = -|damping| and no reset (:mod:`neurolsc.neurons.resonate`).
 
     Args:
-        spike: the surrogate; by default a new ``FastSigmoid()``.
-        threshold: the threshold of all neurons.
         omega_range: range of the starting frequencies; even draws. dt times the upper end must be at most 1.
         damping_range: likewise of the damping. The defaults are those published for SHD, of which no neuron is
             unstable; of those for permuted sequential MNIST, (15, 85) and (0.1, 1), **all** are, to a radius of 1.31 a
             step.
         dt: length of a step.
+        **settings: ``spike`` and ``threshold`` of :class:`neurolsc.neurons.NeuronCell`.
 
     Attributes:
         omega: frequencies (n_hidden,), trainable; read by magnitude, at most 1 / dt.
@@ -126,10 +123,8 @@ class RF(EulerResonator):
         w_in: input weights, Glorot uniform over the columns of both matrices. Likewise ``w_rec``.
     """
 
+    state_type = ResonatorState
     block_terms = (ROTATION,)
-
-    def initial_state(self, batch: int) -> ResonatorState:
-        return ResonatorState(*self.initial_zeros(batch, 2))
 
     def update(self, x: Tensor, z: Tensor, state: ResonatorState) -> ResonatorState:
         return ResonatorState(*self.turned(x, z, state.u, state.v, -self.damping.abs()))
@@ -137,9 +132,6 @@ class RF(EulerResonator):
     def blocks(self, state: ResonatorState, s: Tensor, z: Tensor) -> dict[str, Tensor]:
         kept, angle = self.rotation(-self.damping.abs())
         return {"rotation": matrix_of([[kept, -angle], [angle, kept]], z)}
-
-    closed_form = NeuronCell.closed_form
-    subthreshold = NeuronCell.subthreshold
 
     def bounds(self) -> tuple[Bound, ...]:
         p, b = self.boundary(), -self.damping.abs()
@@ -164,10 +156,8 @@ class BRF(EulerResonator):
     ``omega_range=(15, 85)``, ``damping_range=(0.1, 1)``.
     """
 
+    state_type = BRFState
     block_terms = (ROTATION, REFRACTORY)
-
-    def initial_state(self, batch: int) -> BRFState:
-        return BRFState(*self.initial_zeros(batch, 3))
 
     def distance(self, state: BRFState) -> Tensor:
         return state.u - self.theta - state.q
@@ -189,9 +179,6 @@ class BRF(EulerResonator):
             "refractory": matrix_of([*rows, by_q], z),
         }
 
-    closed_form = NeuronCell.closed_form
-    subthreshold = NeuronCell.subthreshold
-
     def membrane(self) -> Membrane:
         return Membrane("u", lambda state: self.theta + state.q, self.spike)
 
@@ -209,11 +196,10 @@ class ExactRF(NeuronCell):
     with a gradient through the reset. Below threshold the radius is :math:`e^{-b\,dt}`: always stable.
 
     Args:
-        spike: the surrogate; by default a new ``FastSigmoid()``.
-        threshold: the threshold of all neurons.
         damping: starting damping b, positive.
         omega: starting frequency.
         dt_range: range of the starting steps, whose logarithms are drawn evenly.
+        **settings: ``spike`` and ``threshold`` of :class:`neurolsc.neurons.NeuronCell`.
 
     Attributes:
         damping: (n_hidden,), trainable, positive.
@@ -229,6 +215,7 @@ class ExactRF(NeuronCell):
     dt = LogParameter()
     settings = ("dt_range",)
     scaled_parameters = (*NeuronCell.scaled_parameters, ScaledParameter("damping", "time", sign=-1))
+    state_type = ResonatorState
     block_terms = (ROTATION, RESET)
 
     def __init__(
@@ -236,26 +223,17 @@ class ExactRF(NeuronCell):
         n_in: int,
         n_hidden: int,
         *,
-        spike: Spike | None = None,
-        threshold: float = 1.0,
         damping: float = 0.5,
         omega: float = math.pi,
         dt_range: Range = (0.01, 0.5),
+        **settings: Any,
     ) -> None:
-        super().__init__(n_in, n_hidden, spike, threshold)
+        super().__init__(n_in, n_hidden, **settings)
         self.damping = torch.full((n_hidden,), number("damping", damping))
         self.omega = nn.Parameter(torch.full((n_hidden,), float(omega)))
-        self.dt_range, unit = drawn("dt_range", dt_range, n_hidden, positive=True)
-        low, high = map(math.log, self.dt_range)
-        self.dt = (low + (high - low) * torch.rand_like(unit)).exp()
+        self.dt_range = self.draw("dt", dt_range, positive=True, in_log=True)
         with torch.no_grad():
             self.w_in.mul_(2 * torch.rand(n_hidden, 1))
-
-    def initial_state(self, batch: int) -> ResonatorState:
-        return ResonatorState(*self.initial_zeros(batch, 2))
-
-    def shares(self) -> Tensor:
-        return torch.stack([torch.ones_like(self.omega), torch.zeros_like(self.omega)])
 
     def rotation(self) -> tuple[Tensor, Tensor]:
         """The real and imaginary part of exp((-b + i omega) dt)."""
@@ -273,6 +251,3 @@ class ExactRF(NeuronCell):
             "rotation": matrix_of([[cosine, -sine], [sine, cosine]], z),
             "reset": matrix_of([[cosine * taken, 0.0], [sine * taken, 0.0]], z),
         }
-
-    closed_form = NeuronCell.closed_form
-    subthreshold = NeuronCell.subthreshold

@@ -12,7 +12,6 @@ Source: arXiv:2308.12075, eq. 49 and App. H.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -21,12 +20,23 @@ from torch import Tensor, nn
 
 from neurolsc.display import state_repr
 from neurolsc.neurons import fast
-from neurolsc.neurons.cell import SURROGATES, Cell, Membrane, ScaledParameter, Thresholds, register, truncated_normal
-from neurolsc.neurons.spiking_derivatives import SpikingDerivatives, SpikingStep
-from neurolsc.surrogate import FastSigmoid, Surrogate, in_two_methods
+from neurolsc.neurons.blocks import NeuronCell, Spike, matrix_of
+from neurolsc.neurons.cell import Cell, Membrane, ScaledParameter, Thresholds, register, truncated_normal
+from neurolsc.neurons.derivatives import Term
+from neurolsc.neurons.spiking_derivatives import SpikingStep
 from neurolsc.validation import LogParameter, number, one_of, set_value
 
-Spike = Callable[[Tensor], Tensor]  # of v - theta, returns spikes: a surrogate of ours, or of another library
+LEAK = Term(
+    "leak",
+    "shorten tau_theta and tau_v: a silent surrogate leaves exactly exp(-1/tau)",
+    "lengthen tau_theta or tau_v",
+    "#0072b2",
+)
+MORE = "raise w_rec or the decays"
+RESET = Term("reset", "detach the reset (reset_gradient=False), or lower the thresholds", MORE, "#cc79a7")
+FEEDBACK = Term(
+    "feedback", "lower the adaptation, or use a rule under which it follows the radius through time", MORE, "#d55e00"
+)
 
 ResetName = Literal["subtract", "static", "zero"]
 
@@ -62,7 +72,7 @@ class Reset:
         return decay.expand_as(v), e, theta.expand_as(v) if self.gradient else zero
 
 
-class SpikingCell(Cell):
+class SpikingCell(NeuronCell):
     r"""A leaky voltage with recurrent spikes; one of your own has ``distance`` instead of ``output``.
 
     Args:
@@ -82,12 +92,11 @@ class SpikingCell(Cell):
 
     tau_v = LogParameter()
     b_v: Tensor
-    scaled_parameters = (
-        ScaledParameter("w_in", "depth"),
-        ScaledParameter("w_rec", "time"),
-        ScaledParameter("tau_v", "time", through="decay"),
-    )
-    paper_scaled_parameters = (*scaled_parameters[:2], ScaledParameter("tau_v", "time"))
+    scaled_parameters = (*NeuronCell.scaled_parameters, ScaledParameter("tau_v", "time", through="decay"))
+    paper_scaled_parameters = (*NeuronCell.scaled_parameters, ScaledParameter("tau_v", "time"))
+    variable = "v"
+    block_terms = (LEAK, RESET)
+    operator = SpikingStep
 
     def __init__(
         self,
@@ -100,37 +109,28 @@ class SpikingCell(Cell):
         reset_gradient: bool = False,
         recurrent_init: Literal["glorot", "orthogonal"] = "glorot",
     ) -> None:
-        super().__init__(n_in, n_hidden)
-        self.spike = FastSigmoid() if spike is None else spike_function("spike", spike)
         one_of("reset", reset, get_args(ResetName))
-        self.reset = Reset(reset, reset_gradient)
-        self.w_in = nn.Parameter(nn.init.xavier_uniform_(torch.empty(n_hidden, n_in)))
         one_of("recurrent_init", recurrent_init, ("glorot", "orthogonal"))
-        start = nn.init.orthogonal_ if recurrent_init == "orthogonal" else nn.init.xavier_uniform_
-        self.w_rec = nn.Parameter(start(torch.empty(n_hidden, n_hidden)))
+        recurrent = nn.init.orthogonal_ if recurrent_init == "orthogonal" else nn.init.xavier_uniform_
+        starts = nn.init.xavier_uniform_, recurrent
+        super().__init__(n_in, n_hidden, spike=spike, threshold=None, starts=starts)
+        self.reset = Reset(reset, reset_gradient)
         self.tau_v = truncated_normal(number("tau_v", tau_v), n_hidden)
         self.register_buffer("b_v", torch.zeros(n_hidden))
-        self.recurrent_synapses = n_hidden
 
     @abstractmethod
     def distance(self, state: Any) -> Tensor:
         """v - theta (B, n_hidden); a spike where positive."""
 
-    def output(self, state: Any) -> Tensor:
-        return self.spike(self.distance(state))
+    thresholds, membrane = Cell.thresholds, Cell.membrane  # not known of a cell of one's own
 
     @property
     def decay_v(self) -> Tensor:
         """exp(-1/tau_v), shape (n_hidden,)."""
         return torch.exp(-1 / self.tau_v)
 
-    def spike_derivative(self, state: Any) -> Tensor:
-        """The spikes' derivative by the voltage (B, n_hidden)."""
-        return self.spike.derivative(self.distance(state))  # type: ignore[attr-defined]
-
     def config(self) -> dict[str, object]:
-        reset = {"reset": self.reset.name, "reset_gradient": self.reset.gradient}
-        return super().config() | {"spike": spike_config(self.spike)} | reset
+        return super().config() | {"reset": self.reset.name, "reset_gradient": self.reset.gradient}
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, reset={self.reset.name!r}, reset_gradient={self.reset.gradient}"
@@ -161,14 +161,11 @@ class LIF(SpikingCell):
         (torch.Size([5, 2]), torch.Size([5, 2]))
     """
 
-    theta: Tensor
+    state_type = LIFState
 
     def __init__(self, n_in: int, n_hidden: int, *, threshold: float = 1.0, **settings: Any) -> None:
         super().__init__(n_in, n_hidden, **settings)
         self.register_buffer("theta", torch.full((n_hidden,), number("threshold", threshold)))
-
-    def initial_state(self, batch: int) -> LIFState:
-        return LIFState(torch.zeros(batch, self.n_hidden, **self.dtype_and_device))
 
     def distance(self, state: LIFState) -> Tensor:
         return state.v - self.theta
@@ -182,25 +179,11 @@ class LIF(SpikingCell):
 
     run_at_once = fast.run  # type: ignore[assignment]
 
-    def linearised(self, state: LIFState) -> SpikingStep:
-        s, z = self.spike_derivative(state), self.output(state).detach()
-        d, e, r = self.reset.derivatives(self.decay_v, state.v, z, self.theta)
-        return SpikingStep(self.w_rec, s, d, e, r)
+    def blocks(self, state: LIFState, s: Tensor, z: Tensor) -> dict[str, Tensor]:
+        d, _, r = self.reset.derivatives(self.decay_v, state.v, z, self.theta)
+        return {"leak": matrix_of([[d]], s), "reset": matrix_of([[-r * s]], s)}
 
-    def subthreshold(self, slope: float = 0.0) -> Tensor:
-        """exp(-1/tau_v), less what the reset takes where a gradient passes it, at the threshold."""
-        silent = torch.zeros_like(self.theta).unsqueeze(0)
-        reset = self.reset.derivatives(self.decay_v, silent + self.theta, silent, self.theta)
-        return SpikingStep(self.w_rec, silent + slope, *reset).alone()[0]
-
-    def closed_form(self) -> SpikingDerivatives | None:
-        return SpikingDerivatives(self) if in_two_methods(self.spike) else None
-
-    def thresholds(self) -> Thresholds:
-        return Thresholds(self, ("theta",))
-
-    def membrane(self) -> Membrane:
-        return Membrane("v", lambda _: self.theta, self.spike)
+    thresholds, membrane = NeuronCell.thresholds, NeuronCell.membrane
 
 
 class ALIFState(NamedTuple):
@@ -246,6 +229,8 @@ class ALIF(SpikingCell):
         ScaledParameter("b_theta", "depth"),
         ScaledParameter("adaptation", "depth"),
     )
+    state_type = ALIFState
+    block_terms = (LEAK, RESET, FEEDBACK)
 
     def __init__(
         self,
@@ -306,23 +291,12 @@ class ALIF(SpikingCell):
 
     run_at_once = fast.run  # type: ignore[assignment]
 
-    def linearised(self, state: ALIFState) -> SpikingStep:
-        s, z = self.spike_derivative(state), self.output(state).detach()
-        d, e, r = self.reset.derivatives(self.decay_v, state.v, z, self.reset_threshold(state.theta))
-        return SpikingStep(self.w_rec, s, d, e, r, self.adaptation, self.decay_theta)
+    def slopes(self, s: Tensor) -> Tensor:
+        return torch.stack([s, -s], 1)
 
-    def subthreshold(self, slope: float = 0.0) -> Tensor:
-        r"""The leaks at slope 0; at a slope s with the feedback of a spike on the threshold.
-
-        Its eigenvalues are then :math:`e^{-1/\tau_v}` and :math:`e^{-1/\tau_\vartheta} - \beta s`, where no gradient
-        passes the reset: an adaptation outside of :math:`(e^{-1/\tau_\vartheta} \mp 1) / s` makes a neuron unstable.
-        """
-        theta = self.theta_rest.unsqueeze(0)
-        silent = torch.zeros_like(theta)
-        reset = self.reset.derivatives(self.decay_v, theta, silent, theta)
-        return SpikingStep(self.w_rec, silent + slope, *reset, self.adaptation, self.decay_theta).alone()[0]
-
-    closed_form = LIF.closed_form  # from linearised, which is this class's own
+    def blocks(self, state: ALIFState, s: Tensor, z: Tensor) -> dict[str, Tensor]:
+        reset = self.reset.derivatives(self.decay_v, state.v, z, self.reset_threshold(state.theta))
+        return alif_blocks(s, *reset, self.adaptation, self.decay_theta)
 
     def thresholds(self) -> Thresholds:
         return Thresholds(self, ("b_theta", "adaptation"), rest_name="theta_rest")
@@ -363,16 +337,14 @@ class ALIFPlusMinus(ALIF):
         return torch.randn(n_hidden) * scale / n_in
 
 
-def spike_function(name: str, spike: Any) -> Spike:
-    """The spike function that an argument of this name passed; TypeError if it is a class, or not callable."""
-    if isinstance(spike, type) or not callable(spike):
-        got = f"the class {spike.__name__}; write {spike.__name__}()" if isinstance(spike, type) else repr(spike)
-        raise TypeError(f"{name} must be a surrogate or another callable of v - theta, got {got}.")
-    return spike  # type: ignore[return-value]
+def alif_blocks(s: Tensor, d: Tensor, e: Tensor, r: Tensor, rise: Tensor, decay_theta: Tensor) -> dict[str, Tensor]:
+    r"""The blocks of (v, theta): `rise` is what a spike adds to theta; d, e and r as of :meth:`Reset.derivatives`.
 
-
-def spike_config(spike: Any) -> dict[str, object]:
-    """A surrogate as JSON values; TypeError for another spike function."""
-    if not isinstance(spike, Surrogate):
-        raise TypeError(f"only surrogates of neurolsc can be saved, got {spike!r}.")
-    return {"name": SURROGATES.name_of(type(spike))} | spike.config()
+    .. math:: \begin{pmatrix} D - R s & E + R s \\ \beta s & e^{-1/\tau_\vartheta} - \beta s \end{pmatrix}
+    """
+    kick, feedback = r * s, rise * s
+    return {
+        "leak": matrix_of([[d, 0.0], [0.0, decay_theta]], s),
+        "reset": matrix_of([[-kick, e + kick], [0.0, 0.0]], s),
+        "feedback": matrix_of([[0.0, 0.0], [feedback, -feedback]], s),
+    }

@@ -19,174 +19,32 @@ How far the loop moves the largest eigenvalue itself is estimated at second orde
 to the neuron and back.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
-from neurolsc.neurons.derivatives import (
-    Derivatives,
-    Factors,
-    Known,
-    LinearOperator,
-    Matrices,
-    State,
-    StepMap,
-    Term,
-    lu_factors,
-)
+from neurolsc.neurons.blocks import NeuronStep
+from neurolsc.neurons.derivatives import Factors, Known, lu_factors
 
 STEPS = 12  # products that bound the norm; from norms of about 0.95 on it takes more
 CHANCE = 0.003  # that a random start has so small a part in an eigenvector
 
-LEAK = Term(
-    "leak",
-    "shorten tau_theta and tau_v: a silent surrogate leaves exactly exp(-1/tau)",
-    "lengthen tau_theta or tau_v",
-    "#0072b2",
-)
-MORE = "raise w_rec or the decays"
-RESET = Term("reset", "detach the reset (reset_gradient=False), or lower the thresholds", MORE, "#cc79a7")
-FEEDBACK = Term(
-    "feedback", "lower the adaptation, or use a rule under which it follows the radius through time", MORE, "#d55e00"
-)
-RECURRENCE = Term(
-    "recurrence",
-    "scale w_rec down, or dampen the surrogate",
-    "scale w_rec up: while a layer hardly fires its surrogate is small",
-    "#009e73",
-)
 
-
-class SpikingDerivatives(Derivatives):
-    r"""The derivatives of a LIF or an ALIF, from its ``linearised(state)``.
-
-    .. math:: \begin{pmatrix} D + K & E - K \\ \beta s & e^{-1/\tau_\vartheta} - \beta s
-              \end{pmatrix}, \quad K = (W_{rec} - R)\,\mathrm{diag}(s), \quad
-              s = \gamma f(\omega(v - \vartheta))
-
-    with D, E and R of :meth:`neurolsc.neurons.spiking.Reset.derivatives`; a LIF has the upper left corner alone. The
-    spikes in D and E are 0 or 1, whatever the surrogate's dampening and sharpness.
-
-    Source: arXiv:2308.12075, eq. 49.
-    """
-
-    reads_input = False
-
-    def __init__(self, cell: Any) -> None:
-        self.cell, self.adapts = cell, hasattr(cell, "adaptation")
-        self.terms = (LEAK, RESET, FEEDBACK, RECURRENCE) if self.adapts else (LEAK, RESET, RECURRENCE)
-
-    def by_state(self, x: Tensor, state: State) -> dict[str, Tensor]:
-        step, terms = self.cell.linearised(state), {}
-        for name, k in step.diagonals().items():  # (P, V, V, n): blocks that are diagonal
-            terms[name] = torch.diag_embed(k).transpose(2, 3).reshape(len(k), step.rows, step.rows)
-        recurrence = step.w_rec * step.s.unsqueeze(-2)
-        if self.adapts:
-            recurrence = pad(torch.cat((recurrence, -recurrence), -1), (0, 0, 0, step.s.shape[1]))
-        return terms | {"recurrence": recurrence}
-
-    def by_input(self, x: Tensor, state: State) -> Tensor:
-        w_in = self.cell.w_in
-        return (pad(w_in, (0, 0, 0, len(w_in))) if self.adapts else w_in).unsqueeze(0)
-
-    def of_output(self, state: State) -> Tensor:
-        s = torch.diag_embed(self.cell.linearised(state).s)
-        return torch.cat((s, -s), -1) if self.adapts else s
-
-    def state_map(self, x: Tensor, state: State) -> "SpikingStep":
-        return self.cell.linearised(state)
-
-    def input_maps(self, x: Tensor, state: State) -> Sequence[LinearOperator]:
-        w_in = self.cell.w_in  # the narrowest of the operators decides the size of a product with them
-        current = torch.stack((torch.ones_like(w_in[:, 0]), torch.zeros_like(w_in[:, 0])))
-        return [Matrices(w_in.unsqueeze(0)), *([DiagonalBlocks(current.view(1, 2, 1, -1))] if self.adapts else [])]
-
-    def output_maps(self, state: State) -> Sequence[LinearOperator]:
-        s = self.cell.linearised(state).s[:, None, None]
-        return [DiagonalBlocks(torch.cat((s, -s), 2) if self.adapts else s)]
-
-
-@dataclass(eq=False)
-class SpikingStep(StepMap):
-    r"""d h[t] / d h[t-1] of a LIF or ALIF at P states.
-
-    With :math:`q = s (\mathrm{d}v - \mathrm{d}\vartheta)` the change of the spikes,
-
-    .. math:: \mathrm{d}v' = D\,\mathrm{d}v + E\,\mathrm{d}\vartheta + W_{rec}\,q - R\,q, \qquad
-              \mathrm{d}\vartheta' = e^{-1/\tau_\vartheta}\,\mathrm{d}\vartheta + \beta q
-
-    """
-
-    w_rec: Tensor  # recurrent weights (n, n), the same at all states
-    s: Tensor  # derivative of the spikes by the voltage (P, n)
-    d: Tensor  # D, E and R of the reset, each (P, n)
-    e: Tensor
-    r: Tensor
-    adaptation: Tensor | None = None  # rise of the threshold at a spike (n,); None, as the next, for a LIF
-    decay_theta: Tensor | None = None  # retention of the threshold (n,)
-
-    def __post_init__(self) -> None:
-        self.rows = self.columns = self.s.shape[1] * (1 if self.adaptation is None else 2)
-
-    def matvec(self, x: Tensor) -> Tensor:
-        if self.adaptation is None or self.decay_theta is None:
-            q = self.s * x
-            return self.d * x - self.r * q + q @ self.w_rec.T
-        v, theta = x.chunk(2, 1)
-        q = self.s * (v - theta)
-        to_v = self.d * v + self.e * theta - self.r * q + q @ self.w_rec.T
-        return torch.cat((to_v, self.decay_theta * theta + self.adaptation * q), 1)
-
-    def rmatvec(self, y: Tensor) -> Tensor:
-        if self.adaptation is None or self.decay_theta is None:
-            return self.d * y + self.s * (y @ self.w_rec - self.r * y)
-        v, theta = y.chunk(2, 1)
-        q = self.s * (v @ self.w_rec - self.r * v + self.adaptation * theta)
-        return torch.cat((self.d * v + q, self.e * v + self.decay_theta * theta - q), 1)
-
-    def diagonals(self) -> dict[str, Tensor]:
-        """The terms without the recurrence: diagonals of the blocks (P, V, V, n)."""
-        s, d, e, kick = self.s, self.d, self.e, self.r * self.s
-        if self.adaptation is None or self.decay_theta is None:
-            blocks = {"leak": [[d]], "reset": [[-kick]]}
-        else:
-            zero, feedback = torch.zeros_like(s), self.adaptation * s
-            blocks = {
-                "leak": [[d, zero], [zero, self.decay_theta.expand_as(s)]],
-                "reset": [[-kick, e + kick], [zero, zero]],
-                "feedback": [[zero, zero], [feedback, -feedback]],
-            }
-        return {name: torch.stack([torch.stack(row, 1) for row in rows], 1) for name, rows in blocks.items()}
-
-    def alone(self) -> Tensor:
-        """The matrix of each neuron without weights (P, n, V, V)."""
-        return torch.stack(list(self.diagonals().values())).sum(0).movedim(-1, 1)
-
-    def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        n = self.s.shape[1]
-        before, after = x.view(len(x), 1, -1, n), y.view(len(y), -1, 1, n)
-        found = {name: (after * k * before).sum((1, 2, 3)) for name, k in self.diagonals().items()}
-        q = self.s * (x if self.adaptation is None else x[:, :n] - x[:, n:])
-        return found | {"recurrence": (y[:, :n] * (q @ self.w_rec.T)).sum(1)}
-
-    def take(self, index: Tensor) -> "SpikingStep":
-        return replace(self, s=self.s[index], d=self.d[index], e=self.e[index], r=self.r[index])
+class SpikingStep(NeuronStep):
+    """The derivative of a LIF (v) or an ALIF (v, theta): spikes follow v - theta, and a current goes into v alone."""
 
     def known(self, right: bool, tolerance: float) -> Known:
         """The largest eigenvalue of D, and where it is the radius within a relative tolerance."""
-        alone, n = IsolatedNeurons.of(self), self.s.shape[1]
+        alone, n = IsolatedNeurons.of(self), len(self.w_rec)
         largest, which = alone.modulus.max(1, keepdim=True)
-        gain, tiny = alone.gain((1 + tolerance) * largest), torch.finfo(self.s.dtype).tiny
+        gain, tiny = alone.gain((1 + tolerance) * largest), torch.finfo(alone.s.dtype).tiny
         w = self.w_rec - torch.diag(self.w_rec.diagonal())
         middle, root = alone.middle.gather(1, which), alone.root.gather(1, which)
         value = torch.where(middle < 0, middle - root, middle + root)
         # how far the loop moves the eigenvalue, at second order
-        slow = (value - alone.decay.expand_as(gain).gather(1, which)).abs()
-        residue = self.s.abs().gather(1, which) * (slow / (2 * root).clamp(min=tiny))
+        slow = (value - alone.decay.gather(1, which)).abs()
+        residue = alone.s.abs().gather(1, which) * (slow / (2 * root).clamp(min=tiny))
         there, back = ((part[which.squeeze(1)].square() * gain).sum(1).sqrt() for part in (w, w.T))
         moved = residue.squeeze(1) * there * back
         exists = (largest > 0).squeeze(1) & alone.real.gather(1, which).squeeze(1) & gain.isfinite().all(1)
@@ -202,7 +60,7 @@ class SpikingStep(StepMap):
         size = torch.hypot(v, theta)
         v, theta = torch.where(size > 0, v / size, 1), torch.where(size > 0, theta / size, 0)
         vector = torch.zeros_like(gain[:, :1]).expand(-1, self.columns).scatter(1, which, v)
-        if self.adaptation is not None:
+        if self.columns > n:
             vector = vector.scatter(1, which + n, theta)
         kind = vector.dtype.to_complex()
         return Known(value.squeeze(1).to(kind), vector.to(kind), exists, proven)
@@ -214,15 +72,14 @@ class SpikingStep(StepMap):
         (e^{-1/\tau_\vartheta} - \lambda)\,\vartheta = b`, so (u, theta) of a neuron is one unknown w times a unit
         vector (p, q) that solves them for b = 0, and what is left is an n x n system in w.
         """
-        s, d, e, r = (part[0].detach() for part in (self.s, self.d, self.e, self.r))
-        coupling = self.w_rec.detach().to(shift.dtype)
-        if self.adaptation is None or self.decay_theta is None:
-            return lu_factors(coupling * s + torch.diag(d - r * s - shift))
-        decay = self.decay_theta.detach()
-        feedback, slow = self.adaptation.detach() * s, decay - shift
+        s, k, coupling = self.slopes[0, 0].detach(), self.whole[0].detach(), self.w_rec.detach().to(shift.dtype)
+        if len(k) == 1:
+            return lu_factors(coupling * s + torch.diag(k[0, 0] - shift))
+        feedback, decay = k[1, 0], k[1, 0] + k[1, 1]
+        slow = decay - shift
         norm = (slow.abs().square() + feedback.square()).sqrt().clamp(min=torch.finfo(s.dtype).tiny ** 0.5)
         p, q = slow / norm, -feedback / norm
-        fast, cross = d - r * s - feedback - shift, d + e - decay
+        fast, cross = k[0, 0] - feedback - shift, k[0, 0] + k[0, 1] - decay
         inner = lu_factors(coupling * (s * p) + torch.diag(fast * p + cross * q))
 
         def solve(rhs: Tensor) -> Tensor:
@@ -245,28 +102,11 @@ class SpikingStep(StepMap):
         return Factors(solve, solve_adjoint)
 
 
-class DiagonalBlocks(LinearOperator):
-    """Matrices of diagonal blocks k (P, R, C, n), or (1, R, C, n) for all points."""
-
-    def __init__(self, k: Tensor) -> None:
-        self.k, self.same = k, len(k) == 1
-        self.rows, self.columns = k.shape[1] * k.shape[3], k.shape[2] * k.shape[3]
-
-    def matvec(self, x: Tensor) -> Tensor:
-        return (self.k * x.view(len(x), 1, *self.k.shape[2:])).sum(2).flatten(1)
-
-    def rmatvec(self, y: Tensor) -> Tensor:
-        return (self.k * y.view(len(y), -1, 1, self.k.shape[3])).sum(1).flatten(1)
-
-    def take(self, index: Tensor) -> "DiagonalBlocks":
-        return self if self.same else DiagonalBlocks(self.k[index])
-
-
 class IsolatedNeurons(NamedTuple):
     """The matrices D of all neurons at P points and their two eigenvalues; all (P, N), real."""
 
     s: Tensor  # derivative of the spikes by the voltage
-    decay: Tensor  # retention of the threshold (N,)
+    decay: Tensor  # retention of the threshold, 0 without one
     entries: tuple[Tensor, Tensor, Tensor, Tensor]  # of D, by rows
     middle: Tensor  # mean of the two eigenvalues
     root: Tensor  # half of their distance, or its imaginary part
@@ -275,16 +115,14 @@ class IsolatedNeurons(NamedTuple):
 
     @classmethod
     def of(cls, step: SpikingStep) -> "IsolatedNeurons":
-        own = (step.w_rec.diagonal() - step.r) * step.s
-        a, b, c, d = step.d + own, *[torch.zeros_like(own)] * 3
-        decay = d[0]
-        if step.adaptation is not None and step.decay_theta is not None:
-            decay, c = step.decay_theta, step.adaptation * step.s
-            b, d = step.e - own, decay - c
+        s, k, own = step.slopes[:, 0], step.whole, step.w_rec.diagonal() * step.slopes[:, 0]
+        a, b, c, d = k[:, 0, 0] + own, *[torch.zeros_like(own)] * 3
+        if k.shape[1] == 2:
+            b, c, d = k[:, 0, 1] - own, k[:, 1, 0], k[:, 1, 1]
         middle, square = (a + d) / 2, ((a - d) / 2).square() + b * c
         root, real = square.abs().sqrt(), square >= 0
         modulus = torch.where(real, middle.abs() + root, torch.hypot(middle, root))
-        return cls(step.s, decay, (a, b, c, d), middle, root, real, modulus)
+        return cls(s, c + d, (a, b, c, d), middle, root, real, modulus)
 
     def gain(self, radius: Tensor) -> Tensor:
         r"""The largest \|g\| (P, N) on and outside circles (P, 1) that hold all eigenvalues of D.

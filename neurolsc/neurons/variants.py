@@ -10,11 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc.display import state_repr
-from neurolsc.neurons.blocks import NeuronCell, matrix_of
+from neurolsc.neurons.blocks import NeuronCell, NeuronStep, matrix_of, uniform
 from neurolsc.neurons.cell import Cell, ScaledParameter, is_frozen, register, truncated_normal
 from neurolsc.neurons.derivatives import Term
-from neurolsc.neurons.spiking import ALIF, LIF, ALIFPlus, ALIFState, LIFState, Spike, SpikingCell
-from neurolsc.neurons.spiking_derivatives import SpikingStep
+from neurolsc.neurons.spiking import LIF, ALIFPlus, ALIFState, LIFState, SpikingCell, alif_blocks
 from neurolsc.validation import LogParameter, number, set_value
 
 LEAK = Term("leak", "lower the decay", "raise the decay", "#0072b2")
@@ -47,6 +46,8 @@ class CubaLIF(LIF):
 
     tau_i = LogParameter()
     scaled_parameters = (*LIF.scaled_parameters, ScaledParameter("tau_i", "time", through="decay"))
+    state_type = CubaState
+    operator = NeuronStep  # since a current goes into both variables
 
     def __init__(self, n_in: int, n_hidden: int, *, tau_i: float = 5.0, **settings: Any) -> None:
         super().__init__(n_in, n_hidden, **settings)
@@ -57,19 +58,19 @@ class CubaLIF(LIF):
         """exp(-1/tau_i), shape (n_hidden,)."""
         return torch.exp(-1 / self.tau_i)
 
-    def initial_state(self, batch: int) -> CubaState:  # type: ignore[override]
-        zero = torch.zeros(batch, self.n_hidden, **self.dtype_and_device)
-        return CubaState(zero, zero.clone())
-
     def update(self, x: Tensor, z: Tensor, state: CubaState) -> CubaState:  # type: ignore[override]
         i = self.decay_i * state.i + x @ self.w_in.T + z @ self.w_rec.T + self.b_v
         return CubaState(i, self.reset.carry(self.decay_v * state.v, z, self.theta) + i)
 
-    def subthreshold(self, slope: float = 0.0) -> Tensor:
-        """The leaks of current and voltage: (n_hidden, 2, 2), lower triangular."""
-        v = LIF.subthreshold(self, slope).flatten()
-        rows = (self.decay_i, torch.zeros_like(v)), (self.decay_i, v)
-        return torch.stack([torch.stack(row, 1) for row in rows], 1)
+    def shares(self) -> Tensor:
+        return torch.ones(2, self.n_hidden, **self.dtype_and_device)
+
+    def blocks(self, state: CubaState, s: Tensor, z: Tensor) -> dict[str, Tensor]:  # type: ignore[override]
+        d, _, r = self.reset.derivatives(self.decay_v, state.v, z, self.theta)
+        return {
+            "leak": matrix_of([[self.decay_i, 0.0], [self.decay_i, d]], s),
+            "reset": matrix_of([[0.0, 0.0], [0.0, -r * s]], s),
+        }
 
 
 @register
@@ -95,6 +96,7 @@ class LI(Cell):
     tau_i = LogParameter()
     tau_v = LogParameter()
     b_v: Tensor
+    state_type = CubaState
     integrator = True
     recurrent_synapses = 0
     scaled_parameters = (
@@ -112,7 +114,6 @@ class LI(Cell):
 
     decay_i = CubaLIF.decay_i
     decay_v = CubaLIF.decay_v
-    initial_state = CubaLIF.initial_state
 
     def output(self, state: CubaState) -> Tensor:
         return state.v
@@ -189,31 +190,20 @@ class ALIFLowPass(ALIFPlus):
     def _new_share(self) -> Tensor:
         return -torch.expm1(-1 / self.tau_theta)
 
-    @property
-    def _w_between(self) -> Tensor:
+    def weights_between(self) -> Tensor:
         return self.w_rec - torch.diag(self.w_rec.diagonal())
 
     def update(self, x: Tensor, z: Tensor, state: ALIFState) -> ALIFState:
         theta = self.decay_theta * state.theta + self._new_share * (self.b_theta + self.adaptation * z)
         carried = self.reset.carry(self.decay_v * state.v, z, self.reset_threshold(theta))
-        return ALIFState(carried + x @ self.w_in.T + z @ self._w_between.T + self.b_v, theta)
+        return ALIFState(carried + x @ self.w_in.T + z @ self.weights_between().T + self.b_v, theta)
 
-    def linearised(self, state: ALIFState) -> SpikingStep:
-        s, z, rise = self.spike_derivative(state), self.output(state).detach(), self._new_share * self.adaptation
+    def blocks(self, state: ALIFState, s: Tensor, z: Tensor) -> dict[str, Tensor]:
+        rise = self._new_share * self.adaptation
         theta = self.decay_theta * state.theta + self._new_share * self.b_theta + rise * z
         d, e, r = self.reset.derivatives(self.decay_v, state.v, z, self.reset_threshold(theta))
         # e is by the threshold that is subtracted, which the last one and the spikes have made
-        return SpikingStep(self._w_between, s, d, e * self.decay_theta, r - e * rise, rise, self.decay_theta)
-
-    closed_form = ALIF.closed_form  # from linearised, which is this class's own
-
-    def subthreshold(self, slope: float = 0.0) -> Tensor:
-        """As of :class:`ALIF`, where a spike raises the threshold by (1 - exp(-1/tau_theta)) times the adaptation."""
-        theta = self.theta_rest.unsqueeze(0)
-        silent = torch.zeros_like(theta)
-        d, e, r = self.reset.derivatives(self.decay_v, theta, silent, theta)
-        rise = self._new_share * self.adaptation
-        return SpikingStep(self.w_rec, silent + slope, d, e, r, rise, self.decay_theta).alone()[0]
+        return alif_blocks(s, d, e * self.decay_theta, r - e * rise, rise, self.decay_theta)
 
     def gains(self) -> dict[str, float]:
         return {}
@@ -230,10 +220,9 @@ class PLIF(NeuronCell):
     before the reset. Below threshold the radius is 1 - k: no neuron can be unstable.
 
     Args:
-        spike: the surrogate; by default a new ``FastSigmoid()``.
-        threshold: the threshold of all neurons.
         tau: 1/k at the start, in steps, above 1.
         hard_reset: reset to 0; False: subtract the threshold.
+        **settings: ``spike`` and ``threshold`` of :class:`NeuronCell`.
 
     Attributes:
         w: (1,), trainable.
@@ -246,19 +235,11 @@ class PLIF(NeuronCell):
     settings = ("hard_reset",)
     scaled_parameters = (*NeuronCell.scaled_parameters, ScaledParameter("decay", "time", through="share"))
     block_terms = (LEAK, RESET)
+    state_type = LIFState
     variable = "v"
 
-    def __init__(
-        self,
-        n_in: int,
-        n_hidden: int,
-        *,
-        spike: Spike | None = None,
-        threshold: float = 1.0,
-        tau: float = 2.0,
-        hard_reset: bool = True,
-    ) -> None:
-        super().__init__(n_in, n_hidden, spike, threshold)
+    def __init__(self, n_in: int, n_hidden: int, *, tau: float = 2.0, hard_reset: bool = True, **settings: Any) -> None:
+        super().__init__(n_in, n_hidden, **settings)
         if number("tau", tau) <= 1:
             raise ValueError(f"tau must be above 1 step, got {tau}: k = 1 / tau is a sigmoid.")
         self.w, self.hard_reset = nn.Parameter(torch.full((1,), -math.log(tau - 1))), hard_reset
@@ -272,9 +253,6 @@ class PLIF(NeuronCell):
     def decay(self, value: Tensor) -> None:
         set_value(self, "w", -torch.logit(value.detach(), eps=1e-6))
 
-    def initial_state(self, batch: int) -> LIFState:
-        return LIFState(*self.initial_zeros(batch, 1))
-
     def shares(self) -> Tensor:
         return torch.sigmoid(self.w).expand(1, self.n_hidden)
 
@@ -285,9 +263,6 @@ class PLIF(NeuronCell):
     def blocks(self, state: LIFState, s: Tensor, z: Tensor) -> dict[str, Tensor]:
         leak, taken = (1 - z, state.v) if self.hard_reset else (torch.ones_like(z), self.theta)
         return {"leak": matrix_of([[self.decay * leak]], z), "reset": matrix_of([[-self.decay * taken * s]], z)}
-
-    closed_form = NeuronCell.closed_form
-    subthreshold = NeuronCell.subthreshold
 
 
 class TCLIFState(NamedTuple):
@@ -310,9 +285,8 @@ class TCLIF(NeuronCell):
     radius of every neuron is **exactly 1 whatever the parameters are**, on the boundary of stability.
 
     Args:
-        spike: the surrogate; by default a new ``FastSigmoid()``.
-        threshold: the threshold of all neurons.
         gamma: what a spike takes off the dendrite, zero or positive.
+        **settings: ``spike`` and ``threshold`` of :class:`NeuronCell`.
 
     Attributes:
         c: logits of sigma_1 and sigma_2 (2,), one pair for the layer, 0 at the start; trainable.
@@ -322,18 +296,14 @@ class TCLIF(NeuronCell):
 
     settings = ("gamma",)
     block_terms = (Term("compartments", "lower the thresholds", "raise w_rec", "#0072b2"), RESET)
+    state_type = TCLIFState
     variable = "v"
 
-    def __init__(
-        self, n_in: int, n_hidden: int, *, spike: Spike | None = None, threshold: float = 1.0, gamma: float = 0.5
-    ) -> None:
-        super().__init__(n_in, n_hidden, spike, threshold)
+    def __init__(self, n_in: int, n_hidden: int, *, gamma: float = 0.5, **settings: Any) -> None:
+        super().__init__(n_in, n_hidden, **settings)
         self.gamma = number("gamma", gamma, zero_allowed=True)
         self.c = nn.Parameter(torch.zeros(2))
-        nn.init.uniform_(self.w_rec, -(n_hidden**-0.5), n_hidden**-0.5)
-
-    def initial_state(self, batch: int) -> TCLIFState:
-        return TCLIFState(*self.initial_zeros(batch, 2))
+        uniform(self.w_rec.data)
 
     def shares(self) -> Tensor:
         second = torch.sigmoid(self.c[1]).expand(self.n_hidden)
@@ -352,6 +322,3 @@ class TCLIF(NeuronCell):
             "compartments": matrix_of([[1.0, -first], [second, 1 - first * second]], z),
             "reset": matrix_of([[0.0, d], [0.0, v + second * d]], z),
         }
-
-    closed_form = NeuronCell.closed_form
-    subthreshold = NeuronCell.subthreshold

@@ -1,15 +1,15 @@
 """Closed forms against autograd and their matrices; where isolated neurons hold the radius."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch import Tensor
 
 from neurolsc import LIF, LRU, ALIFLowPass, ALIFPlus, ALIFPlusMinus, Network
+from neurolsc.neurons import CubaLIF
+from neurolsc.neurons.spiking import alif_blocks
 from neurolsc.neurons.spiking_derivatives import IsolatedNeurons, SpikingStep, norm_below_one
 from neurolsc.stability.transitions import follow
-from tests.neurons.steps import RESETS
+from tests.neurons.steps import KINDS, RESETS, layers
 from tests.stability.dense import (
     depth_factors,
     input_derivative_by_autograd,
@@ -46,24 +46,26 @@ def check_terms(step, parts: dict[str, Tensor], points: int) -> None:
         torch.testing.assert_close(part[name], torch.einsum("pi,pij,pj->p", y[:2], m[some], x[:2]))
 
 
-CASES = [(kind, reset, True) for kind in (LIF, ALIFPlus, ALIFLowPass) for reset in RESETS]
+SPIKING = {
+    f"{kind.__name__}, {reset}": (kind, {"reset": reset, "reset_gradient": True})
+    for kind in (LIF, CubaLIF, ALIFPlus, ALIFLowPass)
+    for reset in RESETS
+} | {"LIF": (LIF, {}), "ALIF±": (ALIFPlusMinus, {})}
 
 
-@pytest.mark.parametrize(
-    ("kind", "reset", "gradient"),
-    [*CASES, (LIF, "subtract", False), (ALIFPlusMinus, "subtract", False), (LRU, "", False)],
-)
-def test_closed_forms_are_those_of_autograd_as_matrices_and_as_products(
-    kind, reset, gradient, make_network, make_spikes
-):
-    if kind is LRU:
-        cells = [LRU(30, 5, n_state=5, dropout=0), LRU(5, 5, dropout=0)]
-        network = Network(cells, 2)
+@pytest.mark.parametrize("case", [*SPIKING, "LRU", *KINDS])
+def test_closed_forms_are_those_of_autograd_as_matrices_and_as_products(case, make_network, make_spikes):
+    if case in SPIKING:
+        kind, settings = SPIKING[case]
+        network = make_network(kind, width=5, gain=6, tau_v=2.0, **settings)
+    elif case in KINDS:
+        network = layers(case)
     else:
-        network = make_network(kind, width=5, gain=6, tau_v=2.0, reset=reset, reset_gradient=gradient)
-    transitions, outputs = follow(network, make_spikes(T=6, B=2), torch.arange(6))
+        network = Network([LRU(30, 5, n_state=5, dropout=0), LRU(5, 5, dropout=0)], 2)
+    steps = 20 if case in KINDS else 6
+    transitions, outputs = follow(network, make_spikes(T=steps, B=2), torch.arange(steps))
     for t, z in zip(transitions, outputs, strict=True):
-        assert kind is LRU or 0 < z.mean() < 1
+        assert case == "LRU" or 0 < z.mean() < 1
         known, dense = t.cell.derivatives(), time_derivative(t)
         torch.testing.assert_close(dense, time_derivative_by_autograd(t))
         step = known.state_map(t.x, t.before)
@@ -71,16 +73,17 @@ def test_closed_forms_are_those_of_autograd_as_matrices_and_as_products(
         check_terms(step, known.by_state(t.x, t.before), len(dense))
         by_input, below = depth_factors(t)
         wanted = input_derivative_by_autograd(t)
-        wanted[:, 10:] = 0  # of an LRU the skip connection, which is no memory
-        torch.testing.assert_close(by_input.expand(12, -1, -1), wanted)
-        product = torch.eye(by_input.shape[2]).expand(12, -1, -1)
+        if case == "LRU":
+            wanted[:, 10:] = 0  # the skip connection, which is no memory
+        torch.testing.assert_close(by_input.expand(2 * steps, -1, -1), wanted)
+        product = torch.eye(by_input.shape[2]).expand(2 * steps, -1, -1)
         for operator in known.input_maps(t.x, t.before):
-            columns = [operator.matvec(product[..., i]) for i in range(product.shape[2])]
-            product = torch.stack(columns, 2)
-        torch.testing.assert_close(product, by_input.expand(12, -1, -1))
+            product = torch.stack([operator.matvec(column) for column in product.unbind(2)], 2)
+        torch.testing.assert_close(product, wanted)
         if t.below is not None:
             wanted = output_derivative_by_autograd(t)
-            wanted[..., 10:] = 0
+            if case == "LRU":
+                wanted[..., 10:] = 0
             torch.testing.assert_close(below, wanted)
             (operator,) = t.below.derivatives().output_maps(t.state_below)
             check_operator(operator, below)
@@ -132,7 +135,7 @@ def test_isolated_neurons_are_the_diagonal_blocks_and_their_gain_is_bounded(kind
     for angle in torch.linspace(0, 3.14159, 40):
         for far in (1.0, 1.5):
             mu = torch.polar(far * radius, angle.expand_as(radius)).unsqueeze(2)
-            g = step.s * (out @ torch.linalg.inv(mu * torch.eye(d.shape[1]) - d) @ into).diagonal(dim1=1, dim2=2)
+            g = alone.s * (out @ torch.linalg.inv(mu * torch.eye(d.shape[1]) - d) @ into).diagonal(dim1=1, dim2=2)
             found = torch.maximum(found, g.abs().detach())
     assert (found <= (1 + 1e-9) * bound).all()
     assert (found > 0.97 * bound).double().mean() > 0.9, "nor is it far above"
@@ -148,12 +151,17 @@ def test_norms_below_one_are_shown_and_no_others(size):
     assert shown.all() or size > 0.95
 
 
-def slow_thresholds(n: int, coupling: float, seed: int = 0) -> SpikingStep:
-    """An ALIF layer with slow thresholds, of a given radius of its coupling."""
+def slow_thresholds(n: int, coupling: float, seed: int = 0, *, strong: int | None = None) -> SpikingStep:
+    """An ALIF layer with slow thresholds, of a given radius of its coupling; `strong` has the eigenvalue 1.2 alone."""
     g = torch.Generator().manual_seed(seed)
     w_rec = torch.randn(n, n, generator=g) * coupling / n**0.5
-    decay, zero = 0.9 + 0.09 * torch.rand(n, generator=g), torch.zeros(1, n)
-    return SpikingStep(w_rec, torch.ones(1, n), zero, zero, zero, torch.full((n,), 0.001), decay)
+    decay, rise = 0.9 + 0.09 * torch.rand(n, generator=g), torch.full((n,), 0.001)
+    if strong is not None:
+        rise[strong], decay[strong] = -0.6, 0.6
+        w_rec[strong], w_rec[:, strong] = 3 * w_rec[strong], 3 * w_rec[:, strong]
+    s, zero = torch.ones(1, n), torch.zeros(1, n)
+    into = torch.stack([torch.ones(n), torch.zeros(n)])
+    return SpikingStep(alif_blocks(s, zero, zero, zero, rise, decay), torch.stack([s, -s], 1), w_rec, into)
 
 
 def test_isolated_neurons_hold_the_radius_only_where_the_network_has_no_more():
@@ -165,11 +173,7 @@ def test_isolated_neurons_hold_the_radius_only_where_the_network_has_no_more():
 
 
 def test_an_eigenvalue_that_the_network_moves_is_not_taken():
-    one = slow_thresholds(100, 0.4)
-    adaptation, decay, w_rec = one.adaptation.clone(), one.decay_theta.clone(), one.w_rec.clone()
-    adaptation[7], decay[7] = -0.6, 0.6  # the largest eigenvalue, 1.2, of a neuron that the others read
-    w_rec[7], w_rec[:, 7] = 3 * w_rec[7], 3 * w_rec[:, 7]
-    step = replace(one, adaptation=adaptation, decay_theta=decay, w_rec=w_rec)
+    step = slow_thresholds(100, 0.4, strong=7)  # the largest eigenvalue is of a neuron that the others read
     known = step.known(False, 0.01)
     assert known.value.abs() > 1.1
     assert not known.exists.any()

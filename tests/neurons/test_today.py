@@ -13,63 +13,11 @@ from neurolsc.export import quantize, to_nir
 from neurolsc.initialisers import Relay
 from neurolsc.neurons import BRF, PLIF, RF, TCLIF, EFAdLIF, ExactRF, RadLIF, SEAdLIF
 from neurolsc.stability import below_threshold
-from neurolsc.stability.transitions import follow
-from tests.neurons.test_closed_forms import check_operator, check_terms
-from tests.stability.dense import (
-    depth_factors,
-    input_derivative_by_autograd,
-    output_derivative_by_autograd,
-    time_derivative,
-    time_derivative_by_autograd,
-)
+from tests.neurons.steps import KINDS, layers
 
 pytestmark = pytest.mark.usefixtures("float64")
 
-KINDS = {
-    "EF-adLIF": (EFAdLIF, {}),
-    "SE-adLIF": (SEAdLIF, {}),
-    "RadLIF": (RadLIF, {}),
-    "SiLIF": (RadLIF, {"parametrisation": "silif"}),
-    "RF": (RF, {"dt": 0.1}),
-    "BRF": (BRF, {"dt": 0.1}),
-    "exact RF": (ExactRF, {}),
-    "PLIF": (PLIF, {}),
-    "PLIF, soft": (PLIF, {"hard_reset": False}),
-    "TC-LIF": (TCLIF, {}),
-}
 every_kind = pytest.mark.parametrize("kind", KINDS)
-
-
-def layers(kind: str, *, gain: float = 5.0, width: int = 5) -> Network:
-    """Two layers that fire on random spikes."""
-    torch.manual_seed(1)
-    cls, settings = KINDS[kind]
-    cells = [cls(30, width, **settings), cls(width, width, **settings)]
-    with torch.no_grad():
-        for cell, factor in zip(cells, (gain, 12 * gain), strict=True):
-            cell.w_in.abs_().mul_(factor)
-    return Network(cells, 2)
-
-
-@every_kind
-def test_closed_forms_are_those_of_autograd_as_matrices_and_as_products(kind, make_spikes):
-    transitions, outputs = follow(layers(kind), make_spikes(T=20, B=2), torch.arange(20))
-    for t, z in zip(transitions, outputs, strict=True):
-        assert 0 < z.mean() < 1
-        known, dense = t.cell.derivatives(), time_derivative(t)
-        torch.testing.assert_close(dense, time_derivative_by_autograd(t))
-        step = known.state_map(t.x, t.before)
-        check_operator(step, dense)
-        check_terms(step, known.by_state(t.x, t.before), len(dense))
-        by_input, below = depth_factors(t)
-        torch.testing.assert_close(by_input.expand(40, -1, -1), input_derivative_by_autograd(t))
-        weights, shares = known.input_maps(t.x, t.before)
-        product = shares.matvec(weights.dense()[0].T).T.unsqueeze(0)
-        torch.testing.assert_close(product, by_input)
-        if t.below is not None:
-            torch.testing.assert_close(below, output_derivative_by_autograd(t))
-            (operator,) = t.below.derivatives().output_maps(t.state_below)
-            check_operator(operator, below)
 
 
 def run(cell, x: Tensor) -> tuple[Tensor, list]:
