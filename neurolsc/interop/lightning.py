@@ -121,7 +121,9 @@ class Flossing(Callback):
         weight: of the squared distance.
         target: :math:`\lambda^*`, in nats per step.
         every: k, counted in each epoch.
-        module, batch_first, input_shape: as of :class:`Starting`.
+        module: as of :class:`Starting`; so are the next two.
+        batch_first: inputs of batches are (B, T, N).
+        input_shape: of a single step.
 
     Source: Engelken, arXiv:2312.17306.
 
