@@ -168,7 +168,7 @@ def test_a_step_without_length_and_a_missing_nir_are_named(monkeypatch):
     with pytest.raises(ValueError, match="dt must be positive"):
         to_nir(make("subtract"), dt=0.0)
     monkeypatch.setitem(sys.modules, "nir", None)  # as if it were not installed
-    with pytest.raises(ImportError, match=r"pip install 'nir>=1\.0\.7'"):
+    with pytest.raises(ImportError, match=r"pip install 'nir>=1\.0\.8'"):
         to_nir(make("subtract"), dt=DT)
 
 
