@@ -8,7 +8,6 @@ there. Needs no data; 20 seconds to 2 minutes of one core a trial, 40 minutes in
 """
 
 import argparse
-import csv
 import itertools
 import json
 import tempfile
@@ -17,8 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
-from headline import append, listed
-from tqdm import tqdm
+from headline import finish, listed
 
 from neurolsc.datasets import collate
 from neurolsc.datasets.batches import fetch
@@ -73,13 +71,13 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=1e9)
     parser.add_argument("--out", type=Path, default=OUT)
     args = parser.parse_args()
-    torch.set_num_threads(1)
-    end = time.monotonic() + 60 * args.minutes
-    rows = list(csv.DictReader(args.out.open())) if args.out.exists() else []
-    done = {(int(r["delay"]), r["arm"], float(r["lr"]), int(r["seed"])) for r in rows}
-    for delay, seed, lr, arm in tqdm(list(itertools.product(DELAYS, SEEDS, RATES, ARMS)), unit="trial"):
-        if (delay, arm, lr, seed) not in done and time.monotonic() < end:
-            append(args.out, run(delay, arm, lr, seed))
+    finish(
+        args.out,
+        itertools.product(DELAYS, SEEDS, RATES, ARMS),
+        lambda row: (int(row["delay"]), int(row["seed"]), float(row["lr"]), row["arm"]),
+        lambda trial: run(trial[0], trial[3], trial[2], trial[1]),
+        args.minutes,
+    )
 
 
 if __name__ == "__main__":

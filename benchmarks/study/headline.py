@@ -18,11 +18,12 @@ import os
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
@@ -119,6 +120,16 @@ def append(out: Path, row: dict) -> None:
         if new:
             writer.writeheader()
         writer.writerow(row)
+
+
+def finish(out: Path, trials: Iterable, key: Callable[[dict], Any], run: Callable[[Any], dict], minutes: float) -> None:
+    """Run the trials that a file of results lacks, until so many minutes are over; append a row for each."""
+    torch.set_num_threads(1)
+    end = time.monotonic() + 60 * minutes
+    done = set(map(key, csv.DictReader(out.open()))) if out.exists() else set()
+    for trial in tqdm([trial for trial in trials if trial not in done], unit="trial"):
+        if time.monotonic() < end:
+            append(out, run(trial))
 
 
 def main() -> None:

@@ -18,12 +18,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
-from headline import SETTINGS, append, listed
+from headline import SETTINGS, finish, listed
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
-from tqdm import tqdm
 
 from neurolsc.datasets import collate
 from neurolsc.datasets.batches import fetch
@@ -136,13 +135,14 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=1e9)
     parser.add_argument("--out", type=Path, default=OUT)
     args = parser.parse_args()
-    torch.set_num_threads(1)
-    end = time.monotonic() + 60 * args.minutes
-    rows = list(csv.DictReader(args.out.open())) if args.out.exists() else []
-    done = {(row["cell"], int(row["layers"]), int(row["seed"])) for row in rows}
-    for cell, seed, layers in tqdm(list(itertools.product(CELLS, SEEDS, DEPTHS)), unit="network"):
-        if (cell, layers, seed) not in done and time.monotonic() < end:
-            append(args.out, run(cell, layers, seed, str(args.folder)))
+    trials = itertools.product(CELLS, SEEDS, DEPTHS)
+    finish(
+        args.out,
+        trials,
+        lambda row: (row["cell"], int(row["seed"]), int(row["layers"])),
+        lambda trial: run(trial[0], trial[2], trial[1], str(args.folder)),
+        args.minutes,
+    )
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ each finished trial to results/study_psmnist.csv and passes over those that are 
 """
 
 import argparse
-import csv
 import os
 import time
 from datetime import UTC, datetime
@@ -19,9 +18,8 @@ from typing import Any, NamedTuple
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import torch
-from headline import append, listed
+from headline import finish, listed
 from torch import Tensor
-from tqdm import tqdm
 
 from neurolsc.datasets import SequentialMNIST, collate, input_batches
 from neurolsc.datasets.batches import fetch
@@ -156,13 +154,13 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=1e9)
     parser.add_argument("--out", type=Path, default=OUT)
     args = parser.parse_args()
-    torch.set_num_threads(1)
-    end = time.monotonic() + 60 * args.minutes
-    rows = list(csv.DictReader(args.out.open())) if args.out.exists() else []
-    done = {Trial(r["neuron"], r["start"], int(r["seed"]), int(r["truncated"]), float(r["lr"])) for r in rows}
-    for trial in tqdm([t for t in MEASURED + TRAINED * args.train if t not in done], unit="trial"):
-        if time.monotonic() < end:
-            append(args.out, run(trial))
+    finish(
+        args.out,
+        MEASURED + TRAINED * args.train,
+        lambda r: Trial(r["neuron"], r["start"], int(r["seed"]), int(r["truncated"]), float(r["lr"])),
+        run,
+        args.minutes,
+    )
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ results/study_today.csv and passes over those that are there. Four to 25 seconds
 """
 
 import argparse
-import csv
 import os
 import time
 from datetime import UTC, datetime
@@ -19,10 +18,9 @@ from typing import Any, NamedTuple
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import torch
-from headline import append, listed
+from headline import finish, listed
 from torch import Tensor
 from torch.utils.data import Dataset
-from tqdm import tqdm
 
 from neurolsc.datasets import collate, input_batches
 from neurolsc.datasets.batches import fetch
@@ -139,13 +137,13 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=1e9)
     parser.add_argument("--out", type=Path, default=OUT)
     args = parser.parse_args()
-    torch.set_num_threads(1)
-    end = time.monotonic() + 60 * args.minutes
-    rows = list(csv.DictReader(args.out.open())) if args.out.exists() else []
-    done = {Trial(row["task"], int(row["seed"]), row["start"], row["neuron"]) for row in rows}
-    for trial in tqdm([trial for trial in TRIALS if trial not in done], unit="trial"):
-        if time.monotonic() < end:
-            append(args.out, run(trial, str(args.folder)))
+    finish(
+        args.out,
+        TRIALS,
+        lambda row: Trial(row["task"], int(row["seed"]), row["start"], row["neuron"]),
+        lambda trial: run(trial, str(args.folder)),
+        args.minutes,
+    )
 
 
 if __name__ == "__main__":

@@ -203,7 +203,7 @@ class NeuronCell(Cell):
 
     def blocks(self, state: State, s: Tensor, z: Tensor) -> dict[str, Tensor]:
         """Named terms of K (P, V, V, n), at spikes z and their derivative s by the voltage, both (P, n)."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} states no blocks: its derivatives are those of autograd.")
 
     def shares(self) -> Tensor:
         """The share of a current that each variable takes (V, n_hidden); by default the first takes all."""
