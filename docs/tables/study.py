@@ -228,7 +228,7 @@ def study_headline() -> list[str]:
             low, high = test.confidence_interval(0.95)
             interval = f"{(low + high) / 2:+.1f} ({low:+.1f} to {high:+.1f})"
             body.append([name, *means, interval, f"{test.pvalue:.3f}", f"{corrected:.3f}"])
-    return rows(["test, %, seeds 4 to 11", "first", "second", "difference", "p", "p, Holm"], body)
+    return rows(["test, %", "first", "second", "difference", "p", "p, Holm"], body)
 
 
 def of_layers(row: dict[str, str], column: str) -> list[float]:
