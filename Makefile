@@ -5,7 +5,6 @@
 #                     build brings several GB of CUDA libraries
 #   WORKERS=...       test processes
 #   ELSEWHERE=...     what `make elsewhere` tests; all quick tests where it is empty
-#   SEED=...          of the first file of `make fuzz`
 #   KILLS=...         how often `make torture` kills
 
 SHELL := /bin/bash
@@ -19,7 +18,6 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 TORCH_INDEX ?=
 WORKERS ?= 2
 ELSEWHERE ?=
-SEED ?= $(shell date +%Y%m%d000000)
 KILLS ?= 30
 BENCHMARKS ?= $(sort $(wildcard benchmarks/[a-z]*.py))
 
@@ -39,7 +37,7 @@ LAVA_PIP := $(LAVA)/bin/python -m pip --disable-pip-version-check install --quie
 export MPLBACKEND ?= Agg
 export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: help setup demo test test-all elsewhere fuzz torture check lint types bench docs tables sessions wheel lava-env nengo-env peers-env clean
+.PHONY: help setup demo test test-all elsewhere torture check lint types bench docs tables sessions wheel lava-env nengo-env peers-env clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
@@ -76,9 +74,6 @@ test-all: $(READY) ## all tests: simulators, kills, tutorials, examples too
 elsewhere: $(READY) ## the quick tests as on another machine (ELSEWHERE=tests/neurons for some of them)
 	PYTHONPATH=. ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE NUMBA_CPU_NAME=generic OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive \
 		$(BIN)/pytest -n $(WORKERS) -p tests.elsewhere -m "not slow" $(ELSEWHERE)
-
-fuzz: $(READY) ## an hour of damaged files for every reader, from a seed of the day (SEED=... to repeat)
-	OMP_NUM_THREADS=1 FUZZ_SECONDS=3600 FUZZ_SEED=$(SEED) $(BIN)/python -m pytest -q tests/test_fuzz.py
 
 # One thread, so that a process can be copied in the middle.
 torture: $(READY) ## kill trainings and runs, KILLS times each, and see that nothing is lost or left
