@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from neurolsc.export import AtrlifLayer, CubaLayer, Extremes, IntegerLayer, quantize
-from neurolsc.export.fixed_point import decay, integer_steps, wrap
+from neurolsc.export.fixed_point import integer_steps, wrap
 from tests.export.networks import KINDS, make, spikes
 
 ONE = torch.ones(1, dtype=torch.float64)
@@ -84,12 +84,6 @@ def test_a_run_equals_the_equations_in_python_integers(kind):
 @given(st.integers(-(2**24) + 1, 2**24))
 def test_wrap_keeps_24_bits(u):
     assert wrap(torch.tensor(float(u), dtype=torch.float64)).item() == wrapped(u)
-
-
-def test_gradients_pass_through_rounding_as_if_there_were_none():
-    x = torch.tensor([1001.0, -77.0], dtype=torch.float64, requires_grad=True)
-    (gradient,) = torch.autograd.grad(decay(x, torch.tensor(1024.0)).sum(), x)
-    assert gradient.tolist() == [0.75, 0.75]
 
 
 def cuba(weight: float, threshold: float, *, decays: tuple[float, float] = (4096.0, 0.0)) -> CubaLayer:

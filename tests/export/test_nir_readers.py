@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from neurolsc import Network
 from neurolsc.export import from_nir, to_nir
 from tests.export.networks import N_IN, N_OUT, WIDTH, lif, make, spikes
+from tests.export.test_wrapped import recorded
 
 DT = 1e-4
 STEPS = 100
@@ -42,19 +43,6 @@ def import_norse(path: Any, dt: float) -> Any:
         return norse.torch.from_nir(nir.read(path, type_check=False), dt=dt).double()
 
 
-def stepped(module: Any, x: Tensor, names: tuple[str, ...] = ()) -> tuple[list[Tensor], Tensor]:
-    """What the named nodes of a module, and the module itself, send on x (T, B, N)."""
-    sent: dict[str, list[Tensor]] = {name: [] for name in names}
-    for name, frames in sent.items():
-        module.get_submodule(name).register_forward_hook(lambda _m, _x, out, frames=frames: frames.append(out[0]))
-    state, outputs = None, []
-    with torch.no_grad():
-        for frame in x:
-            out, state = module(frame, state)
-            outputs.append(out)
-    return [torch.stack(frames) for frames in sent.values()], torch.stack(outputs)
-
-
 @pytest.mark.parametrize("reader", ["norse", "spikingjelly"])
 @pytest.mark.parametrize(("kind", "layer_delay"), SETTINGS)
 def test_every_spike_is_the_networks(kind, layer_delay, reader, tmp_path):
@@ -67,7 +55,8 @@ def test_every_spike_is_the_networks(kind, layer_delay, reader, tmp_path):
     else:
         module = import_spikingjelly(tmp_path / "a.nir", dt=DT, dtype=torch.float64)
     x = spikes(STEPS).double()
-    theirs, outputs = stepped(module, x, ("lif_1", "lif_2")[: len(network.cells)])
+    neurons = [module.get_submodule(name) for name in ("lif_1", "lif_2")]
+    *theirs, outputs = recorded(module, neurons, x)
     with torch.no_grad():
         run = network.run(x)
     for i, (a, b) in enumerate(zip(run.spikes, theirs, strict=True), start=1):
@@ -83,7 +72,7 @@ def test_snntorch_fires_as_a_network_without_recurrence_and_reset_to_zero_does(c
     cells = [lif(n_in, width, reset="zero", recurrent=False) for n_in, width in ((N_IN, WIDTH), (WIDTH, 16))]
     network = even(Network(cells, N_OUT, layer_delay=0))
     x = spikes(STEPS)
-    _, theirs = stepped(import_snntorch(to_nir(network, dt=DT)), x)
+    (theirs,) = recorded(import_snntorch(to_nir(network, dt=DT)), [], x)
     with torch.no_grad():
         run = network.run(x)
     assert all(z.mean() > 0.1 for z in run.spikes)
@@ -135,4 +124,4 @@ def test_a_file_of_norse_is_read(tmp_path):
         warnings.simplefilter("ignore", DeprecationWarning)
         nir.write(tmp_path / "a.nir", norse.torch.to_nir(module, torch.rand(N_IN)))
     x = spikes(STEPS)
-    assert_alike(from_nir(tmp_path / "a.nir", dt=NORSE_DT), x, stepped(module, x)[1])
+    assert_alike(from_nir(tmp_path / "a.nir", dt=NORSE_DT), x, *recorded(module, [], x))

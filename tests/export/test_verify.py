@@ -24,17 +24,8 @@ STEPS, SAMPLES = 40, 3
 X = spikes(STEPS, SAMPLES)
 
 
-def wrapped(value: int) -> int:
-    """In 24 bits, and no more than 2^23 - 1 in modulus."""
-    while value > 2**23:
-        value -= 2**24
-    while value <= -(2**23):
-        value += 2**24
-    return min(value, 2**23 - 1)
-
-
 def arrays(path: Path, x: torch.Tensor = X) -> dict[str, Any]:
-    """Lava's output: our integers, and the readout's sums as plain Python integers."""
+    """Lava's output: our integers, and the readout's sums."""
     quantized = read_netx(path)
     made: dict[str, Any] = {"versions": np.array(["lava-nc 0", "a fake"])}
     for i, (z, states) in enumerate(replay(quantized.layers, quantized.padded(x)), start=1):
@@ -42,8 +33,7 @@ def arrays(path: Path, x: torch.Tensor = X) -> dict[str, Any]:
         made |= {f"{name}_{i}": value.numpy().astype(np.int32) for name, value in states.items()}
     added = z @ quantized.readout.T
     late = torch.cat((torch.zeros_like(added[:1]), added[:-1])).cumsum(0)
-    sums = [wrapped(64 * int(value)) for value in late.flatten()]
-    made[f"v_{i + 1}"] = np.array(sums, np.int32).reshape(late.shape)
+    made[f"v_{i + 1}"] = (64 * late).numpy().astype(np.int32)  # far below 24 bits
     return made
 
 

@@ -111,7 +111,7 @@ def recorded(model: nn.Module, layers: list[Any], x: Tensor) -> list[Tensor]:
     with torch.no_grad():
         for frame in x:
             y, state = model(frame, state)
-            out.append(read(layers[-1], y))
+            out.append(y[-1] if isinstance(y, tuple) else y)
     return [torch.stack(frames) for frames in (*sent, out)]
 
 
