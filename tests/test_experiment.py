@@ -153,16 +153,6 @@ def test_a_run_that_diverges_leaves_its_best_network_and_names_it(tmp_path, monk
 # ---- one run in a folder: locked, claimed by its settings, cleaned up, named when finished
 
 
-def unfinished(folder: Path, settings: str, *files: str) -> Path:
-    """An unfinished run with these settings and empty files."""
-    partial = folder / "run.partial"
-    partial.mkdir()
-    (partial / "settings.toml").write_text(settings)
-    for name in files:
-        (partial / name).touch()
-    return partial
-
-
 def test_a_second_run_in_the_folder_is_refused_and_changes_nothing(tmp_path: Path):
     with run_folder(tmp_path / "run", {"lr": 0.01}) as folder:
         (folder / "mine").touch()
@@ -176,20 +166,6 @@ def test_a_second_run_in_the_folder_is_refused_and_changes_nothing(tmp_path: Pat
     assert names(tmp_path / "run") == {"mine", "settings.toml"}
     with pytest.raises(FileExistsError, match="run exists already"):
         run_folder(tmp_path / "run", {"lr": 0.3}).__enter__()
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ("width = 8\nlr = 0.1\n", r"run\.partial holds .*\(width was 8, is now 9; lr was 0\.1, is now None\)"),
-        ("width = ", r"run\.partial/settings\.toml: not a TOML file"),
-    ],
-)
-def test_a_training_with_other_settings_is_refused(settings: str, words: str, tmp_path: Path):
-    unfinished(tmp_path, settings, "train.checkpoint")
-    with pytest.raises(ValueError, match=words):
-        run_folder(tmp_path / "run", {"width": 9}).__enter__()
-    assert names(tmp_path / "run.partial") == {"settings.toml", "train.checkpoint"}
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Cell, Network, load, neurons, save, surrogate
-from neurolsc.io import atomic_write, locked, read_tree, refusing, write_tree
+from neurolsc.io import atomic_write, locked, read_tree, write_tree
 from neurolsc.neurons.cell import CELLS, SURROGATES
 
 ROOT = Path(__file__).parents[1]
@@ -220,15 +220,3 @@ def test_a_locked_path_is_locked_by_every_name_for_threads_and_processes(tmp_pat
     with locked(tmp_path / "link"), locked(None), missing, locked(tmp_path / "nowhere" / "n"):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["link"]
-
-
-# bad files
-
-
-def test_every_error_becomes_one_that_names_the_file_with_its_cause():
-    for fault in (KeyError, ValueError, MemoryError):
-        with pytest.raises(ValueError, match=r"^a/b\.h5: ") as error, refusing("a/b.h5", "damaged"):
-            raise fault
-        assert error.value.__cause__ is not None
-    with pytest.raises(KeyboardInterrupt), refusing("a", "damaged"):
-        raise KeyboardInterrupt

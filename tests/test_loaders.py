@@ -29,15 +29,6 @@ def test_a_loader_is_taken_in_its_own_order_and_batch_size():
     assert same_bits(weights(ours), weights(theirs))
 
 
-def test_a_loader_of_unequal_lengths_is_followed_by_its_mask():
-    full = Patterns(9)
-    unequal = [(full.x[i][: 4 + i].float(), int(full.labels[i])) for i in range(9)]
-    network = small_network()
-    alone = [evaluate(network, [item]).loss for item in unequal]
-    padded = DataLoader(unequal, batch_size=4, collate_fn=collate)  # type: ignore[arg-type]
-    assert evaluate(network, padded).loss == pytest.approx(sum(alone) / 9, rel=1e-5)
-
-
 def batches_first(items: Any) -> tuple[Tensor, Tensor]:
     x, labels = collate(items)
     return x.transpose(0, 1), labels

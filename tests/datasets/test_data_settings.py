@@ -78,14 +78,6 @@ def test_music_is_trained_on_and_scored_by_the_commands(tmp_path):
     assert f"{scores['nll']:.4g}" in output
 
 
-def test_pixels_are_trained_on_in_one_step(tmp_path):
-    run = tmp_path / "run"
-    words = ["--data", "mnist", *QUICK, "--width", "32", "--layer-delay", "0"]
-    assert "validation mode accuracy" in succeed("train", *words, "--out", run)
-    succeed("evaluate", run)
-    assert json.loads((run / "test.json").read_text())["mode_accuracy"] > 0.5
-
-
 SWEEP: dict[str, Any] = {
     "name": "music",
     "fixed": {"data": "jsb", "width": 6, "layers": 1, "epochs": 2, "start": "Default", "batch_size": 15},

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import neurolsc
 from neurolsc.experiment import (
     Experiment,
     Grid,
-    Stopped,
     arms,
     draw,
     markdown,
@@ -23,7 +21,7 @@ from neurolsc.experiment import (
 from neurolsc.experiment.sweep import DEATHS, Job
 from neurolsc.experiment.table import visible
 from neurolsc.io import locked
-from tests.patterns import refused, stopped, succeed
+from tests.patterns import refused, succeed
 from tests.sweeps.grids import CHOOSING, FIXED, PAIR, SMALL, WITHOUT_RATE, DeathError, Here, finished, grid, write_grid
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -118,23 +116,6 @@ def test_an_error_is_a_row_until_it_is_to_be_tried_again(tmp_path: Path, content
     assert len(again.jobs) == 2
 
 
-@pytest.mark.slow
-def test_an_unfinished_trial_goes_on_from_its_checkpoint_and_a_damaged_one_is_a_row(tmp_path: Path, monkeypatch):
-    through = sweep(tmp_path / "through", Here(), **PAIR)
-    trial = grid(tmp_path, **PAIR).trials[0]
-    for folder in ("s", "t"):
-        with monkeypatch.context() as patched, pytest.raises(Stopped):
-            patched.setattr("neurolsc.experiment.run.train", stopped(KeyboardInterrupt(), 1))
-            trial.run(tmp_path / folder / trial.name, progress=False)
-        assert (tmp_path / folder / f"{trial.name}.partial" / "train.checkpoint").exists()
-    (row, *_) = sweep(tmp_path / "s", Here(), **PAIR)
-    assert row["validation_loss"] == through[0]["validation_loss"]
-    assert len(json.loads((tmp_path / "s" / row["trial"] / "history.json").read_text())["history"]) == 2
-    (tmp_path / "t" / f"{trial.name}.partial" / "train.checkpoint").write_bytes(b"nothing")
-    (row, *_) = sweep(tmp_path / "t", Here(), **PAIR)
-    assert "train.checkpoint" in row["error"]
-
-
 def test_a_trial_of_other_defaults_or_damaged_is_a_row_with_an_error_and_is_mended_by_retry(tmp_path: Path):
     (first, *_) = sweep(tmp_path / "s", Here(), **PAIR)
     settings = tmp_path / "s" / first["trial"] / "settings.toml"
@@ -172,18 +153,6 @@ def test_a_worker_that_dies_is_replaced_but_not_for_ever(tmp_path: Path):
         assert len(pool.jobs) == DEATHS
         assert (row["error"] is None) is (deaths < DEATHS)
     assert row["error"] == f"its worker died {DEATHS} times: it was killed, or had too little memory."
-
-
-def test_ctrl_c_reports_how_far_the_sweep_came(tmp_path: Path):
-    class Interrupted(Here):
-        def submit(self, job: Job) -> Any:
-            if len(self.jobs) == 1:
-                raise KeyboardInterrupt
-            return super().submit(job)
-
-    with pytest.raises(Stopped, match=re.escape(f"1 of 2 trials are over, in {tmp_path / 's'}")):
-        sweep(tmp_path / "s", Interrupted(), **PAIR)
-    assert (tmp_path / "s" / "table.csv").read_text().count("\n") == 2
 
 
 # ---- arms
