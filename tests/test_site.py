@@ -1,6 +1,7 @@
-"""The site: the API is whole."""
+"""The site: the API is whole, and the search finds what users call their trouble."""
 
 import importlib
+import re
 from collections import Counter
 from types import ModuleType
 
@@ -54,6 +55,25 @@ def test_every_page_of_the_api_is_in_its_table_and_its_names_in_the_list():
     assert "## More than radii\n" in text
     for name in ("neurolsc.pretrain", "neurolsc.stability.pretrain.pretrain", "neurolsc.surrogate.Arctan"):
         assert (f"{{ #{name} }}" in text) == (name != "neurolsc.pretrain")
+
+
+@pytest.mark.parametrize(
+    ("words", "page"),
+    [
+        ("dead neurons", "diagnose.md"),
+        ("exploding gradients", "diagnose.md"),
+        ("vanishing gradients", "diagnose.md"),
+        ("dead neurons", "initialise.md"),
+        ("exploding gradients", "initialise.md"),
+        ("initialise", "initialise.md"),
+        ("initialize", "initialise.md"),
+        ("snntorch", "interop.md"),
+    ],
+)
+def test_the_search_finds_what_users_call_their_trouble(words: str, page: str):
+    """The search of the theme reads the text of pages, code and comments left out."""
+    text = (hooks.API.parent / page).read_text(encoding="utf-8")
+    assert words in re.sub(r"^```.*?^```|<!--.*?-->", "", text, flags=re.M | re.S).lower()
 
 
 def test_the_front_page_is_readme_with_the_links_of_the_site():
