@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from neurolsc import LIF, ALIFPlusMinus, Cell, Criteria, Network, PaperRule, TransitionRule
+from neurolsc import LIF, ALIFLowPass, ALIFPlusMinus, Cell, Criteria, Network, PaperRule, TransitionRule
 from neurolsc.neurons.cell import ScaledParameter
 from neurolsc.stability import rules
 from neurolsc.stability.pretrain import Measurement, Meter
@@ -145,7 +145,7 @@ def changes(cell: Cell, rule: object, *, time: float, depth: float) -> dict[str,
     return {name: factor for name, factor in factors.items() if not torch.equal(factor, torch.ones_like(factor))}
 
 
-@pytest.mark.parametrize("kind", [LIF, ALIFPlusMinus])
+@pytest.mark.parametrize("kind", [LIF, ALIFPlusMinus, ALIFLowPass])
 @pytest.mark.parametrize("kappa", [1.15, 0.3])
 @pytest.mark.parametrize("hold_threshold", [False, True])
 def test_transition_rule_multiplies_both_derivatives_by_exactly_kappa(kind, kappa, hold_threshold):
@@ -158,8 +158,8 @@ def test_transition_rule_multiplies_both_derivatives_by_exactly_kappa(kind, kapp
     after = sum(cell.derivatives().by_state(None, state).values())
     torch.testing.assert_close(after, kappa * before, rtol=1e-12, atol=1e-14)
     torch.testing.assert_close(cell.derivatives().by_input(None, state), by_input / kappa, rtol=1e-12, atol=0)
-    if rest is not None:  # a shorter time constant lowers the threshold at rest, unless it is held
-        assert torch.allclose(cell.theta_rest, rest) == hold_threshold
+    if rest is not None:  # a shorter time constant lowers the threshold at rest, unless it is held or has no part in it
+        assert torch.allclose(cell.theta_rest, rest) == (hold_threshold or kind is ALIFLowPass)
 
 
 @pytest.mark.parametrize(
