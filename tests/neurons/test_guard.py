@@ -174,41 +174,6 @@ def test_three_derivatives_as_matrices_are_enough_for_every_method(width):
     assert "echo" in str(profile)
 
 
-class ComplexState(NamedTuple):
-    x: Tensor
-
-
-class Diagonal(Cell):
-    """A complex diagonal state, whose real part is sent."""
-
-    def __init__(self, n_in: int, n_hidden: int) -> None:
-        super().__init__(n_in, n_hidden)
-        self.w_in = nn.Parameter(torch.randn(n_hidden, n_in) / n_in**0.5)
-        self.size = nn.Parameter(torch.rand(n_hidden) * 0.5 + 0.4)
-        self.angle = nn.Parameter(torch.rand(n_hidden))
-
-    def initial_state(self, batch: int) -> ComplexState:
-        zero = torch.zeros(batch, self.n_hidden, **self.dtype_and_device)
-        return ComplexState(torch.complex(zero, zero))
-
-    def output(self, state: ComplexState) -> Tensor:
-        return torch.tanh(state.x.real)
-
-    def update(self, x: Tensor, z: Tensor, state: ComplexState) -> ComplexState:
-        return ComplexState(torch.polar(self.size, self.angle) * state.x + x @ self.w_in.T)
-
-
-@pytest.mark.parametrize("width", [20, 60])
-@pytest.mark.parametrize("method", ["krylov", "exact"])
-def test_the_radius_of_a_complex_diagonal_is_its_largest_modulus(width, method):
-    torch.manual_seed(0)
-    network = Network([Diagonal(20, width), Diagonal(width, width)], 2).double()
-    profile = radius_profile(network, spikes(4, 3), method=method)
-    for layer, cell in enumerate(network.cells):
-        wanted = cell.size.abs().max().detach().expand(4, 3)
-        torch.testing.assert_close(profile.time[layer], wanted, rtol=0.01 if method == "krylov" else 1e-10, atol=0)
-
-
 def test_a_spiking_cell_of_ones_own_needs_no_more_than_its_step():
     class Plain(SpikingCell):
         def initial_state(self, batch):

@@ -1,6 +1,7 @@
 """The neurons of 2022 to 2025: their steps as published, their derivatives, their domains."""
 
 import math
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -32,85 +33,87 @@ def run(cell, x: Tensor) -> tuple[Tensor, list]:
     return torch.stack(spikes), states
 
 
-def same(values: list[Tensor], states: list, name: str) -> None:
-    torch.testing.assert_close(torch.stack(values), torch.stack([getattr(state, name) for state in states]))
+# ---- steps as published: the voltage and the spikes of each
+
+Course = Iterator[tuple[Tensor, Tensor]]
 
 
-@pytest.mark.parametrize("kind", [EFAdLIF, SEAdLIF])
-def test_adlif_steps_are_those_of_the_paper(kind, make_spikes):
-    cell, x = kind(30, 6), make_spikes(T=60, B=3)
-    cell.w_in.data.mul_(20)
+def adlif(cell: EFAdLIF | SEAdLIF, x: Tensor) -> Course:
     alpha, beta = torch.exp(-1 / cell.tau_u), torch.exp(-1 / cell.tau_w)
     u, w, z = torch.zeros(3, 3, 6)
-    spikes, states = run(cell, x)
-    voltages, sent = [], []
     for now in x:
         current = now @ cell.w_in.T + z @ cell.w_rec.T
         u, last = u * (1 - z), (u * (1 - z), z)
         u = alpha * u + (1 - alpha) * (current - w)
-        voltages.append(u)
         z = (u > 1).to(u)
-        by, fired = last if kind is EFAdLIF else (u * (1 - z), z)  # w reads the last step, or this one
+        yield u, z
+        by, fired = last if isinstance(cell, EFAdLIF) else (u * (1 - z), z)  # w reads the last step, or this one
         w = beta * w + (1 - beta) * 120 * (cell.a * by + cell.b * fired)
-        sent.append(z)
-    assert torch.equal(torch.stack(sent), spikes)
-    same(voltages, states, "u")
 
 
-@pytest.mark.parametrize("parametrisation", ["sparch", "cadlif", "silif"])
-def test_radlif_steps_are_those_of_the_paper(parametrisation, make_spikes):
-    cell, x = RadLIF(30, 6, parametrisation=parametrisation), make_spikes(T=60, B=3)
-    cell.w_in.data.mul_(20)
+def radlif(cell: RadLIF, x: Tensor) -> Course:
     alpha, beta = torch.exp(-1 / cell.tau_u), torch.exp(-1 / cell.tau_w)
     between = cell.w_rec * (1 - torch.eye(6))
     u, w, z = torch.zeros(3, 3, 6)
-    spikes, states = run(cell, x)
-    voltages, sent = [], []
     for now in x:
         w = beta * w + cell.a * u + cell.b * z
         u = alpha * (u - z) + (1 - alpha) * (now @ cell.w_in.T + z @ between.T - w)
         z = (u > 1).to(u)
-        voltages.append(u)
-        sent.append(z)
-    assert torch.equal(torch.stack(sent), spikes)
-    same(voltages, states, "u")
+        yield u, z
 
 
-def test_brf_steps_are_those_of_the_paper(make_spikes):
-    cell, x = BRF(30, 6), make_spikes(T=100, B=3)
-    cell.w_in.data.mul_(50)
+def brf(cell: BRF, x: Tensor) -> Course:
     u, v, q, z = torch.zeros(4, 3, 6)
     p = (-1 + torch.sqrt(1 - (0.01 * cell.omega) ** 2)) / 0.01
-    spikes, states = run(cell, x)
-    voltages, sent = [], []
     for now in x:
         b = p - cell.damping - q
         i = now @ cell.w_in.T + z @ cell.w_rec.T
         u, v = u + 0.01 * (b * u - cell.omega * v + i), v + 0.01 * (cell.omega * u + b * v)
         z = (u - 1 - q > 0).to(u)
+        yield u, z
         q = 0.9 * q + z
-        voltages.append(u)
-        sent.append(z)
-    assert torch.equal(torch.stack(sent), spikes)
-    same(voltages, states, "u")
 
 
-def test_tclif_steps_are_those_of_the_paper(make_spikes):
-    cell, x = TCLIF(30, 6), make_spikes(T=60, B=3)
+def tclif(cell: TCLIF, x: Tensor) -> Course:
     cell.c.data = torch.tensor([0.4, -0.3])
     first, second = torch.sigmoid(cell.c)
     d, v, z = torch.zeros(3, 3, 6)
-    spikes, states = run(cell, x)
-    voltages, sent = [], []
     for now in x:
         d = d - first * v + now @ cell.w_in.T + z @ cell.w_rec.T
         v = v + second * d
-        voltages.append(v)
         z = (v > 1).to(v)
+        yield v, z
         d, v = d - 0.5 * z, v - z
-        sent.append(z)
-    assert torch.equal(torch.stack(sent), spikes)
-    same(voltages, states, "v")
+
+
+def exact_rf(cell: ExactRF, x: Tensor) -> Course:
+    factor = torch.exp((-cell.damping + 1j * cell.omega) * cell.dt)
+    u, z = torch.zeros(3, 6, dtype=torch.complex128), torch.zeros(3, 6)
+    for now in x:
+        u = factor * (u - z) + now @ cell.w_in.T + z @ cell.w_rec.T
+        z = (u.real > 1).double()
+        yield u.real, z
+
+
+@pytest.mark.parametrize(
+    ("cell", "gain", "formula"),
+    [
+        (lambda: EFAdLIF(30, 6), 20, adlif),
+        (lambda: SEAdLIF(30, 6), 20, adlif),
+        *((lambda p=p: RadLIF(30, 6, parametrisation=p), 20, radlif) for p in ("sparch", "cadlif", "silif")),
+        (lambda: BRF(30, 6), 50, brf),
+        (lambda: TCLIF(30, 6), 1, tclif),
+        (lambda: ExactRF(30, 6), 3, exact_rf),
+    ],
+)
+def test_steps_are_those_of_the_paper(cell, gain, formula, make_spikes):
+    cell, x = cell(), make_spikes(T=100, B=3)
+    cell.w_in.data.mul_(gain)
+    voltages, wanted = map(torch.stack, zip(*formula(cell, x), strict=True))
+    spikes, states = run(cell, x)
+    assert torch.equal(spikes, wanted)
+    found = torch.stack([state.v if formula is tclif else state.u for state in states])
+    torch.testing.assert_close(found, voltages)
 
 
 @pytest.mark.parametrize("hard", [True, False])
@@ -124,22 +127,6 @@ def test_plif_is_spikingjellys(hard, make_spikes):
     with torch.no_grad():
         expected = torch.stack([theirs(now @ cell.w_in.T) for now in x])
     assert torch.equal(spikes, expected)
-
-
-def test_exact_rf_turns_and_decays_as_its_exponential(make_spikes):
-    cell, x = ExactRF(30, 6), make_spikes(T=60, B=3)
-    cell.w_in.data.mul_(3)
-    factor = torch.exp((-cell.damping + 1j * cell.omega) * cell.dt)
-    u, z = torch.zeros(3, 6, dtype=torch.complex128), torch.zeros(3, 6)
-    spikes, states = run(cell, x)
-    voltages, sent = [], []
-    for now in x:
-        u = factor * (u - z) + now @ cell.w_in.T + z @ cell.w_rec.T
-        z = (u.real > 1).double()
-        voltages.append(u.real)
-        sent.append(z)
-    assert torch.equal(torch.stack(sent), spikes)
-    same(voltages, states, "u")
 
 
 @every_kind
