@@ -98,11 +98,11 @@ def exact_rf(cell: ExactRF, x: Tensor) -> Course:
 @pytest.mark.parametrize(
     ("cell", "gain", "formula"),
     [
-        (lambda: EFAdLIF(30, 6), 20, adlif),
-        (lambda: SEAdLIF(30, 6), 20, adlif),
-        *((lambda p=p: RadLIF(30, 6, parametrisation=p), 20, radlif) for p in ("sparch", "cadlif", "silif")),
-        (lambda: BRF(30, 6), 50, brf),
-        (lambda: TCLIF(30, 6), 1, tclif),
+        (lambda: EFAdLIF(30, 6), 40, adlif),
+        (lambda: SEAdLIF(30, 6), 40, adlif),
+        *((lambda p=p: RadLIF(30, 6, parametrisation=p), 40, radlif) for p in ("sparch", "cadlif", "silif")),
+        (lambda: BRF(30, 6), 150, brf),
+        (lambda: TCLIF(30, 6), 2, tclif),
         (lambda: ExactRF(30, 6), 3, exact_rf),
     ],
 )
@@ -111,9 +111,9 @@ def test_steps_are_those_of_the_paper(cell, gain, formula, make_spikes):
     cell.w_in.data.mul_(gain)
     voltages, wanted = map(torch.stack, zip(*formula(cell, x), strict=True))
     spikes, states = run(cell, x)
-    assert torch.equal(spikes, wanted)
     found = torch.stack([state.v if formula is tclif else state.u for state in states])
     torch.testing.assert_close(found, voltages)
+    assert torch.equal(spikes, wanted)  # rounding turns none: over 40 seeds no voltage is within 1e-9 of its threshold
 
 
 @pytest.mark.parametrize("hard", [True, False])
