@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from neurolsc import LIF, ALIFPlus, Cell, Network, radius_profile
+from neurolsc import LIF, ALIFPlus, Cell, Network, evaluate, radius_profile
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -200,3 +200,38 @@ def test_an_input_is_moved_to_the_network():
     network, x = Network([ALIFPlus(5, 4), LIF(4, 3)], 2).to("meta"), torch.rand(6, 2, 5)
     assert {m.outputs[1].device.type for m in network.records(x)} == {"meta"}
     assert network.step(x[0], network.initial_states(2))[0].is_meta
+
+
+# torch.compile: the network's own loop is not compiled step by step
+
+
+@pytest.fixture
+def compiler():
+    torch.compiler.reset()
+    yield torch.compile
+    torch.compiler.reset()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's compiler itself
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # likewise, which it reads
+def test_what_stands_around_a_network_is_compiled(compiler, make_network, make_spikes):
+    graphs = []
+
+    def noting(graph, inputs):
+        graphs.append([node.target for node in graph.graph.nodes if node.op.startswith("call")])
+        return graph.forward
+
+    network, x = make_network(gain=3.0), make_spikes()
+
+    def around(x):
+        return network(x.relu()).softmax(-1)
+
+    torch.testing.assert_close(compiler(around, backend=noting)(x), around(x))
+    assert graphs == [["relu"], ["softmax"]]  # and no step of the loop
+    assert network.run(x).spikes[-1].any()
+    by_compiled, by_plain = (
+        torch.autograd.grad(run(x).square().sum(), network.cells[0].w_in) for run in (compiler(network), network)
+    )
+    torch.testing.assert_close(by_compiled, by_plain)
+    with pytest.raises(TypeError, match=r"got one in torch\.compile: give the network itself"):
+        evaluate(compiler(network), [(x[:, 0], 0)])

@@ -1,5 +1,8 @@
 """`wrap`: which modules become which cells, that the network computes what the model does, and what changes in it."""
 
+import importlib
+import sys
+
 import pytest
 import snntorch as snn
 import torch
@@ -315,3 +318,16 @@ def test_nothing_of_the_model_is_changed():
     with pytest.raises(AttributeError):
         wrap(broken, steps())
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in (*net.modules(), *broken.modules()))
+
+
+# ---------------------------------------------------------------- without the other libraries
+
+
+@pytest.mark.parametrize("name", ["snntorch", "norse", "lightning", "neurobench"])
+def test_i2_a_missing_package_is_named_with_what_to_install(name, monkeypatch):
+    for module in [module for module in sys.modules if module.split(".")[0] == name]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, name, None)  # as if it were not installed
+    monkeypatch.delitem(sys.modules, f"neurolsc.interop.{name}", raising=False)
+    with pytest.raises(ImportError, match=rf"pip install '{name}>=\d\.\d'"):
+        importlib.import_module(f"neurolsc.interop.{name}")
