@@ -2,13 +2,14 @@
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch.optim.lr_scheduler import StepLR
-from torch.utils.data import Subset
+from torch.utils.data import DataLoader, Subset
 
 from neurolsc import LIF, Network, TrainResult, pretrain, train
 from neurolsc.datasets import SHD, ChannelJitter, SpikeDrop, TimeStretch, collate
@@ -18,6 +19,7 @@ from neurolsc.tasks import ClassPerStep
 from neurolsc.training import FromTorch
 from tests.patterns import CLASSES, QUIET, Leak, N, Patterns, Spy, same_bits, small_network, weights
 
+Loader = partial(DataLoader, collate_fn=collate)
 SPOKEN: dict[str, Any] = {"dt": 0.05, "channels": 70, "repeat": 1}
 DATA: dict[str, Any] = {"training": Patterns(24), "validation": Patterns(12)}
 
@@ -31,15 +33,20 @@ def inputs(count: int, steps: int = 12) -> list[torch.Tensor]:
     return [(torch.rand(steps, 8, N, generator=torch.Generator().manual_seed(s)) < 0.4).float() for s in range(count)]
 
 
-def test_a_resumed_training_ends_in_the_same_bits_and_history(tmp_path: Path):
+@pytest.mark.parametrize("read", [lambda data: data, partial(Loader, batch_size=4, shuffle=True, num_workers=1)])
+def test_a_resumed_training_of_a_data_set_or_loader_ends_in_the_same_bits_and_history(read: Any, tmp_path: Path):
     def start() -> Network:
         torch.manual_seed(0)  # learnt numbers of a surrogate are weights and no settings
         cells = [LIF(N, 8, threshold=0.3, spike=FastSigmoid(learnable=True)), Leak(8, 4, dropout=0.5)]
-        return Network(cells, CLASSES)
+        network = Network(cells, CLASSES)
+        torch.seed()  # is of no consequence
+        return network
 
-    settings: dict[str, Any] = QUIET | DATA | {"training": Patterns(20), "floss": 1.0, "floss_every": 4}
+    settings: dict[str, Any] = QUIET | {"training": read(Patterns(20)), "validation": read(Patterns(12))}
+    settings |= {"floss": 1.0, "floss_every": 4}
     through = train(whole := start(), epochs=5, **settings)
-    train(start(), epochs=2, checkpoint=tmp_path / "c", **settings)  # 3 batches an epoch: no multiple of Lookahead's 6
+    # of the loader 10 batches, no multiple of Lookahead's 6
+    train(start(), epochs=2, checkpoint=tmp_path / "c", **settings)
     other = start()
     with torch.no_grad():
         other.readout.weight.zero_()  # what the network was before is of no consequence
@@ -188,6 +195,32 @@ def test_a_checkpoint_that_is_damaged_or_something_else_is_refused_by_name(tmp_p
         write_tree(path, other)
         with pytest.raises(ValueError, match=rf"run\.checkpoint: .*{message}"):
             go()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"shuffle": True, "generator": torch.Generator()}, {"num_workers": 1, "persistent_workers": True}],
+    ids=["generator", "worker"],
+)
+def test_a_loader_with_a_state_of_its_own_takes_no_checkpoint(options: Any, tmp_path: Path):
+    loader = Loader(Patterns(6), **options)
+    with pytest.raises(ValueError, match="training is a DataLoader with a generator of its own or persistent workers"):
+        train(small_network(), loader, Patterns(3), epochs=1, checkpoint=tmp_path / "c", **QUIET)
+    assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.parametrize(
+    ("loader", "message"),
+    [
+        (Loader(Patterns(20), batch_size=5), r"training\.batch_size = 4, now it is 5"),
+        (Loader(Patterns(20), batch_size=4, shuffle=True), r"training\.sampler = SequentialSampler, now it is RandomS"),
+    ],
+)
+def test_a_training_does_not_go_on_with_another_loader(loader: Any, message: str, tmp_path: Path):
+    settings: dict[str, Any] = QUIET | {"checkpoint": tmp_path / "c"}
+    train(small_network(), Loader(Patterns(20), batch_size=4), Patterns(3), epochs=1, **settings)
+    with pytest.raises(ValueError, match=message):
+        train(small_network(), loader, Patterns(3), epochs=3, **settings)
 
 
 def test_two_trainings_at_one_checkpoint_do_not_mix(tmp_path: Path):

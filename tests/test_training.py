@@ -1,4 +1,4 @@
-"""The training loop: updates, random numbers, early stopping, history, divergence, refusals."""
+"""The training loop: loaders, updates, random numbers, early stopping, history, divergence, refusals."""
 
 import itertools
 import math
@@ -11,6 +11,7 @@ import snntorch as snn
 import torch
 from pytorch_optimizer import AdaBelief, Lookahead
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 import neurolsc
 from neurolsc import Network, evaluate, train, wrap
@@ -19,6 +20,7 @@ from neurolsc.tasks import cross_entropy
 from neurolsc.training import PAPER, adabelief_lookahead
 from tests.patterns import CLASSES, QUIET, Leak, N, Patterns, Spy, same_bits, small_network, weights
 
+Loader = partial(DataLoader, collate_fn=collate)
 STEP = partial(torch.optim.lr_scheduler.StepLR, step_size=2)
 DATA: dict[str, Any] = {"training": Patterns(24), "validation": Patterns(12, seed=1)}
 
@@ -165,3 +167,50 @@ def test_settings_that_make_no_sense_are_refused_before_anything_runs(
     with pytest.raises(error, match=message):
         train(**{"network": network, **DATA, "epochs": 1, **QUIET} | changes)
     assert same_bits(before, weights(network))
+
+
+# a DataLoader: its own batches in its own order
+
+
+def test_a_loader_is_taken_in_its_own_order_and_batch_size():
+    data = Spy(11)
+    backwards = [[10, 9, 8], [7, 6], [5, 4, 3, 2, 1, 0]]
+    ours, theirs = small_network(), small_network()
+    train(ours, Loader(data, batch_sampler=backwards), Patterns(3), epochs=2, **QUIET)
+    assert data.asked == [*range(10, -1, -1)] * 2
+
+    x, labels = collate([data[i] for i in range(11)])
+    by_hand = [(x[:, part], labels[part]) for part in backwards]
+    train(theirs, DataLoader(by_hand, batch_size=None), Patterns(3), epochs=2, **QUIET)  # batches as items
+    assert same_bits(weights(ours), weights(theirs))
+
+
+def batches_first(items: Any) -> tuple[Tensor, Tensor]:
+    x, labels = collate(items)
+    return x.transpose(0, 1), labels
+
+
+class Streams(Patterns):
+    streams = 3
+
+
+@pytest.mark.parametrize(
+    ("loader", "error", "message"),
+    [
+        (DataLoader(Patterns(6)), ValueError, r"torch's default collate_fn, which makes batches \(B, T, N\)"),
+        (
+            DataLoader(Patterns(6), batch_size=4, collate_fn=batches_first),
+            ValueError,
+            r"got \(4, 12, 6\) and \(4,\)",
+        ),
+        (DataLoader(Patterns(6), collate_fn=list), TypeError, r"a batch must be tensors x \(T, B, N\).*got a list"),
+        (Loader(Patterns(3), batch_size=4, drop_last=True), ValueError, "is an empty DataLoader"),
+        (Loader(Streams(6)), ValueError, "has streams"),
+    ],
+)
+def test_a_loader_of_other_batches_is_refused(loader: Any, error: type[Exception], message: str):
+    network = small_network()
+    with pytest.raises(error, match=message):
+        evaluate(network, loader)
+    with pytest.raises(error, match=message):
+        train(network, loader, Patterns(3), epochs=1, **QUIET)
