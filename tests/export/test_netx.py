@@ -1,4 +1,4 @@
-"""NetX files: their layout, there and back, golden samples, and files that are refused."""
+"""NetX files: their layout, there and back, golden samples, reports, and files that are refused."""
 
 from pathlib import Path
 from typing import Any
@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from neurolsc import ALIFPlus, Network
+from neurolsc import LIF, ALIFPlus, Network, metrics
 from neurolsc.export import QuantizedNetwork, quantize, read_netx, to_netx, verify, write_netx
-from tests.export.networks import KINDS, N_IN, N_OUT, WIDTH, lif, make, spikes
+from neurolsc.export.netx import make_report
+from tests.export.networks import KINDS, N_IN, N_OUT, WIDTH, in_steps, lif, make, spikes
 
 STEPS, SAMPLES = 60, 4
 X = spikes(STEPS, SAMPLES)
@@ -97,11 +98,9 @@ def test_a_changed_integer_is_found_in_its_layer_at_its_first_step(tmp_path):
     assert [layer.state_agreement == 1 for layer in found.layers] == [True, False, True]
     # the layer below is as it was, so that a run of the whole file first differs there, too
     before, now = (net.run(X).spikes[1] for net in (quantized, read_netx(path)))
-    first, spiked = (
-        found.layers[1].first_difference,
-        (before != now).flatten(1).any(1).nonzero() + 2 * quantized.latency,
-    )
-    assert first is not None and first <= spiked[0]  # a state differs before a spike does
+    spiked = (before != now).flatten(1).any(1).nonzero()  # no delayed layers: on time
+    first = found.layers[1].first_difference
+    assert first is not None and (len(spiked) == 0 or first <= spiked[0])  # a state differs before a spike does
     assert found.readout_difference is None
     assert f"first difference at step {first}" in str(found)
 
@@ -167,3 +166,60 @@ def test_a_readout_whose_sum_would_leave_24_bits_is_made_coarser(tmp_path):
     assert report.readout.overflows == 0
     assert 0.45 * 2**23 < report.readout.v < 0.55 * 2**23
     assert read_netx(tmp_path / "a.net").readout_scale == report.readout_scale
+
+
+# the report of an export: numbers that can be worked out by hand
+
+
+def test_resources_of_a_700_256_20_network():
+    torch.manual_seed(0)
+    network = Network([LIF(700, 256, tau_v=5.0)], 20)
+    (layer,) = make_report(network, quantize(network), None, None).layers
+    assert (layer.neurons, layer.synapse_bits) == (256, 956 * 256 * 9)
+    assert layer.cores == 3  # 2,202,624 bits at 2^20 each
+
+
+def test_errors_of_one_weight_worked_out():
+    cell = LIF(2, 1, reset="zero")
+    with torch.no_grad():
+        cell.theta.fill_(2.0)
+        cell.w_in.copy_(torch.tensor([[2.54, 0.013]]))
+        cell.w_rec.fill_(0.3)
+        cell.tau_v = torch.tensor([10.0])
+    network = Network([cell], 2).double()
+    (layer,) = make_report(network, quantize(network), None, None).layers
+    # thresholds: 1.27 -> 200 units each; 0.0065 is 1.3 units, becomes 2; 0.15 is 30
+    assert layer.threshold == (200, 200)
+    assert layer.weight_error_max == pytest.approx(0.7 / 200, rel=1e-6)
+    assert layer.weight_error_rms == pytest.approx(0.7 / 200 / 3**0.5, rel=1e-6)
+    assert layer.rounded_to_zero == 0
+    retention = network.cells[0].decay_v.item()  # type: ignore[attr-defined]
+    expected = abs((4096 - round(4096 * (1 - retention))) / 4096 - retention)
+    assert layer.decay_error == pytest.approx(expected, rel=1e-6)
+    with torch.no_grad():
+        network.cells[0].get_parameter("w_in")[0, 1] = 0.003  # of three weights one is less than half a unit
+    (layer,) = make_report(network, quantize(network), None, None).layers
+    assert layer.rounded_to_zero == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize("rest", [4.08, 3.92])
+def test_a_threshold_that_is_rounded_up_or_down_is_off_by_the_same(rest):
+    network = in_steps(100, 100, rest)  # 5 units a step: 20.4 or 19.6 become 20
+    (layer,) = make_report(network, quantize(network), None, None).layers
+    assert layer.threshold == (20, 20)
+    assert layer.threshold_error == pytest.approx(0.08 / rest, rel=0.02)  # 5.08 units a step, of which 5 are made
+
+
+def test_on_data_it_says_what_both_networks_did():
+    network, x, labels = make("ALIF"), spikes(), torch.tensor([0, 1, 2])
+    quantized = quantize(network)
+    report = make_report(network, quantized, x, labels)
+    exact, integer = network.run(x), quantized.run(x)
+    assert report.activity is not None
+    assert report.decisions is not None
+    for a, one, other in zip(report.activity, exact.spikes, integer.spikes, strict=True):
+        assert a.rate_float == pytest.approx(one.mean().item())
+        assert a.rate_integer == pytest.approx(other.mean().item())
+        assert a.agreement == pytest.approx((one == other).double().mean().item())
+        assert a.rate_integer > 0.05
+    assert report.decisions.accuracy_float == metrics.mode_accuracy(exact.logits, labels)
