@@ -164,6 +164,8 @@ def test_a_second_run_in_the_folder_is_refused_and_changes_nothing(tmp_path: Pat
             pass
     assert names(tmp_path) == {"run", "other"}
     assert names(tmp_path / "run") == {"mine", "settings.toml"}
+    with pytest.raises(ValueError, match=r"would be the name of an unfinished run"):
+        run_folder(tmp_path / "run.partial", {}).__enter__()
     with pytest.raises(FileExistsError, match="run exists already"):
         run_folder(tmp_path / "run", {"lr": 0.3}).__enter__()
 

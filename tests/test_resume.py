@@ -108,35 +108,26 @@ def test_a_training_that_stopped_early_goes_on_with_more_patience(tmp_path: Path
         ({"floss": 2.0}, r"floss = 0\.0, now it is 2\.0"),
         ({"clip_spectrum": 2.0}, r"clip_spectrum = 0\.0, now it is 2\.0"),
         ({"schedule": FromTorch(lambda o: StepLR(o, 3))}, r"schedule = Cosine.*now it is StepLR.*'step_size': 3"),
-        ({"network": small_network().double()}, r"torch\.float32, now it is .*float64"),
+        ({"network": lif().double()}, r"torch\.float32, now it is .*float64"),
+        ({"network": lif("zero")}, "reset of layer 2 = subtract, now it is zero"),
+        ({"network": lif(dampening=0.3)}, r"spike of layer 2 = .*'dampening': 0\.5.*, now it is .*'dampening': 0\.3"),
+        ({"network": Network([LIF(N, 8), Leak(8, 8)], CLASSES)}, "cell of layer 2 = LIF, now it is Leak"),
         ({"network": Network([LIF(N, 8)], CLASSES, layer_delay=0)}, "layer_delay = 1, now it is 0"),
     ],
 )
 def test_a_resumption_with_other_settings_is_refused_by_name(changes: dict[str, Any], message: str, tmp_path: Path):
     arguments: dict[str, Any] = DATA | QUIET | {"epochs": 1, "checkpoint": tmp_path / "run.checkpoint"}
-    train(small_network(), **arguments)
-    arguments |= {"network": small_network(), "epochs": 2} | changes
-    before = weights(arguments["network"])
-    with pytest.raises(ValueError, match=r"run\.checkpoint is .*" + message):
-        train(**arguments)
-    assert same_bits(before, weights(arguments["network"]))
-
-
-@pytest.mark.parametrize(
-    ("network", "message"),
-    [
-        (lif("zero"), "reset of layer 2 = subtract, now it is zero"),
-        (lif(dampening=0.3), r"spike of layer 2 = .*'dampening': 0\.5.*, now it is .*'dampening': 0\.3"),
-        (Network([LIF(N, 8), Leak(8, 8)], CLASSES), "cell of layer 2 = LIF, now it is Leak"),
-    ],
-)
-def test_another_network_does_not_continue_a_training_nor_a_pretraining(network: Network, message: str, tmp_path: Path):
-    arguments: dict[str, Any] = DATA | QUIET | {"checkpoint": tmp_path / "t"}
-    train(lif(), epochs=1, **arguments)
+    train(lif(), **arguments)
+    network = changes.get("network", lif())
     before = weights(network)
-    with pytest.raises(ValueError, match=message):
-        train(network, epochs=2, **arguments)
-    settings: dict[str, Any] = {"checkpoint": tmp_path / "p", "progress": False, "max_steps": 1}
+    with pytest.raises(ValueError, match=r"run\.checkpoint is .*" + message):
+        train(**arguments | {"network": network, "epochs": 2} | changes)
+    assert same_bits(before, weights(network))
+
+
+def test_another_network_does_not_continue_a_pretraining(tmp_path: Path):
+    network, settings = lif("zero"), {"checkpoint": tmp_path / "p", "progress": False, "max_steps": 1}
+    before = weights(network)
     pretrain(lif(), inputs(1), **settings)
     with pytest.raises(ValueError, match="of layer 2 was"):
         pretrain(network, inputs(1), **settings)

@@ -9,12 +9,11 @@ import torch
 
 import neurolsc
 from neurolsc.datasets import JSBChorales, MNISTPixels, ReleasedEncoding, SequentialMNIST, SpikeLatencyMNIST, Text
-from neurolsc.experiment import Experiment, read_grid
+from neurolsc.experiment import Experiment
 from neurolsc.experiment.config import DataSettings, NetworkSettings
 from neurolsc.io import data_fingerprint
 from neurolsc.tasks import BinaryPerStep
 from tests.patterns import succeed
-from tests.sweeps.grids import write_grid
 
 QUICK = ("--width", "8", "--layers", "1", "--epochs", "2", "--start", "Default")
 
@@ -76,38 +75,6 @@ def test_music_is_trained_on_and_scored_by_the_commands(tmp_path):
     given = neurolsc.load(run / "network.safetensors"), JSBChorales.embedded("test")
     assert scores["nll"] == neurolsc.evaluate(*given, task=BinaryPerStep()).nll
     assert f"{scores['nll']:.4g}" in output
-
-
-SWEEP: dict[str, Any] = {
-    "name": "music",
-    "fixed": {"data": "jsb", "width": 6, "layers": 1, "epochs": 2, "start": "Default", "batch_size": 15},
-    "grid": {"lr": [1e-3, 5e-2], "seed": [0, 1]},
-    "choose": {"setting": "lr", "seeds": [0]},
-    "budgets": [1],
-}
-
-
-def test_a_sweep_chooses_the_lower_where_lower_is_better(tmp_path):
-    grid = read_grid(write_grid(tmp_path / "grid.toml", **SWEEP))
-    assert (grid.score, grid.measure.lower_is_better) == ("nll", True)
-    assert grid.choice is not None and grid.choice.by == "validation_nll"
-    found = {trial: -trial.settings["lr"] for trial in grid.wanted({})}  # the larger rate has the lower score
-    assert {trial.settings["lr"] for trial, chosen in grid.wanted(found).items() if chosen} == {5e-2}
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"choose": {"setting": "lr", "by": "validation_mode_accuracy"}}, "choose: by must be one of 'validation_nll'"),
-        (
-            {"fixed": {}, "grid": {"lr": [1.0], "data": ["jsb", "sl-mnist"]}},
-            "must have one score, got tasks with nll, mode",
-        ),
-    ],
-)
-def test_a_grid_that_does_not_fit_its_score_is_refused(tmp_path, change, message):
-    with pytest.raises(ValueError, match=message):
-        read_grid(write_grid(tmp_path / "grid.toml", **(SWEEP | change)))
 
 
 def test_images_are_shifted_in_training_alone_and_no_training_goes_on_with_another_code():

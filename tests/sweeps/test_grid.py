@@ -49,11 +49,21 @@ def test_a_trial_is_named_by_what_differs_from_the_defaults_alone():
     assert len(named({"cell": "m:" + "x" * 300}).name) < 100
 
 
-@pytest.mark.parametrize(("by", "best"), [("validation_mode_accuracy", 1e-2), ("validation_loss", 1e-3)])
-def test_the_second_stage_is_of_the_best_value_of_each_arm(tmp_path: Path, by: str, best: float):
-    made = grid(tmp_path, **(CHOOSING | {"choose": {"setting": "lr", "by": by, "seeds": [4]}}))
+@pytest.mark.parametrize(
+    ("data", "choose", "by", "best"),
+    [
+        ("sl-mnist", {}, "validation_mode_accuracy", 1e-2),
+        ("sl-mnist", {"by": "validation_loss"}, "validation_loss", 1e-3),
+        ("jsb", {}, "validation_nll", 1e-3),  # of which the lower is better
+    ],
+)
+def test_the_second_stage_is_of_the_best_value_of_each_arm(
+    tmp_path: Path, data: str, choose: dict[str, str], by: str, best: float
+):
+    chosen_by = {"fixed": {"data": data}, "choose": {"setting": "lr", "seeds": [4]} | choose}
+    made = grid(tmp_path, **(CHOOSING | chosen_by))
     assert (made.choice, made.test, made.arm_settings) == (
-        Choice("lr", by, (4,), by == "validation_loss"),
+        Choice("lr", by, (4,), by != "validation_mode_accuracy"),
         True,
         ("layers",),
     )
@@ -111,6 +121,11 @@ RATE = {"lr": [1.0]}
         ({"name": "a/b"}, "name must be a text that can be a folder's, got 'a/b'"),
         ({"grid": {"seed": [1]}, "choose": {"setting": "seed"}}, "choose: setting must be one that varies"),
         ({"grid": RATE, "choose": {"setting": "lr", "seeds": [4]}}, "choose: seeds must be a list of [0], got [4]"),
+        (
+            {"fixed": {"data": "jsb"}, "grid": RATE, "choose": {"setting": "lr", "by": "validation_mode_accuracy"}},
+            "choose: by must be one of 'validation_nll'",
+        ),
+        ({"grid": {"data": ["jsb", "sl-mnist"]}}, "must have one score, got tasks with nll, mode"),
         ({"budgets": [0]}, "budgets must be a list of numbers of epochs, got [0]"),
     ],
 )
