@@ -7,13 +7,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-import nbformat
 import pytest
 from PIL import Image
 
 import neurolsc
-from docs import hooks, notebooks, sessions
 from tests.patterns import Patterns, small_network
+
+pytest.importorskip("nbformat", reason="the docs extra is not installed")
+import nbformat
+
+from docs import hooks, notebooks, sessions
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = hooks.EXAMPLES
