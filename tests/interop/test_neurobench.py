@@ -102,7 +102,7 @@ def test_operations_of_every_cell_are_those_of_evaluate(kind, spikes):
     results = harness(model(network), x)
 
     operations = results["SynapticOperations"]
-    assert operations["Effective_ACs"] + operations["Effective_MACs"] == done / B
+    assert operations["Effective_ACs"] + operations["Effective_MACs"] == pytest.approx(done / B, rel=1e-12)
     assert operations["Dense"] == T * weights
     assert results["ConnectionSparsity"] == round(unused / weights, 4)
     sparsity = 0 if cell.integrator else 1 - int(z.count_nonzero()) / z.numel()
