@@ -23,7 +23,7 @@ def layer(kind: type, reset: str, spike: type) -> tuple:
     network = Network(cells, 2).double()
     with torch.no_grad():
         for cell in cells:
-            cell.w_in.mul_(4)
+            cell.w_in.abs_().mul_(4)
             cell.w_rec.mul_(3)
     x = (torch.rand(12, 3, 12) < 0.4).double()
     transitions, outputs = follow(network, x, torch.arange(4, 12))

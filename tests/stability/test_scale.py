@@ -27,8 +27,9 @@ from neurolsc.surrogate import FastSigmoid
 
 @pytest.mark.parametrize(("kind", "target"), [(LIF, 0.5), (ALIFPlusMinus, 0.7)])
 def test_reaches_the_target_in_one_sweep(kind, target, make_network, make_spikes):
-    # inputs as wide as the state: no sub-matrix is drawn; a LIF threshold low enough to fire
-    network = make_network(kind, **({"n_in": 16, "threshold": 0.1} if kind is LIF else {"n_in": 32}))
+    # inputs as wide as the state: no sub-matrix is drawn; a LIF threshold low enough to fire, a soft surrogate
+    soft = {"n_in": 16, "threshold": 0.1, "spike": FastSigmoid(0.5, 0.5)}
+    network = make_network(kind, **(soft if kind is LIF else {"n_in": 32}))
     result = scale_to_radius(network, make_spikes(N=network.n_in), target=target, progress=False)
     assert result.converged and not result.findings
     for means in (result.profile.time_mean, result.profile.depth_mean):  # samples and steps are drawn anew
