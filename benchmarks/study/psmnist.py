@@ -57,7 +57,7 @@ ARMS = [("BRF", STARTS[0]), *((neuron, start) for neuron in list(CELL)[:2] for s
 MEASURED = [Trial(*arm, seed, 0, 0.0) for seed in SEEDS for arm in ARMS]
 TRAINED = [
     Trial(neuron, start, seed, truncated, lr)
-    for neuron, start in ARMS
+    for neuron, start in sorted(ARMS, key=lambda arm: ("ALIF as theirs", "ALIF+", "BRF").index(arm[0]))
     for truncated in ((0, TRUNCATED) if start == STARTS[0] and neuron != "BRF" else (0,))
     for lr in LR
     for seed in SEEDS
