@@ -4,7 +4,7 @@ Map: `cell` is what every cell has, the guard of its closed forms, and the table
 reset, LIF and ALIF; `variants` a LIF with a synaptic current, an integrator, the ALIF of the paper's code, PLIF and
 TC-LIF; `adaptive` EF-adLIF, SE-adLIF, RadLIF and SiLIF; `resonate` resonate-and-fire. The latter are built on `blocks`,
 which differentiates any neuron of a few variables. `rate` has the cells that send numbers (feed-forward, RNN, GRU,
-LSTM), `lru` the LRU. `derivatives` has closed forms as linear operators, `spiking_derivatives` those of LIF and ALIF.
+LSTM), `lru` the LRU. `derivatives` has closed forms as linear operators.
 `fast/` runs LIF and ALIF over all steps at once.
 """
 

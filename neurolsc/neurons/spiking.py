@@ -20,10 +20,9 @@ from torch import Tensor, nn
 
 from neurolsc.display import state_repr
 from neurolsc.neurons import fast
-from neurolsc.neurons.blocks import NeuronCell, Spike, matrix_of
+from neurolsc.neurons.blocks import NeuronCell, Spike, SpikingStep, matrix_of
 from neurolsc.neurons.cell import Cell, Membrane, ScaledParameter, Thresholds, register, truncated_normal
 from neurolsc.neurons.derivatives import Term
-from neurolsc.neurons.spiking_derivatives import SpikingStep
 from neurolsc.validation import LogParameter, number, one_of, set_value
 
 LEAK = Term(

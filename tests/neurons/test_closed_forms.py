@@ -6,8 +6,8 @@ from torch import Tensor
 
 from neurolsc import LIF, LRU, ALIFLowPass, ALIFPlus, ALIFPlusMinus, Network
 from neurolsc.neurons import CubaLIF
+from neurolsc.neurons.blocks import IsolatedNeurons, SpikingStep
 from neurolsc.neurons.spiking import alif_blocks
-from neurolsc.neurons.spiking_derivatives import IsolatedNeurons, SpikingStep
 from neurolsc.stability.transitions import follow
 from tests.neurons.steps import KINDS, RESETS, layers
 from tests.stability.dense import (
