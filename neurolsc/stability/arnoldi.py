@@ -32,8 +32,10 @@ excluding in the symmetric case (K is the Christoffel-Darboux kernel).
 
 import math
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from functools import cache
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -69,6 +71,7 @@ AGAIN = 0.5  # share of a product outside the basis from which one pass of ortho
 ANGLES = 16  # into so many parts the half circle is divided, besides the angle of the value itself
 CHANCE = {"real": 0.003, "complex": 0.05}  # z: of a real eigenvalue, and of one of a pair
 
+Array = np.ndarray[Any, Any]
 # for points (p,): the function that multiplies vectors (p, n) with their matrices
 Products = Callable[[Tensor], Callable[[Tensor], Tensor]]
 
@@ -252,18 +255,16 @@ class Basis:
             raise FloatingPointError("a product with a derivative holds NaN or infinity.")
 
 
-def _compiled(like: Tensor) -> bool:
+def _has_loops(like: Tensor) -> bool:
     return like.device.type == "cpu" and like.dtype in (torch.float32, torch.float64)
 
 
 def orthogonalise(vectors: Tensor, columns: Tensor, m: int, product: Tensor) -> None:
     """Write vector m (p, most + 1, n) from a product (p, n), and column m - 1 of H (p, most, most + 1), zero so far."""
-    if _compiled(vectors):
-        from neurolsc.stability import arnoldi_kernels  # the import of Numba takes half a second
-
+    if _has_loops(vectors):
         v, eps = vectors.numpy(), 10 * torch.finfo(vectors.dtype).eps
-        numbers = (v.dtype.type(x) for x in (AGAIN, eps, 0, 1))
-        arnoldi_kernels.widen(v, columns.numpy(), product.detach().contiguous().numpy(), m, *numbers)
+        numbers = (v.dtype.type(x) for x in (AGAIN, eps, 0, 1))  # mixed with others numbers are counted in float64
+        compiled(_widen)(v, columns.numpy(), product.detach().contiguous().numpy(), m, *numbers)
         return
     have, column, rest = vectors[:, :m], columns[:, m - 1, : m + 1], norm(product)
     for _ in range(2):  # once is not enough where a product lies nearly in the basis
@@ -346,13 +347,97 @@ def excluded(h: Tensor, value: Tensor, n: int) -> tuple[Tensor, Tensor]:
 
 def kernel(h: Tensor, at: Tensor) -> Tensor:
     """K_j (P, m + 1, k) of all j up to m at complex numbers (P, k), from H (P, m + 1, m)."""
-    from neurolsc.stability import arnoldi_kernels  # the import of Numba takes half a second
-
     kind = torch.promote_types(h.dtype, torch.float32)
     columns, real, imaginary = (part.to("cpu", kind).contiguous() for part in (h.mT, at.real, at.imag))
     size = columns.new_empty(len(columns), columns.shape[1] + 1, at.shape[1])
-    arnoldi_kernels.kernel(columns.numpy(), real.numpy(), imaginary.numpy(), size.numpy())
+    compiled(_write_kernel)(columns.numpy(), real.numpy(), imaginary.numpy(), size.numpy())
     return size.nan_to_num_(1e30, 1e30).to(h)  # the basis holds all of the start
+
+
+# ---- compiled loops over the points of bases: the vectors of a point are read while they are in the cache
+
+
+@cache
+def compiled(loop: Callable[..., None]) -> Callable[..., None]:
+    """A loop, compiled by Numba; sums may be reordered, NaN and infinity stay what they are."""
+    from neurolsc.neurons.fast import cpu_kernels  # the import of Numba takes half a second
+
+    return cpu_kernels.compiled(fastmath={"reassoc", "contract", "nsz", "arcp"})(loop)
+
+
+def _widen(
+    vectors: Array, columns: Array, products: Array, m: int, again: float, eps: float, zero: float, one: float
+) -> None:
+    """Write the vector m (P, most + 1, n) and column m - 1 (P, most, most + 1) of a product (P, n)."""
+    points, n = products.shape
+    product, along, fours = np.empty(n, vectors.dtype), np.empty(m, vectors.dtype), m // 4 * 4
+    for p in range(points):
+        product[:] = products[p]
+        basis, column = vectors[p], columns[p, m - 1]
+        whole = rest = zero
+        for turn in range(2):  # once is not enough where a product lies nearly in the basis
+            for i in range(0, fours, 4):
+                a = b = c = d = zero
+                v, w, x, y = basis[i], basis[i + 1], basis[i + 2], basis[i + 3]
+                for k in range(n):
+                    a += v[k] * product[k]
+                    b += w[k] * product[k]
+                    c += x[k] * product[k]
+                    d += y[k] * product[k]
+                along[i], along[i + 1], along[i + 2], along[i + 3] = a, b, c, d
+            for i in range(fours, m):
+                a, v = zero, basis[i]
+                for k in range(n):
+                    a += v[k] * product[k]
+                along[i] = a
+            for i in range(0, fours, 4):
+                a, b, c, d = along[i], along[i + 1], along[i + 2], along[i + 3]
+                v, w, x, y = basis[i], basis[i + 1], basis[i + 2], basis[i + 3]
+                for k in range(n):
+                    product[k] -= a * v[k] + b * w[k] + c * x[k] + d * y[k]
+            for i in range(fours, m):
+                a, v = along[i], basis[i]
+                for k in range(n):
+                    product[k] -= a * v[k]
+            size = rest = zero
+            for i in range(m):
+                column[i] += along[i]
+                size += along[i] * along[i]
+            for k in range(n):
+                rest += product[k] * product[k]
+            size, rest = np.sqrt(size), np.sqrt(rest)
+            if turn == 0:
+                whole = size
+            if rest > again * size:
+                break
+        new = rest > eps * whole
+        share = one / rest if new else zero
+        column[m] = rest if new else zero
+        for k in range(n):
+            basis[m, k] = product[k] * share
+
+
+def _write_kernel(columns: Array, real: Array, imaginary: Array, size: Array) -> None:
+    """Write K (P, m + 1, k) at numbers (P, k), by the columns of H (P, m, m + 1)."""
+    points, steps, k = len(columns), columns.shape[1], real.shape[1]
+    a = np.empty((steps + 1, k), columns.dtype)
+    b = np.empty_like(a)
+    for p in range(points):
+        a[0], b[0], size[p, 0] = 1, 0, 1
+        for j in range(steps):
+            for i in range(k):
+                a[j + 1, i] = real[p, i] * a[j, i] - imaginary[p, i] * b[j, i]
+                b[j + 1, i] = real[p, i] * b[j, i] + imaginary[p, i] * a[j, i]
+            for r in range(j + 1):
+                h = columns[p, j, r]
+                for i in range(k):
+                    a[j + 1, i] -= h * a[r, i]
+                    b[j + 1, i] -= h * b[r, i]
+            h = columns[p, j, j + 1]
+            for i in range(k):
+                a[j + 1, i] /= h
+                b[j + 1, i] /= h
+                size[p, j + 1, i] = size[p, j, i] + a[j + 1, i] ** 2 + b[j + 1, i] ** 2
 
 
 # ---- gradients

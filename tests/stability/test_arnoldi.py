@@ -138,7 +138,7 @@ def test_compiled_loops_are_the_plain_ones(monkeypatch):
     q[1, 5:] = 0  # a start that the process exhausts
     wide, made = torch.block_diag(m[:5, :5], m[5:, 5:]), []
     for compiled in (True, False):
-        monkeypatch.setattr(module, "_compiled", lambda _, compiled=compiled: compiled)
+        monkeypatch.setattr(module, "_has_loops", lambda _, compiled=compiled: compiled)
         made.append(Basis(lambda _: lambda x: x @ wide.T, q, 20))
         made[-1].extend(20)
     torch.testing.assert_close(made[0].h, made[1].h, rtol=1e-9, atol=1e-9)
