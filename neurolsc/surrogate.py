@@ -22,12 +22,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 
-from neurolsc.validation import from_log, log_name, number, positive
+from neurolsc.validation import number, positive
 
 __all__ = [
     "Arctan", "Exponential", "FastSigmoid", "Gaussian", "Logistic", "MultiGaussian", "Rectangular", "Surrogate",
     "Triangular",
 ]  # fmt: skip
+
+# Positive parameters are stored as logarithms and read within exp(±40), 4e-18 to 2e17: whatever an
+# optimizer does, they, their squares and the reciprocals of both stay finite and positive in float32.
+LOG_LIMIT = 40.0
+
+
+def from_log(log: Tensor) -> Tensor:
+    """The exponential of a logarithm, within 4e-18 to 2e17."""
+    return log.clamp(-LOG_LIMIT, LOG_LIMIT).exp()
 
 
 class Surrogate(nn.Module, ABC):
@@ -62,7 +71,7 @@ class Surrogate(nn.Module, ABC):
         for name, value in (("dampening", dampening), ("sharpness", sharpness)):
             value = positive(name, value, zero_allowed=name == "dampening" and not learnable)
             if learnable:
-                self.register_parameter(log_name(name), nn.Parameter(value.log().to(torch.get_default_dtype())))
+                self.register_parameter(f"log_{name}", nn.Parameter(value.log().to(torch.get_default_dtype())))
             elif value.ndim:
                 self.register_buffer(f"fixed_{name}", value.to(torch.get_default_dtype()))
             else:  # a plain number keeps its full precision when the module changes dtype

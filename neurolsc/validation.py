@@ -1,7 +1,4 @@
-"""Checks of arguments, and parameters that stay positive.
-
-Checks raise TypeError for a value of the wrong kind, ValueError for one out of range, and say what was wanted.
-"""
+"""Checks of arguments: TypeError for a value of the wrong kind, ValueError for one out of range."""
 
 import difflib
 import math
@@ -10,11 +7,7 @@ from dataclasses import field
 from typing import Any, Literal, get_args, get_origin
 
 import torch
-from torch import Tensor, nn
-
-# Positive parameters are stored as logarithms and read within exp(±40), 4e-18 to 2e17: whatever an
-# optimizer does, they, their squares and the reciprocals of both stay finite and positive in float32.
-LOG_LIMIT = 40.0
+from torch import Tensor
 
 
 def tensor(name: str, value: object) -> Tensor:
@@ -106,57 +99,3 @@ def usable_device(name: str) -> torch.device:
             f"torch cannot use the device {name!r} here: {why}. Write cuda for a GPU (cuda:1 for the second), cpu for none."
         ) from error
     return one.device
-
-
-# ---- positive parameters, such as time constants, which are stored as their logarithms
-
-
-def log_name(name: str) -> str:
-    """The name of the parameter that stores the logarithm of a positive quantity."""
-    return f"log_{name}"
-
-
-def from_log(log: Tensor) -> Tensor:
-    """The exponential of a logarithm, within 4e-18 to 2e17."""
-    return log.clamp(-LOG_LIMIT, LOG_LIMIT).exp()
-
-
-def stored_parameter(module: nn.Module, name: str) -> nn.Parameter | None:
-    """The parameter of a name, or of its logarithm; None if neither."""
-    return module._parameters.get(name, module._parameters.get(log_name(name)))
-
-
-class LogParameter:
-    """A descriptor that stores a positive tensor as the trainable parameter ``log_<name>``.
-
-    Reading returns ``exp(log_<name>)``, with a gradient, within 4e-18 to 2e17; assigning a positive tensor or number
-    sets it in place. No optimizer step can therefore make it zero, negative or infinite.
-    """
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name, self.log_name = name, log_name(name)
-
-    def __get__(self, module: nn.Module | None, owner: type | None = None) -> Tensor:
-        if module is None:
-            return self  # type: ignore[return-value]
-        return from_log(getattr(module, self.log_name))
-
-    def __set__(self, module: nn.Module, value: Tensor | float) -> None:
-        log = positive(self.name, value).log()
-        stored = getattr(module, self.log_name, None)
-        if stored is None:
-            module.register_parameter(self.log_name, nn.Parameter(log))
-            return
-        if log.ndim and log.shape != stored.shape:
-            raise ValueError(f"{self.name} has shape {tuple(stored.shape)}, got {tuple(log.shape)}.")
-        set_value(module, self.log_name, log.to(stored).expand_as(stored))
-
-
-def set_value(module: nn.Module, name: str, value: Tensor) -> None:
-    """Set a quantity of a module in place: a parameter, or one that another parameter stores."""
-    parameter = module._parameters.get(name)
-    if parameter is None:
-        setattr(module, name, value)
-        return
-    with torch.no_grad():
-        parameter.copy_(value)

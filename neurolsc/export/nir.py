@@ -32,8 +32,8 @@ from neurolsc.hdf5 import HDF5
 from neurolsc.io import atomic_write, check_finite, refusing
 from neurolsc.network import Network
 from neurolsc.neurons import ALIF, LI, LIF, ALIFPlus, CubaLIF
-from neurolsc.neurons.cell import CELLS, step_of
-from neurolsc.validation import number, set_value
+from neurolsc.neurons.cell import CELLS, set_value, step_of
+from neurolsc.validation import number
 
 if TYPE_CHECKING:
     import nir

@@ -30,7 +30,7 @@ from neurolsc.export.wrapped import delayed, exportable, exported_kind
 from neurolsc.metrics import is_binary
 from neurolsc.network import Network, NetworkState, Run
 from neurolsc.neurons import ALIF, LI, LIF
-from neurolsc.validation import set_value
+from neurolsc.neurons.cell import set_value
 
 W_MAX = 254  # the largest weight: 8 signed bits times 2
 LONGEST = 4095 / 4096  # the largest share of a state that a step retains, a time constant of 4096 steps

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc.network import Network, as_network
-from neurolsc.neurons.cell import Membrane, WeightMatrix, owner_of, weight_matrices
+from neurolsc.neurons.cell import Membrane, WeightMatrix, owner_of, set_value, weight_matrices
 from neurolsc.stability.conditions import Finding
 from neurolsc.stability.pretrain import input_of
 from neurolsc.stability.scale import reads, steps
-from neurolsc.validation import meant, set_value
+from neurolsc.validation import meant
 
 
 class StartReport(tuple[Finding, ...]):

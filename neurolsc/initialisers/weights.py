@@ -24,7 +24,7 @@ from neurolsc.network import Network, as_network, eval_mode
 from neurolsc.stability.conditions import Finding, surrogate_slope
 from neurolsc.stability.scale import rate, settle
 from neurolsc.surrogate import Surrogate
-from neurolsc.validation import log_name, number, one_of, whole
+from neurolsc.validation import number, one_of, whole
 
 
 @register
@@ -370,7 +370,7 @@ def _set_dampening(layer: Layer, spike: Surrogate) -> list[Finding]:
         return [layer.finding(problem, "give it a leak below 1 and positive recurrent weights")]
     dampening = (1 - leak) / gain
     if spike.learnable:
-        if (parameter := spike.get_parameter(log_name("dampening"))).requires_grad:
+        if (parameter := spike.get_parameter("log_dampening")).requires_grad:
             parameter.fill_(math.log(dampening))
     elif isinstance(spike.fixed_dampening, Tensor):
         spike.fixed_dampening.fill_(dampening)

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from neurolsc.interop.foreign import ForeignCell
 from neurolsc.network import Network, as_network, eval_mode
-from neurolsc.neurons.cell import WeightMatrix, owner_of, weight_matrices
-from neurolsc.validation import stored_parameter
+from neurolsc.neurons.cell import WeightMatrix, owner_of, stored_parameter, weight_matrices
 
 try:
     from neurobench.blocks.layer import STATELESS_LAYERS

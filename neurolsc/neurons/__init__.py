@@ -10,7 +10,7 @@ LSTM), `lru` the LRU. `derivatives` has closed forms as linear operators.
 
 from neurolsc.neurons.adaptive import AdLIFState, EFAdLIF, RadLIF, SEAdLIF
 from neurolsc.neurons.blocks import NeuronCell
-from neurolsc.neurons.cell import Bound, Cell, Membrane, ScaledParameter, State, Thresholds, register
+from neurolsc.neurons.cell import Bound, Cell, LogParameter, Membrane, ScaledParameter, State, Thresholds, register
 from neurolsc.neurons.derivatives import Derivatives, StepMap, Term
 from neurolsc.neurons.lru import LRU, LRUState
 from neurolsc.neurons.rate import GRU, LSTM, RNN, FeedForward, HiddenState, LSTMState
@@ -26,7 +26,6 @@ from neurolsc.neurons.spiking import (
     SpikingCell,
 )
 from neurolsc.neurons.variants import LI, PLIF, TCLIF, ALIFLowPass, CubaLIF, TCLIFState
-from neurolsc.validation import LogParameter
 
 __all__ = [
     "ALIF", "BRF", "GRU", "LI", "LIF", "LRU", "LSTM", "PLIF", "RF", "RNN", "TCLIF", "ALIFLowPass", "ALIFPlus",

@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 from neurolsc.display import state_repr
 from neurolsc.neurons.blocks import NeuronCell, Range, matrix_of
-from neurolsc.neurons.cell import Bound, ScaledParameter, register
+from neurolsc.neurons.cell import Bound, LogParameter, ScaledParameter, register
 from neurolsc.neurons.derivatives import Term
-from neurolsc.validation import LogParameter, number, one_of
+from neurolsc.validation import number, one_of
 
 MEMBRANE = Term("membrane", "shorten tau_u and tau_w", "lengthen tau_u or tau_w", "#0072b2")
 RESET = Term("reset", "lower the thresholds", "raise w_rec", "#cc79a7")

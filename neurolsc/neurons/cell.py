@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from neurolsc import surrogate
 from neurolsc.neurons.derivatives import Derivatives
-from neurolsc.surrogate import Surrogate
-from neurolsc.validation import meant, set_value, stored_parameter, tensor, whole
+from neurolsc.surrogate import Surrogate, from_log
+from neurolsc.validation import meant, positive, tensor, whole
 
 State = Any  # of a cell: a NamedTuple of tensors (B, ...)
 AtOnce = tuple[Tensor, State] | None  # the outputs of all steps (T, B, n_hidden) and the last state
@@ -301,6 +301,50 @@ def truncated_normal(mean: float, size: int) -> Tensor:
     """Draw positive values: a Gaussian of deviation 3/7 of its mean, cut at two (arXiv:2308.12075, App. H)."""
     std = 3 * mean / 7
     return nn.init.trunc_normal_(torch.empty(size), mean, std, mean - 2 * std, mean + 2 * std)
+
+
+# ---- parameters, of which positive ones, such as time constants, are stored as their logarithms
+
+
+class LogParameter:
+    """A descriptor that stores a positive tensor as the trainable parameter ``log_<name>``.
+
+    Reading returns ``exp(log_<name>)``, with a gradient, within 4e-18 to 2e17; assigning a positive tensor or number
+    sets it in place. No optimizer step can therefore make it zero, negative or infinite.
+    """
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name, self.log_name = name, f"log_{name}"
+
+    def __get__(self, module: nn.Module | None, owner: type | None = None) -> Tensor:
+        if module is None:
+            return self  # type: ignore[return-value]
+        return from_log(getattr(module, self.log_name))
+
+    def __set__(self, module: nn.Module, value: Tensor | float) -> None:
+        log = positive(self.name, value).log()
+        stored = getattr(module, self.log_name, None)
+        if stored is None:
+            module.register_parameter(self.log_name, nn.Parameter(log))
+            return
+        if log.ndim and log.shape != stored.shape:
+            raise ValueError(f"{self.name} has shape {tuple(stored.shape)}, got {tuple(log.shape)}.")
+        set_value(module, self.log_name, log.to(stored).expand_as(stored))
+
+
+def stored_parameter(module: nn.Module, name: str) -> nn.Parameter | None:
+    """The parameter of a name, or of its logarithm; None if neither."""
+    return module._parameters.get(name, module._parameters.get(f"log_{name}"))
+
+
+def set_value(module: nn.Module, name: str, value: Tensor) -> None:
+    """Set a quantity of a module in place: a parameter, or one that another parameter stores."""
+    parameter = module._parameters.get(name)
+    if parameter is None:
+        setattr(module, name, value)
+        return
+    with torch.no_grad():
+        parameter.copy_(value)
 
 
 # ---- matrices of weights

@@ -24,9 +24,9 @@ from torch import Tensor, nn
 
 from neurolsc.display import state_repr
 from neurolsc.neurons.blocks import NeuronCell, Range, matrix_of
-from neurolsc.neurons.cell import Bound, Membrane, ScaledParameter, register
+from neurolsc.neurons.cell import Bound, LogParameter, Membrane, ScaledParameter, register
 from neurolsc.neurons.derivatives import Term
-from neurolsc.validation import LogParameter, number
+from neurolsc.validation import number
 
 ROTATION = Term("rotation", "raise the damping", "lower the damping", "#0072b2")
 REFRACTORY = Term("refractory", "lower the thresholds", "lower the damping", "#d55e00")

@@ -21,9 +21,18 @@ from torch import Tensor, nn
 from neurolsc.display import state_repr
 from neurolsc.neurons import fast
 from neurolsc.neurons.blocks import NeuronCell, Spike, SpikingStep, matrix_of
-from neurolsc.neurons.cell import Cell, Membrane, ScaledParameter, Thresholds, register, truncated_normal
+from neurolsc.neurons.cell import (
+    Cell,
+    LogParameter,
+    Membrane,
+    ScaledParameter,
+    Thresholds,
+    register,
+    set_value,
+    truncated_normal,
+)
 from neurolsc.neurons.derivatives import Term
-from neurolsc.validation import LogParameter, number, one_of, set_value
+from neurolsc.validation import number, one_of
 
 LEAK = Term(
     "leak",

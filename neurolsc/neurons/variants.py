@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from neurolsc.display import state_repr
 from neurolsc.neurons.blocks import NeuronCell, NeuronStep, matrix_of, uniform
-from neurolsc.neurons.cell import Cell, ScaledParameter, is_frozen, register, truncated_normal
+from neurolsc.neurons.cell import Cell, LogParameter, ScaledParameter, is_frozen, register, set_value, truncated_normal
 from neurolsc.neurons.derivatives import Term
 from neurolsc.neurons.spiking import LIF, ALIFPlus, ALIFState, LIFState, SpikingCell, alif_blocks
-from neurolsc.validation import LogParameter, number, set_value
+from neurolsc.validation import number
 
 LEAK = Term("leak", "lower the decay", "raise the decay", "#0072b2")
 RESET = Term("reset", "lower the thresholds", "raise w_rec", "#cc79a7")

@@ -20,8 +20,7 @@ import torch
 from torch import Tensor
 
 from neurolsc.network import Network, as_network
-from neurolsc.neurons.cell import Bound, Cell, Membrane, owner_of
-from neurolsc.validation import stored_parameter
+from neurolsc.neurons.cell import Bound, Cell, Membrane, owner_of, stored_parameter
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -14,9 +14,9 @@ from typing import Any, Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from neurolsc.neurons.cell import Cell, ScaledParameter, is_frozen, owner_of
+from neurolsc.neurons.cell import Cell, ScaledParameter, is_frozen, owner_of, set_value
 from neurolsc.stability.transitions import NON_SQUARE, NonSquare
-from neurolsc.validation import number, one_of, set_value, setting, whole
+from neurolsc.validation import number, one_of, setting, whole
 
 # ---- targets
 

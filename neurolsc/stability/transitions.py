@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from neurolsc.network import Network
-from neurolsc.neurons.cell import Cell, State, WeightMatrix, owner_of
+from neurolsc.neurons.cell import Cell, State, WeightMatrix, owner_of, set_value
 from neurolsc.neurons.derivatives import Factors, JacobianOperator, Known, LinearOperator, flat, lu_factors, unflat
 from neurolsc.surrogate import exact_values
-from neurolsc.validation import set_value, whole
+from neurolsc.validation import whole
 
 # What stands for the radius between unequal widths: that of a random square sub-matrix (the paper's released code), or
 # the largest singular value. The text of the paper does not say.

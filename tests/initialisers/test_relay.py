@@ -14,9 +14,9 @@ from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Network, radius_profile, wrap
 from neurolsc.initialisers import BySource, RateMatching, Relay
 from neurolsc.initialisers.relay import recurrence_share
 from neurolsc.neurons import ALIFPositive
+from neurolsc.neurons.cell import set_value
 from neurolsc.stability.transitions import follow
 from neurolsc.surrogate import FastSigmoid
-from neurolsc.validation import set_value
 from tests.initialisers.networks import NETWORKS, rates, spikes
 from tests.stability.dense import depth_derivative
 
