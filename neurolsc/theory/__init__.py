@@ -26,7 +26,6 @@ from neurolsc.theory.memory import (
 from neurolsc.theory.paths import (
     CovarianceDecay,
     PascalRNN,
-    PascalState,
     covariance_decay,
     log_input_derivatives,
     log_path_sums,
@@ -39,7 +38,6 @@ __all__ = [
     "Level",
     "Magnitude",
     "PascalRNN",
-    "PascalState",
     "Polar",
     "RootTime",
     "Tanh",

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from neurolsc.neurons.cell import Cell
+from neurolsc.neurons.rate import HiddenState
 from neurolsc.validation import number, whole
 
 Delay = Literal[0, 1]
@@ -132,12 +133,6 @@ def log_input_derivatives(
     return (each.logcumsumexp(0) + torch.tensor(float(depth), dtype=torch.float64).log()).flip(0)
 
 
-class PascalState(NamedTuple):
-    """State of a layer of the PascalRNN."""
-
-    h: Tensor  # (B, width)
-
-
 class PascalRNN(Cell):
     r"""A layer of the paper's PascalRNN, in which every derivative is a number.
 
@@ -163,6 +158,7 @@ class PascalRNN(Cell):
     Source: arXiv:2308.12075, Sec. III-B and Fig. 1 c.
     """
 
+    state_type = HiddenState
     time: Tensor
     depth: Tensor
 
@@ -171,14 +167,11 @@ class PascalRNN(Cell):
         self.register_buffer("time", torch.tensor(number("time", time, zero_allowed=True)))
         self.register_buffer("depth", torch.tensor(number("depth", depth, zero_allowed=True)))
 
-    def initial_state(self, batch: int) -> PascalState:
-        return PascalState(torch.zeros(batch, self.n_hidden, **self.dtype_and_device))
-
-    def output(self, state: PascalState) -> Tensor:
+    def output(self, state: HiddenState) -> Tensor:
         return state.h
 
-    def update(self, x: Tensor, z: Tensor, state: PascalState) -> PascalState:
-        return PascalState(self.time * state.h + self.depth * x)
+    def update(self, x: Tensor, z: Tensor, state: HiddenState) -> HiddenState:
+        return HiddenState(self.time * state.h + self.depth * x)
 
     def config(self) -> dict[str, object]:
         return {"width": self.n_hidden, "time": self.time.item(), "depth": self.depth.item()}
