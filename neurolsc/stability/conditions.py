@@ -162,11 +162,6 @@ class NeuronStability:
     bounds: tuple[Bound, ...] = ()
 
     @property
-    def margin(self) -> Tensor:
-        """1 - radius (n_hidden,): positive for stable neurons."""
-        return 1 - self.radius
-
-    @property
     def outside(self) -> float:
         """Share of neurons with a radius above 1."""
         return (self.radius > 1 + MARGINAL).double().mean().item()
