@@ -309,7 +309,7 @@ def export(
             train_network(QuantizationAware(network, x), *sets, seed=seed, checkpoint=checkpoint, **how)
             save(network, folder / NETWORK)
         report = to_netx(network, folder / "network.net", x, labels=labels)
-        report.to_json(folder / "report.json")
+        write_json(folder / "report.json", report.to_dict())
         text = str(report)
         if simulate:
             try:

@@ -27,7 +27,7 @@ from neurolsc.export.quantize import QuantizedNetwork, dequantize, quantize
 from neurolsc.export.wrapped import delayed, exported_kind, from_wrapped
 from neurolsc.hdf5 import HDF5
 from neurolsc.interop.foreign import ForeignCell
-from neurolsc.io import atomic_write, refusing, write_json
+from neurolsc.io import atomic_write, refusing
 from neurolsc.network import Network
 from neurolsc.neurons import ALIF, LI, LIF, CubaLIF
 
@@ -92,10 +92,6 @@ class ExportReport(Displayed):
     def to_dict(self) -> dict[str, Any]:
         """All of it as JSON values."""
         return json.loads(json.dumps(dataclasses.asdict(self)))
-
-    def to_json(self, path: str | PathLike[str]) -> None:
-        """Write all of it as JSON; an OSError if the file cannot be written."""
-        write_json(path, self.to_dict())
 
     def parts(self) -> list[str | Table]:
         """A table of the layers, and a line for each finding."""
