@@ -121,13 +121,13 @@ def certificate(cell: Cell, input_bound: float) -> Certificate:
 
     Raises:
         TypeError: if there is no certificate for such a cell.
-        ValueError: if the bound is negative or not finite, or the slope of the activation is not known.
+        ValueError: if the bound is negative or not finite.
 
     Source: arXiv:1805.10369, Sec. 2.2, Proposition 2, Lemma 4, App. A.2.
     """
     bound = number("input_bound", input_bound, zero_allowed=True)
     kind, own = _kind(cell), cast("Any", cell)
-    slope = _slopes(cell)[0] if kind in (FeedForward, RNN) else 0.0
+    slope = SLOPES[own.activation][0] if kind in (FeedForward, RNN) else 0.0
     with torch.no_grad(), eval_mode(cell):
         start, nothing = cell.initial_state(1), torch.zeros(1, cell.n_in, **cell.dtype_and_device)
         after = flat(cell.update(nothing, cell.output(start), start)).double()
@@ -202,12 +202,6 @@ def _kind(cell: Cell) -> type:
                 "Lipschitz constant. surrogate_rate and backward_norms are of its backward pass."
             )
     raise TypeError(f"certified are FeedForward, RNN, LSTM and LRU, got {type(cell).__name__}.")
-
-
-def _slopes(cell: Any) -> tuple[float, float]:
-    if cell.activation not in SLOPES:
-        raise ValueError(f"the largest slope is known of {', '.join(SLOPES)}, got the activation {cell.activation!r}.")
-    return SLOPES[cell.activation]
 
 
 def _two_norm(w: Tensor) -> float:
@@ -314,7 +308,7 @@ def stable_sets(
         raise ValueError(f"rate must be in (0, 1), got {rate}.")
     kind = _kind(cell)
     if kind is RNN:
-        return {"w_rec": SpectralBall(rate / _slopes(cell)[0])}
+        return {"w_rec": SpectralBall(rate / SLOPES[cast("Any", cell).activation][0])}
     if kind is not LSTM:
         raise TypeError(f"an RNN or an LSTM can be projected, got {type(cell).__name__}, which is stable as it is.")
     bound = number("input_bound", input_bound, zero_allowed=True)
