@@ -197,7 +197,7 @@ def network_fingerprint(network: Network) -> dict[str, Any]:
     """What a network is besides its weights: cells, resets, surrogates, shapes and dtypes."""
     found: dict[str, Any] = {"layer_delay": network.layer_delay}
     for i, cell in enumerate(network.cells, start=1):
-        config: dict[str, Any] = {"cell": _repr(cell)}
+        config: dict[str, Any] = {"cell": stable_repr(cell)}
         if type(cell).config is not Cell.config:
             with contextlib.suppress(TypeError, ValueError):  # else a file cannot describe it
                 config = {"cell": type(cell).__name__} | cell.config()
@@ -206,7 +206,7 @@ def network_fingerprint(network: Network) -> dict[str, Any]:
             config["spike"] = {name: value for name, value in spike.items() if name not in ("dampening", "sharpness")}
         found |= {f"{name} of layer {i}": value for name, value in config.items()}
     if not isinstance(network.readout, nn.Linear):
-        found["readout"] = _repr(network.readout)
+        found["readout"] = stable_repr(network.readout)
     return found | {name: f"{tuple(value.shape)} {value.dtype}" for name, value in network.state_dict().items()}
 
 
@@ -233,7 +233,7 @@ def data_fingerprint(name: str, data: Any) -> dict[str, Any]:
         if isinstance(value, str | int | float):
             found[f"{name}.{key}"] = value
         elif all(is_dataclass(part) for part in parts):
-            found[f"{name}.{key}"] = _repr(value)
+            found[f"{name}.{key}"] = stable_repr(value)
         elif all(isinstance(part, Tensor | np.ndarray) for part in parts):
             found[f"{name}.{key}"] = _digest(value)
     return found
@@ -260,8 +260,9 @@ def _digest(value: Any) -> str:
     return f"{about}, sha256 {sha.hexdigest()[:12]}"
 
 
-def _repr(value: object) -> str:
-    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))  # addresses differ in every process
+def stable_repr(value: object) -> str:
+    """The ``repr`` of a value without addresses in memory, which differ in every process."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
 def differences(

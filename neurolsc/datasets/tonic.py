@@ -2,7 +2,6 @@
 
 import math
 import operator
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from neurolsc.datasets.batches import Batch, BatchDataset, collate, count_bins
 from neurolsc.datasets.speech import MOST
+from neurolsc.io import stable_repr
 from neurolsc.validation import number, one_of
 
 
@@ -42,7 +42,7 @@ class TonicFrames(BatchDataset):
         # these three are compared when a training is resumed
         self.source = type(self._dataset).__name__
         transforms = [getattr(self._dataset, name, None) for name in ("transform", "target_transform", "transforms")]
-        self.changes = re.sub(r" at 0x[0-9a-f]+", "", repr(transforms))  # without the addresses of functions
+        self.changes = stable_repr(transforms)
         self.numbers = np.array([self._label(i, t) for i, t in enumerate(_targets(self._dataset))])
 
     def __len__(self) -> int:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc.network import Network, as_network
-from neurolsc.neurons.cell import Membrane, WeightMatrix, owner_of, set_value, weight_matrices
+from neurolsc.neurons.cell import Membrane, Table, WeightMatrix, owner_of, set_value, weight_matrices
 from neurolsc.stability.conditions import Finding
 from neurolsc.stability.pretrain import input_of
 from neurolsc.stability.scale import reads, steps
@@ -101,7 +101,7 @@ class Chain(Initialiser):
 
 I = TypeVar("I", bound=type[Initialiser])  # noqa: E741
 
-INITIALISERS: dict[str, type[Initialiser]] = {}
+INITIALISERS: Table[Initialiser] = Table("initialiser", Initialiser)
 
 
 def register(cls: I) -> I:
@@ -111,12 +111,9 @@ def register(cls: I) -> I:
         cls: a frozen dataclass derived from :class:`neurolsc.initialisers.Initialiser`.
 
     Raises:
-        ValueError: if a class of another module has the name.
+        ValueError: if another class has the name.
     """
-    known = INITIALISERS.get(cls.__name__, cls)
-    if known.__module__ != cls.__module__:
-        raise ValueError(f"{cls.__name__!r} is another initialiser already, {known.__module__}.{known.__qualname__}.")
-    INITIALISERS[cls.__name__] = cls
+    INITIALISERS.enter(cls)
     return cls
 
 

@@ -50,6 +50,7 @@ class AdaptiveLIF(NeuronCell):
     block_terms = (MEMBRANE, RESET, ADAPTATION)
     state_type = AdLIFState
     explicit = False
+    unit_of_a = ""  # the factor of a in what a voltage adds to w, for messages
     a: nn.Parameter
     b: nn.Parameter
 
@@ -74,8 +75,7 @@ class AdaptiveLIF(NeuronCell):
     def bounds(self) -> tuple[Bound, ...]:
         """By the trace and the determinant of the matrix below threshold, which is alpha beta if symplectic."""
         decay, slow, gain, _ = self.coefficients()
-        unit = self.unit_of_a()
-        above = "lengthen tau_w, or clamp a to less"
+        unit, above = self.unit_of_a, "lengthen tau_w, or clamp a to less"
         highest, text = (1 + decay) * (1 + slow) / (1 - decay), "(1 + alpha) (1 + beta) / (1 - alpha)"
         if self.explicit:
             highest, text = (1 - decay * slow) / (1 - decay), "(1 - alpha beta) / (1 - alpha)"
@@ -86,15 +86,12 @@ class AdaptiveLIF(NeuronCell):
             Bound(f"{unit}a > {text}", highest - gain, above),
         )
 
-    def unit_of_a(self) -> str:
-        """The factor of a in what a voltage adds to w, as words."""
-        return ""
-
 
 class _QAdLIF(AdaptiveLIF):
     """The parameters that EF-adLIF and SE-adLIF share."""
 
     settings = ("tau_u_range", "tau_w_range", "a_range", "b_range", "q", "clamp")
+    unit_of_a = "(1 - beta) q "
 
     def __init__(
         self,
@@ -125,9 +122,6 @@ class _QAdLIF(AdaptiveLIF):
     def blocks(self, state: AdLIFState, s: Tensor, z: Tensor) -> dict[str, Tensor]:
         _, _, a, b = self.coefficients()
         return self.step_blocks(z, 0.0, a * (1 - z) + b * s, 1 - z)
-
-    def unit_of_a(self) -> str:
-        return "(1 - beta) q "
 
 
 @register

@@ -402,7 +402,7 @@ def is_frozen(cell: Cell, name: str) -> bool:
 
 # ---- classes by name
 
-T = TypeVar("T", bound=nn.Module)
+T = TypeVar("T")
 C = TypeVar("C", bound=type[nn.Module])
 
 
