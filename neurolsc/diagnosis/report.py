@@ -84,9 +84,9 @@ def diagnose(
         history: rows with ``train_loss``, an epoch each: ``TrainResult.history``.
         lr: learning rate; with one and fewer than three epochs of history, copies of the network are trained on the
             batch for 10 updates, at this rate, a tenth and a hundredth of it.
-        samples: number of samples of the batch at which derivatives are measured,
-        steps: and of steps, drawn at random.
-        seed: seed of the draw.
+        samples: how many samples of the batch derivatives are measured on, the first ones.
+        steps: at how many time steps, drawn at random.
+        seed: of that draw.
 
     Returns:
         The diagnosis, a sequence of its findings: empty where nothing was found.
@@ -117,16 +117,25 @@ def diagnose(
     known = data.targets if labels is None else labels
     if known is not None and known.ndim == 1:
         found += missing_classes(known, network.n_out)
-    losses, updates = {}, 10  # after which the loss of a batch has moved if it moves at all
+    # the learning rate is too high if the loss only grew over epochs, or smaller rates bring it lower in a few updates
+    epochs = [row["train_loss"] for row in history]
+    if judged and min(epochs[1:]) > epochs[0]:
+        problem = f"the training loss only grew, from {epochs[0]:.3g} to {epochs[-1]:.3g} in {len(epochs)} epochs"
+        cure = "lower the learning rate tenfold"
+        found.append(Finding(None, problem, cure, "steps that are small enough lower it", TOO_FAST))
     if lr is not None and data.targets is not None and not judged:
-        rates = (lr, lr / 10, lr / 100)
-        losses = {rate: loss_after(copied(network), data, task, rate, updates) for rate in rates}
-    found += too_fast(history, updates, losses)
+        updates = 10  # after which the loss of a batch has moved if it moves at all
+        losses = {rate: loss_after(copied(network), data, task, rate, updates) for rate in (lr, lr / 10, lr / 100)}
+        best = min(losses, key=lambda rate: losses[rate] if math.isfinite(losses[rate]) else math.inf)
+        if not losses[lr] <= 1.005 * losses[best]:
+            problem = f"{updates} updates on one batch at {lr:g} bring its loss to {losses[lr]:.4g}"
+            cause = f"at {best:g} they bring it to {losses[best]:.4g}"
+            found.append(Finding(None, problem, f"lower the learning rate to {best:g}", cause, TOO_FAST))
     return Diagnosis(tuple(found), measured)
 
 
 class _Clamped(nn.Module):
-    """A surrogate that sees no distance from the threshold beyond a range."""
+    """A surrogate whose argument, the distance from the threshold, is clamped to a range."""
 
     def __init__(self, spike: Callable[[Tensor], Tensor], low: float, high: float) -> None:
         super().__init__()
@@ -239,28 +248,6 @@ def missing_classes(labels: Tensor, classes: int) -> Iterator[Finding]:
         which = f"class {absent[0]} is" if len(absent) == 1 else f"classes {', '.join(map(str, absent))} are"
         cure = "give samples of every class, or a readout of as many classes as there are"
         yield Finding(None, f"{which} missing from {labels.numel()} labels", cure, "the data lack it", MISSING)
-
-
-def too_fast(history: Sequence[Mapping[str, Any]], updates: int, losses: Mapping[float, float]) -> Iterator[Finding]:
-    """A loss that only grew over epochs, or that smaller rates bring lower in a few updates.
-
-    Args:
-        history: rows with ``train_loss``, an epoch each; three or more count.
-        updates: updates on one batch.
-        losses: the loss after them by learning rate, that of the training first; empty: not tried.
-    """
-    epochs = [row["train_loss"] for row in history]
-    if len(epochs) >= 3 and min(epochs[1:]) > epochs[0]:
-        problem = f"the training loss only grew, from {epochs[0]:.3g} to {epochs[-1]:.3g} in {len(epochs)} epochs"
-        cure = "lower the learning rate tenfold"
-        yield Finding(None, problem, cure, "steps that are small enough lower it", TOO_FAST)
-    if losses:
-        lr = next(iter(losses))
-        best = min(losses, key=lambda rate: losses[rate] if math.isfinite(losses[rate]) else math.inf)
-        if not losses[lr] <= 1.005 * losses[best]:
-            problem = f"{updates} updates on one batch at {lr:g} bring its loss to {losses[lr]:.4g}"
-            cause = f"at {best:g} they bring it to {losses[best]:.4g}"
-            yield Finding(None, problem, f"lower the learning rate to {best:g}", cause, TOO_FAST)
 
 
 # ---------------------------------------------------------------- the report

@@ -259,7 +259,9 @@ class NeuronCell(Cell):
         return Membrane(self.variable, lambda _: self.theta, self.spike)
 
     def config(self) -> dict[str, object]:
-        return super().config() | {"spike": spike_config(self.spike)}
+        if not isinstance(self.spike, Surrogate):
+            raise TypeError(f"only surrogates of neurolsc can be saved, got {self.spike!r}.")
+        return super().config() | {"spike": {"name": SURROGATES.name_of(type(self.spike))} | self.spike.config()}
 
 
 def matrix_of(rows: Sequence[Sequence[Tensor | float]], like: Tensor) -> Tensor:
@@ -274,13 +276,6 @@ def spike_function(name: str, spike: Any) -> Spike:
         got = f"the class {spike.__name__}; write {spike.__name__}()" if isinstance(spike, type) else repr(spike)
         raise TypeError(f"{name} must be a surrogate or another callable of v - theta, got {got}.")
     return spike  # type: ignore[return-value]
-
-
-def spike_config(spike: Any) -> dict[str, object]:
-    """A surrogate as JSON values; TypeError for another spike function."""
-    if not isinstance(spike, Surrogate):
-        raise TypeError(f"only surrogates of neurolsc can be saved, got {spike!r}.")
-    return {"name": SURROGATES.name_of(type(spike))} | spike.config()
 
 
 # ---- LIF and ALIF
