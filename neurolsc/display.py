@@ -30,7 +30,7 @@ class Table:
 
 
 class Displayed(ABC):
-    """A result that shows itself, printed, in a console and in a notebook.
+    """A result whose text, printed or at the end of a notebook's cell, is lines and tables.
 
     A dataclass among them is made with ``repr=False``, or its own repr comes first.
     """

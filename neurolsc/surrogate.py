@@ -174,8 +174,8 @@ class MultiGaussian(Surrogate):
         (s\sigma)^2)
 
     Args:
-        settings: those of :class:`Surrogate`.
-        more: likewise.
+        settings: dampening and sharpness, as of :class:`Surrogate`.
+        more: the same and ``learnable``, by name.
         height: :math:`h`, the weight of the side lobes.
         scale: :math:`s`, how much wider they are.
         sigma: :math:`\sigma`, the deviation of the middle one.

@@ -71,7 +71,8 @@ class Bound(NamedTuple):
 class Thresholds:
     """The present thresholds of a cell, which can be set in place to any multiple of them.
 
-    It is a homogeneous function of the quantities `names`; `rest_name` is that at rest, if others move it.
+    Multiplying all quantities in `names` by a factor multiplies the thresholds by it. `rest_name` is the resting
+    threshold, where a time constant moves it too.
     """
 
     def __init__(self, cell: nn.Module, names: tuple[str, ...], rest_name: str | None = None) -> None:
@@ -79,13 +80,13 @@ class Thresholds:
         self._start = {name: getattr(cell, name).detach().clone() for name in names}
 
     def scale(self, factor: float) -> None:
-        """Set the thresholds to a multiple of those at the making of this object."""
+        """Set the thresholds to a multiple of what they were when this object was made."""
         with torch.no_grad():
             for name, value in self._start.items():
                 set_value(self._cell, name, value * factor)
 
     def rest(self) -> Tensor | None:
-        """A copy of the resting threshold (n_hidden,); None where nothing but itself moves it."""
+        """A copy of the resting threshold (n_hidden,); None where no time constant moves it."""
         return None if self._rest is None else getattr(self._cell, self._rest).detach().clone()
 
     def set_rest(self, value: Tensor) -> None:
@@ -291,7 +292,7 @@ def keep(new: Tensor, old: Tensor, alive: Tensor) -> Tensor:
 
 
 def dtype_and_device(module: nn.Module) -> dict[str, Any]:
-    """Those of a module's first parameter, else of its first buffer, else torch's defaults."""
+    """The dtype and device of a module's first parameter, else of its first buffer, else torch's defaults."""
     tensors = (t for t in chain(module.parameters(), module.buffers()) if t.is_floating_point())
     first = next(tensors, torch.empty(0))
     return {"dtype": first.dtype, "device": first.device}

@@ -101,8 +101,8 @@ class EulerResonator(NeuronCell):
 
     def turned(self, x: Tensor, z: Tensor, u: Tensor, v: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         """u and v after an Euler step with the damping b."""
-        kept, angle = self.rotation(b)
-        return kept * u - angle * v + self.dt * self.current(x, z), angle * u + kept * v
+        diagonal, angle = self.rotation(b)
+        return diagonal * u - angle * v + self.dt * self.current(x, z), angle * u + diagonal * v
 
 
 @register
@@ -130,8 +130,8 @@ class RF(EulerResonator):
         return ResonatorState(*self.turned(x, z, state.u, state.v, -self.damping.abs()))
 
     def blocks(self, state: ResonatorState, s: Tensor, z: Tensor) -> dict[str, Tensor]:
-        kept, angle = self.rotation(-self.damping.abs())
-        return {"rotation": matrix_of([[kept, -angle], [angle, kept]], z)}
+        diagonal, angle = self.rotation(-self.damping.abs())
+        return {"rotation": matrix_of([[diagonal, -angle], [angle, diagonal]], z)}
 
     def bounds(self) -> tuple[Bound, ...]:
         p, b = self.boundary(), -self.damping.abs()
@@ -171,11 +171,11 @@ class BRF(EulerResonator):
         return torch.stack([s, torch.zeros_like(s), -s], 1)
 
     def blocks(self, state: BRFState, s: Tensor, z: Tensor) -> dict[str, Tensor]:
-        kept, angle = self.rotation(self.boundary() - self.damping.abs() - 0.9 * state.q - z)
+        diagonal, angle = self.rotation(self.boundary() - self.damping.abs() - 0.9 * state.q - z)
         by_q, zero = (s, torch.zeros_like(s), 0.9 - s), torch.zeros_like(s)
         rows = [[-self.dt * part * k for k in by_q] for part in (state.u, state.v)]
         return {
-            "rotation": matrix_of([[kept, -angle, zero], [angle, kept, zero], [zero, zero, zero]], z),
+            "rotation": matrix_of([[diagonal, -angle, zero], [angle, diagonal, zero], [zero, zero, zero]], z),
             "refractory": matrix_of([*rows, by_q], z),
         }
 

@@ -358,7 +358,7 @@ class Meter:
         return None if self.options.steps is None else min(times * self.options.steps, x.shape[0])
 
     def counted(self, measured: Measurement | RadiusProfile, total: int) -> list[LayerRadii]:
-        """Radii of the layers and directions that have a target, on inputs of `total` steps."""
+        """The measured radii of all layers and directions that have a target; inputs have `total` steps."""
         found = []
         for direction, target in zip(WAYS, self.goal, strict=True):
             for layer, radii in enumerate(getattr(measured, direction)):

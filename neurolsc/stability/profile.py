@@ -80,7 +80,7 @@ def depth_radius(
 
 
 def _distinct(t: Transitions, *parts: Tensor) -> tuple[Transitions, Tensor]:
-    """The points that differ in some tensors (P, ...), and for each point which of them it is like.
+    """One of all points that are equal in some tensors (P, ...), and for each point the index of the one equal to it.
 
     Before the first spikes all samples are alike, which is a fifth of the steps of spike-latency MNIST.
     """

@@ -58,7 +58,7 @@ class Transitions(NamedTuple):
 
 
 def follow(network: Network, x: Tensor, steps: Tensor) -> tuple[list[Transitions], tuple[Tensor, ...]]:
-    """Run the network on an input (T, B, n_in), without gradient; where derivatives are taken at K increasing steps.
+    """Run the network on an input (T, B, n_in) without gradient, and collect the points of K increasing steps.
 
     Returns:
         One :class:`Transitions` per layer, its points ordered (step, sample), and the outputs of every layer at all

@@ -51,7 +51,7 @@ class Scores(Displayed):
         firing_rate: spikes per neuron and step of every layer; None where outputs are not binary.
         silent_steps: share of (step, sample) pairs in which the last layer is silent; None as above.
         synops: synaptic operations per sample, with those of input events; None if they are not known.
-        kinds: how the measures are read.
+        kinds: the kind of each measure, as of its task.
     """
 
     loss: float

@@ -134,7 +134,7 @@ class TrainResult(Displayed):
             share_without_vote, firing_rate, silent_steps, synops.
         best_epoch: epoch with the lowest validation loss, from 1.
         stopped_early: True if the patience ran out.
-        measure: how the score is read.
+        measure: the kind of the score, as of its task.
     """
 
     history: list[Row]

@@ -14,7 +14,7 @@ from neurolsc.surrogate import Surrogate
 
 
 class Constants(NamedTuple):
-    """What all steps of a layer have in common."""
+    """The parameters of a layer, which are the same in all steps."""
 
     w_in: Tensor  # (n_hidden, n_in)
     w_rec: Tensor  # (n_hidden, n_hidden)
@@ -27,7 +27,7 @@ class Constants(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """All tensors that a run depends on; or something about each of them, as a gradient."""
+    """All tensors that a run depends on; or one entry for each, such as its gradient or if one is needed."""
 
     x: Any  # input (T, B, n_in)
     late: Any  # input of the first step (B, n_in), after which x is read one step late; None where it is not
@@ -56,7 +56,7 @@ class Inputs(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run is besides its tensors."""
+    """The settings of a run: all but its tensors."""
 
     spike: Surrogate  # a copy, which nobody changes
     reset: Any  # a neurolsc.neurons.spiking.Reset
