@@ -265,12 +265,29 @@ def stable_repr(value: object) -> str:
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
-def differences(
-    before: dict[str, Any], now: dict[str, Any], form: str = "{name} was {before!r}, is now {now!r}"
-) -> str:
+def read_checkpoint(
+    path: str | PathLike[str], keys: Iterable[str], settings: dict[str, Any], of: str
+) -> dict[str, Any] | None:
+    """The state in a checkpoint, with these keys and ``settings``; None if there is no file.
+
+    ``ValueError`` if it is damaged, is not one of a training or pre-training (`of`), or began with other settings.
+    """
+    if not Path(path).exists():
+        return None
+    state = read_tree(path)
+    if not isinstance(state, dict) or state.keys() != {*keys, "settings"}:
+        raise ValueError(f"{path} is not the checkpoint of a {of}.")
+    if changed := differences(state["settings"], settings):
+        raise ValueError(
+            f"{path} is of a {of} with other settings ({changed}). Use the same settings, another checkpoint, or remove it."
+        )
+    return state
+
+
+def differences(before: dict[str, Any], now: dict[str, Any]) -> str:
     """The first four entries that differ, by name with both values, and how many more."""
     names = [name for name in now | before if before.get(name) != now.get(name)]
-    parts = [form.format(name=name, before=before.get(name), now=now.get(name)) for name in names[:4]]
+    parts = [f"{name} was {before.get(name)!r}, is now {now.get(name)!r}" for name in names[:4]]
     return "; ".join(parts + ([f"and {len(names) - 4} more"] if len(names) > 4 else []))
 
 

@@ -103,16 +103,16 @@ def test_a_training_that_stopped_early_goes_on_with_more_patience(tmp_path: Path
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"seed": 1}, "seed = 0, now it is 1"),
-        ({"task": ClassPerStep()}, r"task = Classification\(last=None\), now it is ClassPerStep"),
-        ({"floss": 2.0}, r"floss = 0\.0, now it is 2\.0"),
-        ({"clip_spectrum": 2.0}, r"clip_spectrum = 0\.0, now it is 2\.0"),
-        ({"schedule": FromTorch(lambda o: StepLR(o, 3))}, r"schedule = Cosine.*now it is StepLR.*'step_size': 3"),
-        ({"network": lif().double()}, r"torch\.float32, now it is .*float64"),
-        ({"network": lif("zero")}, "reset of layer 2 = subtract, now it is zero"),
-        ({"network": lif(dampening=0.3)}, r"spike of layer 2 = .*'dampening': 0\.5.*, now it is .*'dampening': 0\.3"),
-        ({"network": Network([LIF(N, 8), Leak(8, 8)], CLASSES)}, "cell of layer 2 = LIF, now it is Leak"),
-        ({"network": Network([LIF(N, 8)], CLASSES, layer_delay=0)}, "layer_delay = 1, now it is 0"),
+        ({"seed": 1}, "seed was 0, is now 1"),
+        ({"task": ClassPerStep()}, r"task was 'Classification\(last=None\)', is now 'ClassPerStep"),
+        ({"floss": 2.0}, r"floss was 0\.0, is now 2\.0"),
+        ({"clip_spectrum": 2.0}, r"clip_spectrum was 0\.0, is now 2\.0"),
+        ({"schedule": FromTorch(lambda o: StepLR(o, 3))}, r"schedule was 'Cosine.*is now .StepLR.*'step_size': 3"),
+        ({"network": lif().double()}, r"torch\.float32', is now .*float64"),
+        ({"network": lif("zero")}, "reset of layer 2 was 'subtract', is now 'zero'"),
+        ({"network": lif(dampening=0.3)}, r"spike of layer 2 was .*'dampening': 0\.5.*, is now .*'dampening': 0\.3"),
+        ({"network": Network([LIF(N, 8), Leak(8, 8)], CLASSES)}, "cell of layer 2 was 'LIF', is now 'Leak"),
+        ({"network": Network([LIF(N, 8)], CLASSES, layer_delay=0)}, "layer_delay was 1, is now 0"),
     ],
 )
 def test_a_resumption_with_other_settings_is_refused_by_name(changes: dict[str, Any], message: str, tmp_path: Path):
@@ -141,13 +141,13 @@ def spoken(**more: Any) -> Callable[[], SHD]:
 @pytest.mark.parametrize(
     ("before", "now", "message"),
     [
-        (spoken(), spoken(dt=0.1), r"dt=0\.05.* now it is .*dt=0\.1"),
+        (spoken(), spoken(dt=0.1), r"dt=0\.05.* is now .*dt=0\.1"),
         (
             spoken(),
             spoken(augment=[SpikeDrop(0.1)]),
-            r"training\.augment = \(\), now it is \(SpikeDrop\(p=0\.1\),\)",
+            r"training\.augment was '\(\)', is now '\(SpikeDrop\(p=0\.1\),\)'",
         ),
-        (Patterns(24), Patterns(24, seed=1), r"training\.x = \(24, 12, 6\) torch\.uint8, sha256"),
+        (Patterns(24), Patterns(24, seed=1), r"training\.x was '\(24, 12, 6\) torch\.uint8, sha256"),
         (Subset(Patterns(24), range(12)), Subset(Patterns(24), range(12, 24)), r"training\.indices"),
     ],
 )
@@ -203,8 +203,8 @@ def test_a_loader_with_a_state_of_its_own_takes_no_checkpoint(options: Any, tmp_
 @pytest.mark.parametrize(
     ("loader", "message"),
     [
-        (Loader(Patterns(20), batch_size=5), r"training\.batch_size = 4, now it is 5"),
-        (Loader(Patterns(20), batch_size=4, shuffle=True), r"training\.sampler = SequentialSampler, now it is RandomS"),
+        (Loader(Patterns(20), batch_size=5), r"training\.batch_size was 4, is now 5"),
+        (Loader(Patterns(20), batch_size=4, shuffle=True), r"training\.sampler was 'SequentialSampler', is now 'RandomS"),
     ],
 )
 def test_a_training_does_not_go_on_with_another_loader(loader: Any, message: str, tmp_path: Path):

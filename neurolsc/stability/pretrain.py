@@ -20,7 +20,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from itertools import chain
 from os import PathLike
-from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc.display import Displayed, Table, progress_bar
-from neurolsc.io import data_fingerprint, differences, locked, network_fingerprint, read_tree, write_tree
+from neurolsc.io import data_fingerprint, locked, network_fingerprint, read_checkpoint, write_tree
 from neurolsc.metrics import firing_rate, is_binary
 from neurolsc.network import Network, as_network, eval_mode
 from neurolsc.stability.conditions import DEAD, Finding
@@ -120,15 +119,7 @@ def pretrain(
         settings |= {"rule": run.rule.name, "target": tuple(goal), "seed": seed, "steps of the inputs": inputs.steps}
         if checkpoint is not None:
             settings |= network_fingerprint(network) | data_fingerprint("inputs", batches)
-            if Path(checkpoint).exists():
-                state = read_tree(checkpoint)
-                if not isinstance(state, dict) or state.keys() != run.state().keys() | {"settings"}:
-                    raise ValueError(f"{checkpoint} is not the checkpoint of such a pre-training.")
-                if changed := differences(state["settings"], settings):
-                    raise ValueError(
-                        f"the checkpoint began with other settings ({changed}). Use the same settings, another file "
-                        f"than {checkpoint}, or remove it."
-                    )
+            if state := read_checkpoint(checkpoint, run.state(), settings, "pre-training"):
                 run.restore(state)
         before: dict[str, Any] = {}
         with progress_bar(chosen.max_steps, initial=run.step, unit="step", desc="pretrain", shown=progress) as bar:

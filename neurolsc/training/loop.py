@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -21,10 +20,9 @@ from neurolsc.display import Displayed, Table, or_dash, progress_bar
 from neurolsc.io import (
     check_finite,
     data_fingerprint,
-    differences,
     locked,
     network_fingerprint,
-    read_tree,
+    read_checkpoint,
     refusing,
     write_tree,
 )
@@ -273,14 +271,7 @@ def train(
                 fingerprint["schedule"] = f"{kind}, every {schedule.every}, {re.sub(RATES, '', first)}"
             elif schedule != CONSTANT:
                 fingerprint["epochs"] = how.epochs  # the next learning rate depends on it
-            if Path(checkpoint).exists():
-                saved = read_tree(checkpoint)
-                if not isinstance(saved, dict) or saved.keys() != state().keys() | {"settings"}:
-                    raise ValueError(f"{checkpoint} is not the checkpoint of a training.")
-                if changed := differences(saved["settings"], fingerprint, "{name} = {before}, now it is {now}"):
-                    raise ValueError(
-                        f"{checkpoint} is of a training with {changed}: use the old settings, or another checkpoint."
-                    )
+            if saved := read_checkpoint(checkpoint, state(), fingerprint, "training"):
                 with refusing(checkpoint, "does not fit this training"):
                     for part in ("best", "network"):  # both have to fit
                         check_finite(saved[part])

@@ -411,5 +411,5 @@ def test_a_finished_checkpoint_goes_on_to_more_steps_and_refuses_other_settings(
     assert longer.steps == 4 and same_bits(more, whole) and not same_bits(more, first)
     for changed in ({"target": 1.0}, {"rule": PaperRule()}, {"seed": 1}):
         (name,) = changed
-        with pytest.raises(ValueError, match=f"the checkpoint began with other settings \\({name} was"):
+        with pytest.raises(ValueError, match=f"is of a pre-training with other settings \\({name} was"):
             go(9, **changed)
