@@ -204,7 +204,10 @@ def test_a_loader_with_a_state_of_its_own_takes_no_checkpoint(options: Any, tmp_
     ("loader", "message"),
     [
         (Loader(Patterns(20), batch_size=5), r"training\.batch_size was 4, is now 5"),
-        (Loader(Patterns(20), batch_size=4, shuffle=True), r"training\.sampler was 'SequentialSampler', is now 'RandomS"),
+        (
+            Loader(Patterns(20), batch_size=4, shuffle=True),
+            r"training\.sampler was 'SequentialSampler', is now 'RandomS",
+        ),
     ],
 )
 def test_a_training_does_not_go_on_with_another_loader(loader: Any, message: str, tmp_path: Path):

@@ -241,14 +241,10 @@ class RadLIF(AdaptiveLIF):
         else:
             decays = (torch.empty(n_hidden).uniform_(*ends) for ends in DECAYS[parametrisation])
             self.tau_u, self.tau_w = (-1 / torch.log(decay) for decay in decays)
+        self.lowest_a = -1.0 if parametrisation == "sparch" else 0.0
         self.a = nn.Parameter(torch.empty(n_hidden).uniform_(self.lowest_a, 1.0))
         self.b = nn.Parameter(torch.empty(n_hidden).uniform_(0.0, 2.0))
         self.recurrent_synapses = n_hidden - 1
-
-    @property
-    def lowest_a(self) -> float:
-        """The lower end of the range of a; the upper one is 1."""
-        return -1.0 if self.parametrisation == "sparch" else 0.0
 
     def weights_between(self) -> Tensor:
         return self.w_rec - torch.diag(self.w_rec.diagonal())

@@ -27,7 +27,6 @@ from neurolsc.stability.contraction import (
     measured_rate,
     parametrise,
     project,
-    rescale_rows,
     stable_sets,
     surrogate_rate,
 )
@@ -100,7 +99,6 @@ __all__ = [
     "pretrain",
     "project",
     "radius_profile",
-    "rescale_rows",
     "scale_to_radius",
     "signal_to_noise",
     "singular_values",

@@ -215,18 +215,6 @@ def _row_sum(w: Tensor) -> float:
 # ---- projections
 
 
-def rescale_rows(w: Tensor, most: float | Tensor) -> Tensor:
-    """Scale every row down to a sum of absolute values of at most `most`, one number or one per row.
-
-    The directions of the rows stay. (The nearest matrix under the bound is another one.)
-    """
-    rows = w.reshape(len(w), -1)
-    sums = rows.abs().sum(1)
-    over = sums > most
-    scale = torch.where(over, most, 1) / torch.where(over, sums, 1)
-    return (rows * scale.unsqueeze(1)).view_as(w)
-
-
 class _Clip(torch.autograd.Function):
     """Singular values of a square matrix clipped, with a derivative also where they are equal."""
 
@@ -269,7 +257,9 @@ class SpectralBall(nn.Module):
 
 
 class RowBalls(nn.Module):
-    """A parametrisation by matrices whose rows have bounded sums of absolute values (:func:`rescale_rows`).
+    """A parametrisation by matrices whose rows have bounded sums of absolute values: larger rows are scaled down.
+
+    The directions of the rows stay. (The nearest matrix under the bound is another one.)
 
     Args:
         most: the bound of each row (rows,); ``inf`` leaves a row as it is.
@@ -282,7 +272,11 @@ class RowBalls(nn.Module):
         self.register_buffer("most", most)
 
     def forward(self, w: Tensor) -> Tensor:
-        return rescale_rows(w, self.most.to(w))
+        rows, most = w.reshape(len(w), -1), self.most.to(w)
+        sums = rows.abs().sum(1)
+        over = sums > most
+        scale = torch.where(over, most, 1) / torch.where(over, sums, 1)
+        return (rows * scale.unsqueeze(1)).view_as(w)
 
 
 def stable_sets(

@@ -13,13 +13,13 @@ from neurolsc.neurons.derivatives import flat
 from neurolsc.neurons.rate import ACTIVATIONS, HiddenState, LSTMState
 from neurolsc.neurons.spiking import LIFState
 from neurolsc.stability import (
+    RowBalls,
     SpectralBall,
     backward_norms,
     certificate,
     measured_rate,
     parametrise,
     project,
-    rescale_rows,
     singular_values,
     stable_sets,
     surrogate_rate,
@@ -250,12 +250,13 @@ def test_the_derivative_of_clipping_is_exact_where_singular_values_are_equal():
 
 def test_row_rescaling_is_idempotent_and_keeps_directions():
     w, most = torch.randn(7, 5), torch.tensor([0.1, 1.0, 2.0, 3.0, 100.0, math.inf, 0.5])
-    p = rescale_rows(w, most)
-    torch.testing.assert_close(rescale_rows(p, most), p)
+    ball = RowBalls(most)
+    p = ball(w)
+    torch.testing.assert_close(ball(p), p)
     assert (p.abs().sum(1) <= most + 1e-12).all()
     torch.testing.assert_close(torch.cosine_similarity(w, p), torch.ones(7))
     torch.testing.assert_close(p[4:6], w[4:6])
-    assert not rescale_rows(torch.zeros(2, 3), 1.0).any()
+    assert not ball(torch.zeros(7, 3)).any()
 
 
 @pytest.mark.parametrize("make", [lambda: RNN(4, 6, activation="swish"), lambda: LSTM(4, 6)])
