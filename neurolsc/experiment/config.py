@@ -261,7 +261,7 @@ class StartSettings:
 
 
 def _of_lsc(name: str) -> Any:
-    """A setting that LSC declares, here under the name of a flag."""
+    """A setting with the default and the help of a field of LSC, whose name here is that of a flag."""
     declared = LSC.__dataclass_fields__[name]
     return setting(declared.default, declared.metadata["help"])
 

@@ -330,9 +330,9 @@ def arnoldi(products: Products, first: Tensor, least: Tensor, residual: float) -
 
 
 def excluded(h: Tensor, value: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """How far eigenvalues larger than values (P,) are excluded, z² K / n at the worst angle; its rise in logarithms.
+    """How safely eigenvalues larger than values (P,) are excluded: z² K / n at the worst angle, safe from 1 on.
 
-    From 1 on none is left out. The rise is that of each product.
+    And how much its logarithm grows with each product.
     """
     radius = (1 + TOLERANCE) * value.abs()
     around = torch.arange(ANGLES + 1, device=h.device, dtype=h.dtype) * (math.pi / ANGLES)

@@ -371,7 +371,7 @@ class Meter:
         return Measurement(along, across, [firing_rate(z) if is_binary(z) else None for z in outputs])
 
     def fresh(self, inputs: "InputStream", step: int) -> RadiusProfile:
-        """Radii on the inputs that come next, each taken once, if they are as long as the first of them.
+        """Radii on the next inputs, each used at most once; those of another length than the first of them are skipped.
 
         At twice a step's samples; if no mean clearly misses its target, again at so many (at most 16 times a step's)
         that the standard error of every mean is a quarter of the tolerance.
@@ -507,7 +507,7 @@ class PretrainResult(Displayed):
 
 
 class InputStream:
-    """The inputs of batches, again and again; `taken` counts them, `steps` are the T of the first."""
+    """The inputs of batches, repeated without end; `taken` counts them, `steps` is the T of the first."""
 
     def __init__(self, batches: Iterable[Any]) -> None:
         if isinstance(batches, Tensor | Iterator) or not isinstance(batches, Iterable):
