@@ -246,7 +246,6 @@ def plot_raster(
     path: Where = None,
     *,
     label: str = "",
-    decision: str = "",
     title: str = "",
 ) -> Figure:
     """Draw the spikes of one sample, a panel for the input and each layer.
@@ -254,7 +253,6 @@ def plot_raster(
     Args:
         spikes: spikes of the input and of each layer (T, N), by the title of the panel.
         label: class of the sample.
-        decision: class that the network predicts.
     """
     layers = {name: np.asarray(layer) for name, layer in spikes.items()}
     figure, axes = panels(len(layers), 1, figsize=(9, 1.9 * len(layers)), sharex=True)
@@ -265,8 +263,7 @@ def plot_raster(
         ax.set(title=f"{name}: {rate:.4f} spikes per neuron and step", ylim=(-1, layer.shape[1]))
         ax.set_ylabel("neuron")
     axes[-1, 0].set(xlabel="time step", xlim=(-1, max(map(len, layers.values()))))
-    sample = [f"label {label}" if label else "", f"the network says {decision}" if decision else ""]
-    return finish(figure, path, "; ".join(filter(None, (", ".join(filter(None, sample)), title))))
+    return finish(figure, path, "; ".join(filter(None, (f"label {label}" if label else "", title))))
 
 
 @styled

@@ -88,12 +88,12 @@ class Certificate:
         """
         return self.rate ** whole("context", context, at_least=0) * self.state_bound
 
-    def context(self, tolerance: float, *, output_lipschitz: float = 1.0) -> int:
-        r"""The smallest k at which truncation moves the state by at most a tolerance (Prop. 3).
+    def context(self, tolerance: float) -> int:
+        """The smallest k at which truncation moves the state by at most a tolerance (Prop. 3).
 
-        ``output_lipschitz`` is the Lipschitz constant of a readout, if its output is meant and not the state.
+        For the output of a readout, divide the tolerance by its Lipschitz constant.
         """
-        ratio = number("output_lipschitz", output_lipschitz) * self.state_bound / number("tolerance", tolerance)
+        ratio = self.state_bound / number("tolerance", tolerance)
         if ratio <= 1 or self.rate == 0:
             return int(ratio > 1)
         return math.ceil(math.log(ratio) / -math.log(self.rate))

@@ -91,7 +91,7 @@ def test_lemma_1_is_sharp_for_a_scalar_system_with_constant_input():
 @pytest.mark.parametrize(("tolerance", "lipschitz"), [(1e-3, 1.0), (0.1, 7.0), (59.9, 1.0), (60.1, 1.0)])
 def test_the_needed_context_is_the_least_that_keeps_the_bound(tolerance: float, lipschitz: float):
     sure = certificate(scalar(0.9, 2.0), 3.0)
-    k = sure.context(tolerance, output_lipschitz=lipschitz)
+    k = sure.context(tolerance / lipschitz)
     assert lipschitz * sure.truncation_error(k) <= tolerance
     assert k == 0 or lipschitz * sure.truncation_error(k - 1) > tolerance
     assert certificate(scalar(0.0), 3.0).context(tolerance) == int(tolerance < 3)
