@@ -102,6 +102,11 @@ def test_a_gradient_is_clipped_and_centralized_within_rows_of_the_cells():
         condition_gradients(network, centralize=False, clip=clip)
         clipped = torch.cat([p.grad.flatten() for p in network.parameters()])
         torch.testing.assert_close(clipped, free * norm / free.norm(), rtol=1e-4, atol=1e-8)
+    for p in network.parameters():
+        p.grad.mul_(1e24)  # finite, but not its square
+    condition_gradients(network, centralize=False, clip=0.01)
+    scaled = torch.cat([p.grad.flatten() for p in network.parameters()])
+    torch.testing.assert_close(scaled, clipped, rtol=1e-4, atol=1e-8)
 
 
 # ---- learning rates

@@ -133,7 +133,10 @@ def condition_gradients(network: Network, *, centralize: bool, clip: float) -> T
 
         parameters = (p for cell in network.cells for p in cell.parameters())
         centralize_gradient([p.grad for p in parameters if p.grad is not None])
-    norm = nn.utils.get_total_norm([p.grad for p in network.parameters() if p.grad is not None])
+    gradients = [p.grad for p in network.parameters() if p.grad is not None]
+    norm = nn.utils.get_total_norm(gradients)
+    if not norm.isfinite():  # the squares of finite gradients above 1e19 overflow float32
+        norm = nn.utils.get_total_norm([gradient.double() for gradient in gradients]).to(norm)
     if clip and norm.isfinite():
         nn.utils.clip_grads_with_norm_(network.parameters(), clip, norm)
     return norm

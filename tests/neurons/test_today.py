@@ -201,8 +201,8 @@ def test_no_chip_holds_these_neurons(kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cell", ["EFAdLIF", "SEAdLIF", "RadLIF", "RF", "BRF", "ExactRF", "PLIF", "TCLIF"])
-def test_the_command_line_trains_and_measures_every_kind(cell, tmp_path):
+@pytest.mark.parametrize("cell", ["RadLIF", "PLIF"])  # with and without a region to draw
+def test_the_command_line_trains_and_measures_them(cell, tmp_path):
     flags = ["--width", "16", "--epochs", "1", "--lr", "0.01", "--out", str(tmp_path / "run")]
     done = CliRunner().invoke(app, ["train", "--cell", cell, *flags])
     assert done.exit_code == 0, done.output
