@@ -203,7 +203,7 @@ def test_no_chip_holds_these_neurons(kind):
 @pytest.mark.slow
 @pytest.mark.parametrize("cell", ["RadLIF", "PLIF"])  # with and without a region to draw
 def test_the_command_line_trains_and_measures_them(cell, tmp_path):
-    flags = ["--width", "16", "--epochs", "1", "--lr", "0.01", "--out", str(tmp_path / "run")]
+    flags = ["--width", "16", "--epochs", "1", "--lr", "0.01", "--batch-size", "300", "--out", str(tmp_path / "run")]
     done = CliRunner().invoke(app, ["train", "--cell", cell, *flags])
     assert done.exit_code == 0, done.output
     assert "best epoch 1" in done.output
