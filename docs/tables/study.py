@@ -227,7 +227,7 @@ def study_headline() -> list[str]:
             means = [f"{mean(scores[arm].values()):.1f}±{stdev(scores[arm].values()):.1f}" for arm in pair]
             low, high = test.confidence_interval(0.95)
             interval = f"{(low + high) / 2:+.1f} ({low:+.1f} to {high:+.1f})"
-            body.append([name, *means, interval, f"{test.pvalue:.3f}", f"{corrected:.3f}"])
+            body.append([name, *means, interval, f"{test.pvalue:.2g}", f"{corrected:.2g}"])
     return rows(["test, %", "first", "second", "difference", "p", "p, Holm"], body)
 
 
