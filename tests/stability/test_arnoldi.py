@@ -232,7 +232,7 @@ def test_convolutional_layers_of_another_library(large, monkeypatch):
     second = snn.Leaky(beta=0.8, init_hidden=True, reset_delay=False)
     below, above = nn.Conv2d(1, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
     network = wrap([below, first, above, second, nn.Flatten(), nn.Linear(196, 3)], input_shape=(1, 7, 7))
-    transitions, outputs = follow(network, (torch.rand(9, 2, 49) < 0.4).double() * 2, torch.tensor([3, 7]))
+    transitions, outputs = follow(network, (torch.rand(9, 2, 49) < 0.4).double() * 4, torch.tensor([3, 7]))
     assert all(z.any() for z in outputs)
     parameters = [first.recurrent.weight, above.weight]
     for radius in (
