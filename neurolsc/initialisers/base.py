@@ -171,10 +171,12 @@ def first_input(network: Network, inputs: Sequence[Tensor]) -> Tensor:
     """The first batch, in the network's dtype and on its device.
 
     Raises:
-        TypeError: if network is no network, or the batch is neither a tensor nor a tuple that begins with one.
+        TypeError: if network is no network, inputs are no list, or the batch is no tensor and no tuple (x, ...).
         ValueError: if there is none, or it does not fit the network.
     """
     n_in = as_network(network).n_in
+    if not isinstance(inputs, Sequence):  # a tensor or a DataLoader is none
+        raise TypeError(f"inputs must be a list of batches x (T, B, n_in), such as [x], got a {type(inputs).__name__}.")
     if not len(inputs):
         raise ValueError("this initialiser needs at least one batch of inputs, got none.")
     x = input_of(inputs[0], 1)

@@ -417,7 +417,7 @@ class Table(dict[str, type[T]]):
     def known(self, name: str) -> type[T]:
         """The class of a name in the table; ValueError if there is none."""
         if name not in self:
-            cure = "Your own class is known after neurolsc.register(ITS_CLASS): import its module first."
+            cure = "Your own, by neurolsc.register: import its module first, or give the command package.module:Class."
             known = f"known are {', '.join(sorted(self))}{meant(self, name)}"
             raise ValueError(f"unknown {self.kind} {name!r}; {known} {cure}")
         return self[name]

@@ -542,9 +542,10 @@ def input_of(batch: Any, place: int) -> Tensor:
     x, labels, mask, *_ = *(batch if isinstance(batch, tuple | list) else (batch,)), None, None, None
     if not isinstance(x, Tensor):
         got = f"{type(batch).__name__} of {type(x).__name__}" if x is not batch else type(x).__name__
-        raise TypeError(f"batch {place} must be an input (T, B, n_in) or a tuple (input, labels), got {got}.")
+        raise TypeError(f"batch {place} must be a tensor x (T, B, n_in) or a tuple (x, labels), got {got}.")
     if x.ndim != 3:
-        raise ValueError(f"inputs must be (T, B, n_in), got {tuple(x.shape)} in batch {place}.")
+        cure = ": give x.flatten(2)" if x.ndim > 3 else ""
+        raise ValueError(f"inputs must be (T, B, n_in), got {tuple(x.shape)} in batch {place}{cure}.")
     if isinstance(labels, Tensor) and labels.ndim == 1 and x.shape[0] == len(labels) != x.shape[1]:
         raise ValueError(
             f"inputs must be (T, B, n_in), but batch {place} has {len(labels)} labels and x {tuple(x.shape)}, which "

@@ -91,7 +91,9 @@ def test_a_registered_cell_and_surrogate_are_saved_and_loaded(tables, tmp_path):
     x = (torch.rand(20, 3, 3) < 0.5).float()
     assert torch.equal(network(x), again(x))
     del CELLS["Quick"]
-    with pytest.raises(ValueError, match=r"unknown cell 'Quick'.*import its module first"):
+    with pytest.raises(
+        ValueError, match=r"unknown cell 'Quick'.*import its module first, or give the command package.module:Class"
+    ):
         load(tmp_path / "n")
 
 
