@@ -87,7 +87,10 @@ _ROUNDS = 8  # most rounds for each layer
 _MISSED = {  # what is reported of a target that is missed
     "depth": ("radius of the depth", "no scale of w_in moves it: let the layer below fire"),
     "recurrence": ("recurrent current as a share of the input's", "set recurrence=0"),
-    "time": ("radius through time", "it is due to leaks or thresholds: no scale of the recurrence brings it down"),
+    "time": (
+        "radius through time",
+        "it is due to leaks, thresholds or the reset: no scale of the recurrence brings it down",
+    ),
     "rate": ("firing rate", "it moves in jumps: take a wider layer or a weaker recurrence"),
 }
 
@@ -188,16 +191,16 @@ class BySource(Initialiser):
             some = torch.randperm(x.shape[1], generator=draw)[: self.samples].to(x.device)
             return some, draw_steps(x.shape[0], min(self.steps, x.shape[0]), draw)
 
-        def measured() -> tuple[list[float], str, str]:
+        def measured() -> tuple[list[float], list[float], str, str]:
             some, times = drawn(last)
             spikes, layers = network.run(last).spikes, list(network.spiking)
             rates = [spikes[layer].double().mean().item() for layer in layers]
-            radius = radius_profile(network, last[:, some], steps=len(times), seed=seed).time_mean[layers].max().item()
+            radii = radius_profile(network, last[:, some], steps=len(times), seed=seed).time_mean[layers].tolist()
             span = " to ".join(dict.fromkeys(f"{end:.2g}" for end in (min(rates), max(rates))))
-            return rates, span, f"{radius:.3g}"
+            return rates, radii, span, f"{max(radii):.3g}"
 
         with eval_mode(network), torch.no_grad():
-            _, rates_before, radius_before = measured()
+            _, _, rates_before, radius_before = measured()
             (some, times), below = drawn(x), (None, None)
             for index, (cell, read) in enumerate(zip(network.cells, reads(network, x), strict=True)):
                 at = Transitions(cell, read[times][:, some].flatten(0, 1), cell.initial_state(1), *below)
@@ -206,13 +209,16 @@ class BySource(Initialiser):
                     found += set_layer(Layer(network, index), points)
                 if index + 1 < len(network.cells):
                     below = cell, points.now(after=not network.layer_delay).before
-            rates, rates_after, radius_after = measured()
+            rates, radii, rates_after, radius_after = measured()
         found = _surrogate_faults(network) + found
-        known = {finding.layer for finding in found} | set(relays)
-        for index, fires in zip(network.spiking, rates, strict=True):
-            if self.rate and index + 1 not in known and abs(fires / self.rate - 1) > 0.25:
+        known = {finding.layer for finding in found}
+        for layer, fires, radius in zip((i + 1 for i in network.spiking), rates, radii, strict=True):
+            if self.rate and layer not in known | set(relays) and abs(fires / self.rate - 1) > 0.25:
                 problem = f"fires {fires:.2g} spikes per neuron and step on another batch, not {self.rate:g}"
-                found.append(Finding(index + 1, problem, "give the start a larger first batch"))
+                found.append(Finding(layer, problem, "give the start a larger first batch"))
+            if layer not in known and radius > 1.05 * self.time:
+                problem = f"{_MISSED['time'][0]} {radius:.3g} on another batch, above {self.time:g}"
+                found.append(Finding(layer, problem, _MISSED["time"][1]))
         summary = f"spikes per neuron and step {rates_before} -> {rates_after}, "
         return StartReport(found, f"{summary}largest radius through time {radius_before} -> {radius_after}")
 
