@@ -1,6 +1,6 @@
 """Integers of float networks: values, refusals, training through rounding."""
 
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 import pytest
@@ -230,23 +230,28 @@ def test_units_are_halved_until_half_of_the_bits_are_enough_and_weights_keep_the
 
 @pytest.mark.parametrize("kind", ["zero", "bias, subtract"])
 def test_layers_that_get_a_delay_come_back_on_time(kind):
-    original, x = make(kind), spikes(80)
-    original.layer_delay = 0
-    layers, late, quantized = len(original.cells), quantize(delayed(original)), quantize(original)
-    there = late.run(torch.cat((x, x.new_zeros(layers, *x.shape[1:]))))  # blank steps by hand
-    run, exact = quantized.run(x), original.run(x)
-    assert (quantized.latency, late.latency) == (layers, 0)
-    assert torch.equal(run.logits, there.logits[layers:])
-    for i, (z, later, a) in enumerate(zip(run.spikes, there.spikes, exact.spikes, strict=True), start=1):
-        assert z.sum() > 500
-        assert torch.equal(z, later[i : i + len(x), :, : z.shape[2]])
-        assert abs(a.mean() - z.mean()) < 0.02
-    logits, wanted = run.logits / quantized.readout_scale, exact.logits
-    on_time, late, early = (
-        abs(a - b).mean() for a, b in ((logits, wanted), (logits[1:], wanted[:-1]), (logits[:-1], wanted[1:]))
-    )
-    assert on_time < 0.5 * wanted.std()
-    assert on_time < min(late, early)
+    off, fired = [], []
+    for seed in range(8):  # rounding moves more spikes of some draws than of others
+        original, x = make(kind, seed), spikes(80, seed=seed + 1)
+        original.layer_delay = 0
+        layers, late, quantized = len(original.cells), quantize(delayed(original)), quantize(original)
+        there = late.run(torch.cat((x, x.new_zeros(layers, *x.shape[1:]))))  # blank steps by hand
+        run, exact = quantized.run(x), original.run(x)
+        assert (quantized.latency, late.latency) == (layers, 0)
+        assert torch.equal(run.logits, there.logits[layers:])
+        for i, (z, later, a) in enumerate(zip(run.spikes, there.spikes, exact.spikes, strict=True), start=1):
+            assert torch.equal(z, later[i : i + len(x), :, : z.shape[2]])
+            assert abs(a.mean() - z.mean()) < 0.02
+        fired.append([z.sum() for z in run.spikes])
+        logits, wanted = run.logits / quantized.readout_scale, exact.logits.detach()
+        on_time, early, behind = (
+            (abs(a - b).mean() / wanted.std()).item()
+            for a, b in ((logits, wanted), (logits[1:], wanted[:-1]), (logits[:-1], wanted[1:]))
+        )
+        assert on_time < min(early, behind)
+        off.append(on_time)
+    assert torch.tensor(fired).mean(0).min() > 500
+    assert median(off) < 0.3
 
 
 def gradients(network: Network, model: Network, x: torch.Tensor) -> dict[str, torch.Tensor]:
