@@ -35,7 +35,10 @@ TRAINED = Experiment(
     training=TrainSettings(epochs=2, batch_size=16, lr=0.01),
 )
 LOOP = PretrainSettings("1", rule="paper", pretrain_steps=12, pretrain_samples=2, pretrain_times=4)
-pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
+    pytest.mark.skipif(torch.cuda.is_available(), reason="with a GPU, autograd has threads and refuses to be forked"),
+]
 
 
 class Disk:

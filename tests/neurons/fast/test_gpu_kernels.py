@@ -112,7 +112,7 @@ def test_a_threshold_that_is_a_parameter_and_others_that_are_frozen(launches):
 
 
 def test_a_network_with_a_mask(launches):
-    network = Network([firing(ALIFPlus, 7, 5), firing(LIF, 5, 6)], 3).to(DEVICE)
+    network = Network([firing(ALIFPlus, 7, 20), firing(LIF, 20, 12)], 3).to(DEVICE)
     x, mask = spikes(4, 3, 7), (torch.arange(4).unsqueeze(1) < torch.tensor([4, 2, 3])).to(DEVICE)
 
     def run(x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
