@@ -64,8 +64,8 @@ ARMS = [
 ]
 
 
-def run(trial: Trial, root: str) -> dict:
-    """Train a network and score it on the test set; its row."""
+def run(trial: Trial, root: str, also: Callable[[Network, Experiment], dict] | None = None) -> dict:
+    """Train a network and score it on the test set; its row, and what else is measured of the trained network."""
     torch.set_num_threads(1)
     arm = trial.arm
     settings = SETTINGS | arm._asdict() | {"root": root, "lr": trial.lr, "seed": trial.seed}
@@ -79,12 +79,12 @@ def run(trial: Trial, root: str) -> dict:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "run"
         try:
-            experiment.run(folder, before_training=look, progress=False)
+            trained = experiment.run(folder, before_training=look, progress=False).network
             history = json.loads((folder / "history.json").read_text())["history"]
             best = best_so_far(history)[-1]
             row |= {"validation": best["validation_mode_accuracy"], "best_epoch": best["epoch"]}
             row |= {"test": score(folder, "test").mode_accuracy, "seconds": sum(e["seconds"] for e in history)}
-            row["end_rates"] = listed(best["firing_rate"])
+            row |= {"end_rates": listed(best["firing_rate"])} | (also(trained, experiment) if also else {})
         except FloatingPointError as error:
             row |= {"error": str(error), "validation": CHANCE, "test": CHANCE, "best_epoch": "", "seconds": ""}
             row["end_rates"] = ""
@@ -132,12 +132,13 @@ def finish(out: Path, trials: Iterable, key: Callable[[dict], Any], run: Callabl
             append(out, run(trial))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(arms: list[Arm], run: Callable[[Trial, str], dict], out: Path, description: str | None) -> None:
+    """Run what is left of some arms, as the command line says."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=1e9)
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--out", type=Path, default=out)
     args = parser.parse_args()
     end = time.monotonic() + 60 * args.minutes
     rows = list(csv.DictReader(args.out.open())) if args.out.exists() else []
@@ -146,10 +147,10 @@ def main() -> None:
         for r in rows
     }
     at_work: dict[Future[dict], Trial] = {}
-    bar = tqdm(total=len(ARMS) * (len(RATES) * len(CHOOSING) + len(NEW)), initial=len(rows), unit="trial")
+    bar = tqdm(total=len(arms) * (len(RATES) * len(CHOOSING) + len(NEW)), initial=len(rows), unit="trial")
     with bar, ProcessPoolExecutor(args.workers, mp_context=multiprocessing.get_context("spawn")) as pool:
         while True:
-            for trial in (trial for arm in ARMS for trial in left(arm, validation)):
+            for trial in (trial for arm in arms for trial in left(arm, validation)):
                 if len(at_work) < args.workers and time.monotonic() < end and trial not in at_work.values():
                     at_work[pool.submit(run, trial, str(args.folder))] = trial
             if not at_work:
@@ -163,4 +164,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(ARMS, run, RESULTS, __doc__)
