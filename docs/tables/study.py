@@ -182,8 +182,7 @@ def study_leads() -> list[str]:
     tests = _compared()
     body = []
     for n in ("2", "5", "10"):
-        of_depth = [tests[cell, "relays - woken", n].confidence_interval(0.95) for cell in _CELLS]
-        body.append([n, *(f"{(low + high) / 2:+.1f} ({low:+.1f} to {high:+.1f})" for low, high in of_depth)])
+        body.append([n, *(_interval(tests[cell, "relays - woken", n]) for cell in _CELLS)])
     return rows(["layers", *_CELLS], body)
 
 
@@ -198,37 +197,92 @@ def study_differences() -> list[str]:
     return rows(["test, points", "mean", "95 % interval", "p", "p, Holm"], body)
 
 
-@table
-def study_headline() -> list[str]:
-    """The registered comparisons (benchmarks/study/registration.md, section 1) whose trials are all over."""
-    scores: dict[tuple[str, str, bool], dict[int, float]] = {}
-    for row in _trials("headline"):
+Arm = tuple[str, str, bool]  # a cell, layers, whether as relays
+_NAMED = {"ALIFPlusMinus": "ALIF±", "ALIFPlus": "ALIF+", "LIF": "LIF"}
+
+
+def _registered(name: str) -> dict[Arm, dict[int, float]]:
+    """Test scores of the seeds that chose no rate, by arm and seed."""
+    scores: dict[Arm, dict[int, float]] = {}
+    for row in _trials(name):
         if int(row["seed"]) >= 4 and "drawn" not in row["start"]:
             arm = scores.setdefault((row["cell"], row["layers"], "Relay" in row["start"]), {})
             arm[int(row["seed"])] = 100 * float(row["test"])
-    named = {"ALIFPlusMinus": "ALIF±", "ALIFPlus": "ALIF+", "LIF": "LIF"}
+    return scores
+
+
+def _family(pairs: dict[str, tuple[Arm, Arm]], scores: dict[Arm, dict[int, float]]) -> list[list[str]]:
+    """Rows of the comparisons whose sixteen trials are over, with Holm's correction over all."""
+    over = {name: pair for name, pair in pairs.items() if all(len(scores.get(arm, ())) == 8 for arm in pair)}
+    tests = [ttest_1samp([scores[a][seed] - scores[b][seed] for seed in scores[b]], 0) for a, b in over.values()]
+    # a comparison that is not over counts as p = 1, which corrects the others as if all were
+    p, body = [test.pvalue for test in tests] + [1.0] * (len(pairs) - len(tests)), []
+    for (name, pair), test, corrected in zip(over.items(), tests, holm(p), strict=False):
+        means = [f"{mean(scores[arm].values()):.1f}±{stdev(scores[arm].values()):.1f}" for arm in pair]
+        body.append([name, *means, _interval(test), f"{test.pvalue:.2g}", f"{corrected:.2g}"])
+    return body
+
+
+def _interval(test: Any) -> str:
+    low, high = test.confidence_interval(0.95)
+    return f"{(low + high) / 2:+.1f} ({low:+.1f} to {high:+.1f})"
+
+
+_HEAD = ["test, %", "first", "second", "difference", "p", "p, Holm"]
+
+
+@table
+def study_headline() -> list[str]:
+    """The registered comparisons (benchmarks/study/registration.md, section 1) whose trials are all over."""
     starts = {
-        f"{named[c]}, {n} layers, relays - woken": ((c, n, True), (c, n, False))
+        f"{cell}, {n} layers, relays - woken": ((c, n, True), (c, n, False))
         for n in ("2", "5", "10")
-        for c in named
+        for c, cell in _NAMED.items()
     }
     depths = {
-        f"{named[c]}, relays, {n} - {m} layers": ((c, n, True), (c, m, True))
+        f"{cell}, relays, {n} - {m} layers": ((c, n, True), (c, m, True))
         for n, m in (("5", "2"), ("10", "5"))
-        for c in named
+        for c, cell in _NAMED.items()
     }
+    scores = _registered("headline")
+    return rows(_HEAD, [*_family(starts, scores), *_family(depths, scores)])
+
+
+@table
+def study_baselines() -> list[str]:
+    """A skip, GRU and LSTM beside relays (registration.md, section 6)."""
+    scores = _registered("headline") | _registered("baselines")
+    relays, skip = ("ALIFPlus", "5", True), ("SkipALIFPlus", "5", False)
+    pairs = {
+        "skip - relays": (skip, relays),
+        "skip - woken": (skip, ("ALIFPlus", "5", False)),
+        "GRU - relays": (("GRU", "2", False), relays),
+        "LSTM - relays": (("LSTM", "2", False), relays),
+    }
+    return rows(_HEAD, _family(pairs, scores))
+
+
+@table
+def study_voices() -> list[str]:
+    """A voice that training never heard (registration.md, section 7): cells whose trials are over, by voice."""
     body = []
-    for family in (starts, depths):
-        over = {name: pair for name, pair in family.items() if all(len(scores.get(arm, ())) == 8 for arm in pair)}
-        tests = [ttest_1samp([scores[a][seed] - scores[b][seed] for seed in scores[b]], 0) for a, b in over.values()]
-        # a comparison that is not over counts as p = 1, which corrects the others as if all were
-        p = [test.pvalue for test in tests] + [1.0] * (len(family) - len(tests))
-        for (name, pair), test, corrected in zip(over.items(), tests, holm(p), strict=False):
-            means = [f"{mean(scores[arm].values()):.1f}±{stdev(scores[arm].values()):.1f}" for arm in pair]
-            low, high = test.confidence_interval(0.95)
-            interval = f"{(low + high) / 2:+.1f} ({low:+.1f} to {high:+.1f})"
-            body.append([name, *means, interval, f"{test.pvalue:.2g}", f"{corrected:.2g}"])
-    return rows(["test, %", "first", "second", "difference", "p", "p, Holm"], body)
+    for (cell,), runs in grouped(read_rows("voices"), "cell").items():
+        by_voice = grouped(runs, "voice")
+        if len(runs) < 20:
+            continue
+        means: dict[bool, list[float]] = {
+            relays: [
+                mean(100 * float(row["test"]) for row in of_voice if ("Relay" in row["start"]) is relays)
+                for _, of_voice in sorted(by_voice.items())
+            ]
+            for relays in (True, False)
+        }
+        test = ttest_1samp(np.subtract(means[True], means[False]), 0)
+        for name, of_arm in (("relays", means[True]), ("woken", means[False])):
+            both = _interval(test) if name == "relays" else ""
+            p = f"{test.pvalue:.2g}" if name == "relays" else ""
+            body.append([f"{_NAMED[cell]}, {name}", *(f"{m:.1f}" for m in of_arm), f"{mean(of_arm):.1f}", both, p])
+    return rows(["test, %", *(f"voice {i}" for i in range(5)), "mean", "relays - woken", "p"], body)
 
 
 def of_layers(row: dict[str, str], column: str) -> list[float]:
@@ -249,14 +303,14 @@ def study_layers() -> list[str]:
 
         test, back = 100 * np.array([float(row["test"]) for row in runs]), over("put_back")
         works, probes = ((test[:, None] - back) > 5).all(0), over("probes_after")
-        low, high = ttest_1samp(probes[:, -1] - probes[:, 1], 0).confidence_interval(0.95)
+        risen = _interval(ttest_1samp(probes[:, -1] - probes[:, 1], 0))
         half, rates = over("put_back_upwards")[:, (int(layers) + 1) // 2], over("rates_after").mean(0) / 100
         body.append(
             [
                 f"{layers} of {'ALIF±' if cell == 'ALIFPlusMinus' else 'ALIF+'}",
                 f"{test.mean():.1f}±{test.std(ddof=1):.1f}",
                 *(f"{probes[:, i].mean():.1f}" for i in (1, -1)),
-                f"{(low + high) / 2:+.1f} ({low:+.1f} to {high:+.1f})" if layers != "2" else "",
+                risen if layers != "2" else "",
                 f"{works.sum()} of {layers}",
                 f"{half.mean():.1f}",
                 f"{rates.min():.2f} to {rates.max():.2f}",
