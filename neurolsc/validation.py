@@ -10,12 +10,16 @@ import torch
 from torch import Tensor
 
 
+def to_tensor(value: object) -> str:
+    """What the refusal of something that should be a tensor adds if it is an array of NumPy."""
+    return ": torch.from_numpy makes it one" if type(value).__module__ == "numpy" else ""
+
+
 def tensor(name: str, value: object) -> Tensor:
     """Return the value if it is a tensor."""
     if isinstance(value, Tensor):
         return value
-    cure = f": give torch.from_numpy({name})" if type(value).__module__ == "numpy" else ""
-    cure = f": give {name} alone" if isinstance(value, tuple | list) else cure
+    cure = f": give {name} alone" if isinstance(value, tuple | list) else to_tensor(value)
     raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}{cure}.")
 
 

@@ -73,6 +73,7 @@ OUT = ["--out", "{tmp}/run"]
     [
         (["pretrain", *OUT], "needs a --target"),
         (["train", "--cell", "LIF", "--tau-theta", "7", *OUT], "a cell LIF does not take tau_theta."),
+        (["radii", "--width", "0"], "width must be at least 1, got 0."),
         (["radii", "--device", "cuda:99"], "torch cannot use the device 'cuda:99' here"),
         (["radii", "--cell", "no_such_module:Cell"], "there is no cell 'no_such_module:Cell': No module named"),
         (["radii", "sl-mnist-alif", "--width", "8"], "sl-mnist-alif is a whole network; leave out --width."),

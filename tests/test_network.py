@@ -1,13 +1,15 @@
 """Network: wiring in depth and time, state handed over, masks, input formats, gradients."""
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from neurolsc import LIF, ALIFPlus, Cell, Network, evaluate, radius_profile
+from neurolsc.datasets import collate
+from neurolsc.initialisers import RateMatching
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -137,8 +139,10 @@ def test_input_formats_are_equal(dtype, make_network, make_spikes):
 
 def test_what_does_not_fit_is_refused(make_network, make_spikes):
     network, x = make_network(), make_spikes()
-    with pytest.raises(TypeError, match=r"torch\.from_numpy\(x\)"):
-        network(torch.zeros(20, 6, 30).numpy())
+    array: Any = torch.zeros(20, 6, 30).numpy()
+    for use in (network, lambda x: RateMatching(0.1).apply(network, [x]), lambda x: collate([(x[:, 0], 1)])):
+        with pytest.raises(TypeError, match=r"got a? ?ndarray: torch\.from_numpy makes it one"):
+            use(array)
     for shape in ((20, 6, 29), (0, 6, 30)):
         with pytest.raises(ValueError, match=r"x must have shape \(T, B, 30\) with T, B >= 1, got"):
             network(torch.zeros(shape))

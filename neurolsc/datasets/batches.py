@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
 from neurolsc.display import shapes
-from neurolsc.validation import number, one_of, whole
+from neurolsc.validation import number, one_of, to_tensor, whole
 
 SAMPLES = Path(__file__).parent / "samples"
 Split = Literal["train", "validation", "test"]
@@ -126,7 +126,9 @@ def collate(items: Sequence[ItemT]) -> tuple[Tensor, ...]:
     inputs: list[Any] = [x for x, _ in items]
     targets: list[Any] = [y for _, y in items]
     if not all(isinstance(x, Tensor) for x in inputs):
-        raise TypeError(f"items must be pairs (x, label) with a tensor x (T, N), got a {type(inputs[0]).__name__}.")
+        raise TypeError(
+            f"items must be pairs (x, label) with a tensor x (T, N), got a {type(inputs[0]).__name__}{to_tensor(inputs[0])}."
+        )
     kinds = dict.fromkeys((*x.shape[1:], x.dtype) for x in inputs)
     if len(kinds) > 1 or inputs[0].ndim != 2:
         raise ValueError(f"items of a batch must be x (T, N) of one N and dtype, got (N, dtype) = {[*kinds]}.")

@@ -103,7 +103,7 @@ class NetworkSettings:
         if self.embedding if words is None else self.readout_bias:
             raise ValueError("embedding is only for data that are words, readout_bias only for others.")
         torch.manual_seed(self.seed)
-        widths = [n_in, *[self.width] * self.layers]
+        widths = [n_in, *[whole("width", self.width)] * self.layers]
         if words is not None:
             widths[0] = widths[-1] = self.embedding or self.width
         own: dict[str, Any] = {name: getattr(self, name) for name in OF_A_CELL if name in taken}

@@ -43,7 +43,7 @@ from neurolsc.stability.rules import (
     standard_error,
 )
 from neurolsc.stability.transitions import draw_steps, follow
-from neurolsc.validation import positive, whole
+from neurolsc.validation import positive, to_tensor, whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -542,7 +542,9 @@ def input_of(batch: Any, place: int) -> Tensor:
     x, labels, mask, *_ = *(batch if isinstance(batch, tuple | list) else (batch,)), None, None, None
     if not isinstance(x, Tensor):
         got = f"{type(batch).__name__} of {type(x).__name__}" if x is not batch else type(x).__name__
-        raise TypeError(f"batch {place} must be a tensor x (T, B, n_in) or a tuple (x, labels), got {got}.")
+        raise TypeError(
+            f"batch {place} must be a tensor x (T, B, n_in) or a tuple (x, labels), got {got}{to_tensor(x)}."
+        )
     if x.ndim != 3:
         cure = ": give x.flatten(2)" if x.ndim > 3 else ""
         raise ValueError(f"inputs must be (T, B, n_in), got {tuple(x.shape)} in batch {place}{cure}.")
