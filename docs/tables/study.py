@@ -177,18 +177,8 @@ def _compared() -> dict[tuple[str, str, str], Any]:
 
 
 @table
-def study_leads() -> list[str]:
-    """Relays against woken networks, by depth and cell."""
-    tests = _compared()
-    body = []
-    for n in ("2", "5", "10"):
-        body.append([n, *(_interval(tests[cell, "relays - woken", n]) for cell in _CELLS)])
-    return rows(["layers", *_CELLS], body)
-
-
-@table
 def study_differences() -> list[str]:
-    """The same and depths of relays against each other, with p alone and after Holm's correction."""
+    """Relays against woken networks and depths of relays against each other; p alone, and after Holm's correction."""
     tests, body = _compared(), []
     for name, test, corrected in zip(tests, tests.values(), holm([t.pvalue for t in tests.values()]), strict=True):
         low, high = test.confidence_interval(0.95)
