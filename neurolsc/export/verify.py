@@ -30,7 +30,7 @@ PER_SAMPLE = 60.0  # seconds of a simulator for a sample, and once for its start
 
 @dataclass(frozen=True)
 class LayerAgreement:
-    """Agreement of a layer with its integers, which read the spikes of the layer below that a file or simulator has."""
+    """How far an integer layer agrees with the same layer of a file or simulator, given the spikes that this one reads."""
 
     spikes: int  # in the file or simulator
     agreement: float  # share of (step, sample, neuron) triples with the same spike

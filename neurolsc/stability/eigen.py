@@ -72,9 +72,10 @@ def spectral_radius(m: Tensor) -> Tensor:
 
 
 def leading_pair(m: Tensor, value: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """The eigenvalue of largest modulus of one matrix (N, N), unless it is known, and x, y (N,) with y^H x = 1.
+    """The eigenvalue of largest modulus of a matrix M (N, N), with its right and left eigenvectors x, y (N,).
 
-    They are zeros for M = 0. Where M is nearly defective y^H x, of vectors of norm 1, is capped at sqrt(eps).
+    They are scaled to y^H x = 1; where M is nearly defective, as if y^H x of unit vectors were at least sqrt(eps). Of
+    M = 0 they are zeros. A value that is given is taken as that eigenvalue.
     """
     m = m.detach().cpu().double()
     value = _largest_eigenvalue(m) if value is None else value

@@ -113,7 +113,11 @@ def by_primitive(
 def gradients_of(
     inputs: Inputs, needed: Inputs, by_read: Tensor | None, by_state: Sequence[Tensor], by_c: Constants, by_learnt: Any
 ) -> Inputs:
-    """All gradients in their places; by_read (T + 1, B, n_in) is by what each step reads, and a row of zeros."""
+    """The gradients as :class:`Inputs`, for autograd.
+
+    by_read (T + 1, B, n_in) is the gradient by the input of each step, with a row of zeros at the end: where the first
+    step reads `late`, row t belongs to x[t - 1].
+    """
     found, by_x, by_late = iter(by_learnt), None, None
     if by_read is not None:
         by_x, by_late = (by_read[:-1], None) if inputs.late is None else (by_read[1:], by_read[0])
