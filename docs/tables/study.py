@@ -256,23 +256,21 @@ def study_baselines() -> list[str]:
 def study_voices() -> list[str]:
     """A voice that training never heard (registration.md, section 7): cells whose trials are over, by voice."""
     body = []
-    for (cell,), runs in grouped(read_rows("voices"), "cell").items():
-        by_voice = grouped(runs, "voice")
-        if len(runs) < 20:
+    for (cell,), of_cell in grouped(read_rows("voices"), "cell").items():
+        if len(of_cell) < 20:
             continue
-        means: dict[bool, list[float]] = {
-            relays: [
-                mean(100 * float(row["test"]) for row in of_voice if ("Relay" in row["start"]) is relays)
-                for _, of_voice in sorted(by_voice.items())
-            ]
-            for relays in (True, False)
-        }
+        means: dict[bool, list[float]] = {}
+        for relays in (True, False):
+            runs = [row for row in of_cell if ("Relay" in row["start"]) is relays]
+            by_voice = [[100 * float(r["test"]) for r in runs if r["voice"] == str(voice)] for voice in range(5)]
+            means[relays] = [mean(scores) for scores in by_voice]
+            fire = [rate for row in runs for rate in of_layers(row, "end_rates")]
+            name = f"{_NAMED[cell]}, {'relays' if relays else 'woken'}"
+            each = (f"{score:.1f}" for score in (*means[relays], mean(means[relays])))
+            body.append([name, *each, f"{min(fire):.2f} to {max(fire):.2f}", "", ""])
         test = ttest_1samp(np.subtract(means[True], means[False]), 0)
-        for name, of_arm in (("relays", means[True]), ("woken", means[False])):
-            both = _interval(test) if name == "relays" else ""
-            p = f"{test.pvalue:.2g}" if name == "relays" else ""
-            body.append([f"{_NAMED[cell]}, {name}", *(f"{m:.1f}" for m in of_arm), f"{mean(of_arm):.1f}", both, p])
-    return rows(["test, %", *(f"voice {i}" for i in range(5)), "mean", "relays - woken", "p"], body)
+        body[-2][-2:] = [_interval(test), f"{test.pvalue:.2g}"]
+    return rows(["test, %", *(f"voice {i}" for i in range(5)), "mean", "spikes", "relays - woken", "p"], body)
 
 
 def of_layers(row: dict[str, str], column: str) -> list[float]:
