@@ -191,17 +191,21 @@ Arm = tuple[str, str, bool]  # a cell, layers, whether as relays
 _NAMED = {"ALIFPlusMinus": "ALIF±", "ALIFPlus": "ALIF+", "LIF": "LIF"}
 
 
-def _registered(name: str) -> dict[Arm, dict[int, float]]:
-    """Test scores of the seeds that chose no rate, by arm and seed."""
+def _registered(*names: str) -> tuple[dict[Arm, dict[int, float]], dict[Arm, list[float]]]:
+    """Test scores of the seeds that chose no rate, by arm and seed, and what all layers of an arm fire at the end."""
     scores: dict[Arm, dict[int, float]] = {}
-    for row in _trials(name):
+    fire: dict[Arm, list[float]] = {}
+    for row in (row for name in names for row in _trials(name)):
         if int(row["seed"]) >= 4 and "drawn" not in row["start"]:
-            arm = scores.setdefault((row["cell"], row["layers"], "Relay" in row["start"]), {})
-            arm[int(row["seed"])] = 100 * float(row["test"])
-    return scores
+            arm = row["cell"], row["layers"], "Relay" in row["start"]
+            scores.setdefault(arm, {})[int(row["seed"])] = 100 * float(row["test"])
+            fire.setdefault(arm, []).extend(of_layers(row, "branch_rates" if "branch_rates" in row else "end_rates"))
+    return scores, fire
 
 
-def _family(pairs: dict[str, tuple[Arm, Arm]], scores: dict[Arm, dict[int, float]]) -> list[list[str]]:
+def _family(
+    pairs: dict[str, tuple[Arm, Arm]], scores: dict[Arm, dict[int, float]], fire: dict[Arm, list[float]]
+) -> list[list[str]]:
     """Rows of the comparisons whose sixteen trials are over, with Holm's correction over all."""
     over = {name: pair for name, pair in pairs.items() if all(len(scores.get(arm, ())) == 8 for arm in pair)}
     tests = [ttest_1samp([scores[a][seed] - scores[b][seed] for seed in scores[b]], 0) for a, b in over.values()]
@@ -209,7 +213,8 @@ def _family(pairs: dict[str, tuple[Arm, Arm]], scores: dict[Arm, dict[int, float
     p, body = [test.pvalue for test in tests] + [1.0] * (len(pairs) - len(tests)), []
     for (name, pair), test, corrected in zip(over.items(), tests, holm(p), strict=False):
         means = [f"{mean(scores[arm].values()):.1f}±{stdev(scores[arm].values()):.1f}" for arm in pair]
-        body.append([name, *means, _interval(test), f"{test.pvalue:.2g}", f"{corrected:.2g}"])
+        spikes = ", ".join(f"{min(fire[arm]):.2f} to {max(fire[arm]):.2f}" if fire[arm] else "-" for arm in pair)
+        body.append([name, *means, _interval(test), f"{test.pvalue:.2g}", f"{corrected:.2g}", spikes])
     return body
 
 
@@ -218,7 +223,7 @@ def _interval(test: Any) -> str:
     return f"{(low + high) / 2:+.1f} ({low:+.1f} to {high:+.1f})"
 
 
-_HEAD = ["test, %", "first", "second", "difference", "p", "p, Holm"]
+_HEAD = ["test, %", "first", "second", "difference", "p", "p, Holm", "spikes of layers"]
 
 
 @table
@@ -234,14 +239,13 @@ def study_headline() -> list[str]:
         for n, m in (("5", "2"), ("10", "5"))
         for c, cell in _NAMED.items()
     }
-    scores = _registered("headline")
-    return rows(_HEAD, [*_family(starts, scores), *_family(depths, scores)])
+    found = _registered("headline")
+    return rows(_HEAD, [*_family(starts, *found), *_family(depths, *found)])
 
 
 @table
 def study_baselines() -> list[str]:
     """A skip, GRU and LSTM beside relays (registration.md, section 6)."""
-    scores = _registered("headline") | _registered("baselines")
     relays, skip = ("ALIFPlus", "5", True), ("SkipALIFPlus", "5", False)
     pairs = {
         "skip - relays": (skip, relays),
@@ -249,7 +253,7 @@ def study_baselines() -> list[str]:
         "GRU - relays": (("GRU", "2", False), relays),
         "LSTM - relays": (("LSTM", "2", False), relays),
     }
-    return rows(_HEAD, _family(pairs, scores))
+    return rows(_HEAD, _family(pairs, *_registered("headline", "baselines")))
 
 
 @table
