@@ -86,7 +86,7 @@ def of_another_file(file: h5py.File) -> None:
 
 
 BAD = {
-    "no times": (put("spikes/times", None), "wanted a data set spikes/times with values, got nothing"),
+    "no times": (put("spikes/times", None), "it holds no spikes/times; SHD's layout is in docs/data.md"),
     "one more": (put("labels", np.arange(13)), r"one entry for each utterance, got .*\(12,\) in .*\(13,\) in labels"),
     "fixed length": (put("spikes/times", np.zeros(12, "f2")), "spikes/times must hold floats of variable length"),
     "byte order": (chunked(draw_words(dtype=">f4")), "spikes/times must hold floats .* in native byte order, got >f4"),
