@@ -59,8 +59,8 @@ class Trial(NamedTuple):
 
 ARMS = [
     Arm(layers, cell, start.format(rate=rate))
-    for starts, depths in ((STARTS, (5, 10, 2)), (("Relay(rate={rate}, drawn=1)",), (5, 2, 10)))
-    for layers, (cell, rate), start in itertools.product(depths, CELLS.items(), starts)
+    for starts in (STARTS, ("Relay(rate={rate}, drawn=1)",))
+    for layers, (cell, rate), start in itertools.product((5, 2, 10), CELLS.items(), starts)
 ]
 
 

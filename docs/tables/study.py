@@ -259,7 +259,7 @@ def study_baselines() -> list[str]:
 @table
 def study_voices() -> list[str]:
     """A voice that training never heard (registration.md, section 7): cells whose trials are over, by voice."""
-    body = []
+    body, tests = [], []
     for (cell,), of_cell in grouped(read_rows("voices"), "cell").items():
         if len(of_cell) < 20:
             continue
@@ -271,10 +271,12 @@ def study_voices() -> list[str]:
             fire = [rate for row in runs for rate in of_layers(row, "end_rates")]
             name = f"{_NAMED[cell]}, {'relays' if relays else 'woken'}"
             each = (f"{score:.1f}" for score in (*means[relays], mean(means[relays])))
-            body.append([name, *each, f"{min(fire):.2f} to {max(fire):.2f}", "", ""])
-        test = ttest_1samp(np.subtract(means[True], means[False]), 0)
-        body[-2][-2:] = [_interval(test), f"{test.pvalue:.2g}"]
-    return rows(["test, %", *(f"voice {i}" for i in range(5)), "mean", "spikes", "relays - woken", "p"], body)
+            body.append([name, *each, f"{min(fire):.2f} to {max(fire):.2f}", "", "", ""])
+        tests.append(ttest_1samp(np.subtract(means[True], means[False]), 0))
+    corrected = holm([test.pvalue for test in tests] + [1.0] * (2 - len(tests)))  # as in _family
+    for row, test, p in zip(body[::2], tests, corrected, strict=False):
+        row[-3:] = [_interval(test), f"{test.pvalue:.2g}", f"{p:.2g}"]
+    return rows(["test, %", *(f"voice {i}" for i in range(5)), "mean", "spikes", "relays - woken", "p", "p, Holm"], body)
 
 
 def of_layers(row: dict[str, str], column: str) -> list[float]:
