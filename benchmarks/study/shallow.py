@@ -5,12 +5,13 @@
 Digits: scikit-learn's logistic regression on the latency of every pixel (1 minus the share of the
 recording until its spike; 0 without one) and whether it spikes. Spoken digits of FOLDER (train.h5,
 test.h5): a support vector machine with a Gaussian kernel on spike counts in ten bins of 0.1 s and
-140 channels. Both learn from what the networks of the study learn from, choose their strength of
-regularization on the same validation items, and are scored on the test once. Writes
-results/study_shallow.json.
+140 channels; and on the voice that it did not learn from, of each voice (voices.py). All learn from what the
+networks of the study learn from, choose their strength of regularization on the same validation
+items, and are scored on the test once. Writes results/study_shallow.json.
 """
 
 import sys
+import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import sklearn
 import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import SVC
+from voices import VOICES, leave_out
 
 from neurolsc.datasets import SHD, SpikeLatencyMNIST, collate
 from neurolsc.datasets.batches import fetch
@@ -36,11 +38,21 @@ def latencies(split: str) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.cat([spikes.float(), latency], 1), labels
 
 
-def counts(folder: str, split: str) -> tuple[torch.Tensor, torch.Tensor]:
+def counts(folder: str | Path, split: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Spike counts (n, 10 x 140), and labels."""
     data = SHD(folder, split, dt=0.1, channels=140, repeat=1, binary=False)
     x, labels = collate(fetch(data, range(len(data))))
     return x.float().movedim(0, 1).flatten(1), labels
+
+
+def new_voices(folder: str, machines: list) -> list[dict[str, float]]:
+    """Scores on each voice of models that learnt from the others."""
+    found = []
+    for voice in VOICES:
+        with tempfile.TemporaryDirectory() as temporary:
+            leave_out(voice, Path(folder), Path(temporary))
+            found.append(best_of(machines, {split: counts(temporary, split) for split in SPLITS}))
+    return found
 
 
 def best_of(models: list, parts: dict) -> dict[str, float]:
@@ -56,5 +68,6 @@ if __name__ == "__main__":
     about = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "scikit-learn": sklearn.__version__}
     digits = best_of(regressions, {split: latencies(split) for split in SPLITS})
     speech = best_of(machines, {split: counts(sys.argv[1], split) for split in SPLITS})
-    write_json(OUT, {"about": about, "digits": digits, "speech": speech})
+    voices = new_voices(sys.argv[1], machines)
+    write_json(OUT, {"about": about, "digits": digits, "speech": speech, "voices": voices})
     print(OUT.read_text())

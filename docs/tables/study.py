@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import spearmanr, ttest_1samp
 
-from docs.tables.results import RESULTS, grouped, rows, table
+from docs.tables.results import RESULTS, grouped, read, rows, table
 from neurolsc.diagnosis.report import BLOWN, FADED, LITTLE, OFTEN, RARE, TENFOLD
 
 _STATISTICS = {
@@ -276,7 +276,11 @@ def study_voices() -> list[str]:
     corrected = holm([test.pvalue for test in tests] + [1.0] * (2 - len(tests)))  # as in _family
     for row, test, p in zip(body[::2], tests, corrected, strict=False):
         row[-3:] = [_interval(test), f"{test.pvalue:.2g}", f"{p:.2g}"]
-    return rows(["test, %", *(f"voice {i}" for i in range(5)), "mean", "spikes", "relays - woken", "p", "p, Holm"], body)
+    shallow = [100 * found["test"] for found in read("study_shallow")["voices"]]
+    body.append(["no network", *(f"{score:.1f}" for score in (*shallow, mean(shallow))), "", "", "", ""])
+    return rows(
+        ["test, %", *(f"voice {i}" for i in range(5)), "mean", "spikes", "relays - woken", "p", "p, Holm"], body
+    )
 
 
 def of_layers(row: dict[str, str], column: str) -> list[float]:
