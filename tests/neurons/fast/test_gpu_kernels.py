@@ -37,7 +37,9 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def firing(kind: Any, n_in: int = 7, n_hidden: int = 5, **settings: Any) -> Any:
-    return both.firing(kind, n_in, n_hidden, **settings).to(DEVICE)
+    with pytest.MonkeyPatch.context() as patch:  # an interpreted kernel takes seconds
+        patch.setattr(sequence, "suits_gpu", lambda *_: False)
+        return both.firing(kind, n_in, n_hidden, **settings).to(DEVICE)
 
 
 def spikes(*shape: int) -> Tensor:
