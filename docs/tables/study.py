@@ -268,10 +268,11 @@ def study_voices() -> list[str]:
             runs = [row for row in of_cell if ("Relay" in row["start"]) is relays]
             by_voice = [[100 * float(r["test"]) for r in runs if r["voice"] == str(voice)] for voice in range(5)]
             means[relays] = [mean(scores) for scores in by_voice]
-            fire = [rate for row in runs for rate in of_layers(row, "end_rates")]
+            fire = [[rate for row in runs for rate in of_layers(row, when)] for when in ("firing_rate", "end_rates")]
+            spikes = ", then ".join(f"{min(rates):.2f} to {max(rates):.2f}" for rates in fire)
             name = f"{_NAMED[cell]}, {'relays' if relays else 'woken'}"
             each = (f"{score:.1f}" for score in (*means[relays], mean(means[relays])))
-            body.append([name, *each, f"{min(fire):.2f} to {max(fire):.2f}", "", "", ""])
+            body.append([name, *each, spikes, "", "", ""])
         tests.append(ttest_1samp(np.subtract(means[True], means[False]), 0))
     corrected = holm([test.pvalue for test in tests] + [1.0] * (2 - len(tests)))  # as in _family
     for row, test, p in zip(body[::2], tests, corrected, strict=False):
