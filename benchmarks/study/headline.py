@@ -1,4 +1,4 @@
-"""Does a start as relays help? The registered comparisons (registration.md, section 1), trial by trial.
+"""Does a start as relays help? The registered comparisons (registration.md, sections 1 and 8), trial by trial.
 
     python benchmarks/study/headline.py FOLDER [--workers 1] [--minutes 100]
 
@@ -43,6 +43,7 @@ SETTINGS |= {"optimizer": "adam", "schedule": "cosine", "by_gain": True, "centra
 SETTINGS |= {"batch_size": 32, "epochs": 40, "patience": 40}
 CELLS = {"ALIFPlusMinus": 0.15, "ALIFPlus": 0.15, "LIF": 0.1}  # and the rate to which networks are woken
 STARTS = ("RateMatching({rate})", "Relay(rate={rate})")
+DRAWN = ("Relay(rate={rate}, drawn=1)",)
 
 
 class Arm(NamedTuple):
@@ -59,8 +60,8 @@ class Trial(NamedTuple):
 
 ARMS = [
     Arm(layers, cell, start.format(rate=rate))
-    for starts in (STARTS, ("Relay(rate={rate}, drawn=1)",))
-    for layers, (cell, rate), start in itertools.product((5, 2, 10), CELLS.items(), starts)
+    for starts, depths in ((STARTS, (5, 2)), (STARTS[:1], (1,)), (STARTS, (10,)), (DRAWN, (5, 2, 10)))
+    for layers, (cell, rate), start in itertools.product(depths, CELLS.items(), starts)
 ]
 
 

@@ -228,7 +228,7 @@ _HEAD = ["test, %", "first", "second", "difference", "p", "p, Holm", "spikes of 
 
 @table
 def study_headline() -> list[str]:
-    """The registered comparisons (benchmarks/study/registration.md, section 1) whose trials are all over."""
+    """The registered comparisons (benchmarks/study/registration.md, sections 1 and 8) whose trials are all over."""
     starts = {
         f"{cell}, {n} layers, relays - woken": ((c, n, True), (c, n, False))
         for n in ("2", "5", "10")
@@ -239,8 +239,9 @@ def study_headline() -> list[str]:
         for n, m in (("5", "2"), ("10", "5"))
         for c, cell in _NAMED.items()
     }
+    one = {f"{cell}, 5 layers - 1": ((c, "5", True), (c, "1", False)) for c, cell in _NAMED.items()}
     found = _registered("headline")
-    return rows(_HEAD, [*_family(starts, *found), *_family(depths, *found)])
+    return rows(_HEAD, [row for family in (starts, depths, one) for row in _family(family, *found)])
 
 
 @table
