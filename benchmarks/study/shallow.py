@@ -5,9 +5,10 @@
 Digits: scikit-learn's logistic regression on the latency of every pixel (1 minus the share of the
 recording until its spike; 0 without one) and whether it spikes. Spoken digits of FOLDER (train.h5,
 test.h5): a support vector machine with a Gaussian kernel on spike counts in ten bins of 0.1 s and
-140 channels; and on the voice that it did not learn from, of each voice (voices.py). All learn from what the
-networks of the study learn from, choose their strength of regularization on the same validation
-items, and are scored on the test once. Writes results/study_shallow.json.
+140 channels; and one for each voice, on which it is scored, and which it did not learn from
+(voices.py). All learn from what the networks of the study learn from, choose their strength of
+regularization on the same validation items, and are scored on the test once. Writes
+results/study_shallow.json.
 """
 
 import sys

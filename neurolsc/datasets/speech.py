@@ -82,10 +82,9 @@ class EventFile:
         with refusing(self.path, "not a whole HDF5 file"), HDF5(source) as file:
             spoken = file.has("extra/speaker")
             names = ("spikes/times", "spikes/units", "labels", *["extra/speaker"] * spoken)
-            if missing := [name for name in names if not file.has(name)]:
-                raise ValueError(
-                    f"it holds no {missing[0]}; SHD's layout is in docs/data.md, under 'Files of your own'."
-                )
+            for name in names:
+                if not file.has(name):
+                    raise ValueError(f"it holds no {name}; SHD's layout is in docs/data.md, under 'Files of your own'.")
             parts = {name: file.dataset(name) for name in names}
             shapes = {part.shape for part in parts.values()}
             if len(shapes) != 1 or len(shape := shapes.pop()) != 1 or shape[0] == 0:
