@@ -11,7 +11,6 @@ it; after so many minutes no new trial begins. Two to six minutes of one core a 
 
 import argparse
 import csv
-import itertools
 import json
 import multiprocessing
 import os
@@ -61,7 +60,9 @@ class Trial(NamedTuple):
 ARMS = [
     Arm(layers, cell, start.format(rate=rate))
     for starts, depths in ((STARTS, (5, 2)), (STARTS[:1], (1,)), (STARTS, (10,)), (DRAWN, (5, 2, 10)))
-    for layers, (cell, rate), start in itertools.product(depths, CELLS.items(), starts)
+    for layers in depths
+    for cell, rate in sorted(CELLS.items(), key=lambda item: layers == 10 and item[0] != "ALIFPlus")
+    for start in starts
 ]
 
 

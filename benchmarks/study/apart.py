@@ -1,0 +1,69 @@
+"""Which part of a start as relays is worth what? The registered arms (registration.md, section 9).
+
+    python benchmarks/study/apart.py FOLDER [--minutes 100]
+
+FOLDER holds real_digits' train.h5 and test.h5. Appends a row for each finished trial to
+results/study_apart.csv and passes over those that are there. Four minutes of one core a trial.
+"""
+
+import argparse
+import copy
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headline import NEW, Arm, Trial, finish, run
+from torch import Tensor
+
+from neurolsc import Network, initialisers
+from neurolsc.initialisers import Initialiser, RateMatching, Relay
+from neurolsc.stability.conditions import Finding
+
+RESULTS = Path(__file__).parents[1] / "results" / "study_apart.csv"
+LR = 4e-3  # chosen in section 1 by relays and by woken networks
+PARTS = {  # what is as in relays, by layer and parameter; the rest is as drawn
+    "recurrence of layers 1 and 2": r"[01]\.w_rec",
+    "all but w_in": r"[01]\..*|[2-4]\.(?!w_in).*",
+    "w_in": r"[2-4]\.w_in",
+    "w_rec": r"[2-4]\.w_rec",
+    "all but adaptation": r"[01]\..*|[2-4]\.(?!adaptation).*",
+}
+
+
+@initialisers.register
+@dataclass(frozen=True)
+class PartOfRelay(Initialiser):
+    """Some parts of a network as `Relay` sets them, the others as drawn; then all layers are woken."""
+
+    part: str
+    rate: float
+
+    def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
+        drawn = copy.deepcopy(network.state_dict())
+        Relay(rate=self.rate).apply(network, inputs, seed=seed)
+        kept = re.compile(rf"cells\.({PARTS[self.part]})")
+        network.load_state_dict(
+            {name: value if kept.fullmatch(name) else drawn[name] for name, value in network.state_dict().items()}
+        )
+        return RateMatching(self.rate).apply(network, inputs)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--minutes", type=float, default=1e9)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    args = parser.parse_args()
+    arms = [Arm(5, "ALIFPlus", f"PartOfRelay({part!r}, rate=0.15)") for part in PARTS]
+    trials = [Trial(arm, LR, seed) for arm, seed in itertools.product(arms, NEW)]
+
+    def key(row: dict) -> Trial:
+        return Trial(Arm(int(row["layers"]), row["cell"], row["start"]), float(row["lr"]), int(row["seed"]))
+
+    finish(args.out, trials, key, lambda trial: run(trial, str(args.folder)), args.minutes)
+
+
+if __name__ == "__main__":
+    main()
