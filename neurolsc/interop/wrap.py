@@ -216,7 +216,14 @@ class _Run:
             for module in dict.fromkeys(_parts([model], nested=True)):
                 stack.callback(module.register_forward_pre_hook(lambda module, _: inside.append(module)).remove)
                 stack.callback(module.register_forward_hook(leave, with_kwargs=True).remove)
-            return list(_tensors(model(self.x))), uses
+            try:
+                return list(_tensors(model(self.x))), uses
+            except RuntimeError as error:  # of shapes
+                error.add_note(
+                    f"wrap called the model with its x of shape {tuple(self.x.shape)}: x must be what the model takes, which "
+                    "is one step, (B, ...), where it does not go through time by itself."
+                )
+                raise
 
     def compare(self, layer: nn.Module, cells: list[Cell]) -> None:
         """Refuse cells that read or send something else than their layer did."""

@@ -321,6 +321,13 @@ def test_nothing_of_the_model_is_changed():
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in (*net.modules(), *broken.modules()))
 
 
+def test_where_the_model_itself_cannot_take_x_the_error_says_what_x_must_be():
+    net = nn.Sequential(nn.Linear(N_IN, 9), nn.BatchNorm1d(9), snn.Leaky(beta=0.9, init_hidden=True))
+    with pytest.raises(RuntimeError, match="running_mean") as caught:
+        wrap(net, steps())  # all steps of a model that takes one
+    assert any("one step, (B, ...)" in note for note in caught.value.__notes__)
+
+
 # ---------------------------------------------------------------- without the other libraries
 
 
