@@ -31,6 +31,7 @@ from neurolsc.neurons.spiking import ResetName, SpikingCell
 from neurolsc.validation import number, positive
 
 try:
+    from norse.torch.functional.leaky_integrator import LIState
     from norse.torch.functional.threshold import threshold
 except ImportError as error:
     raise ImportError("neurolsc.interop.norse needs norse: pip install 'norse>=1.1'.") from error
@@ -269,7 +270,7 @@ class ALIFPlusMinusRecurrent(_OverTime, ALIFPlusMinusRecurrentCell):
 
 # ---- norse's layers as our cells
 
-WRAPPED = re.compile("(LIF|LIFBox|LSNN|IAF|LI|LIBox)(Recurrent)?(Cell)?")
+WRAPPED = re.compile("(LIF|LIFBox|LSNN|IAF|LI|LIBox)(Recurrent)?(Cell)?|LILinearCell")
 # norse's rates in 1/s, and the name of the decay that belongs to each: a step retains the share 1 - dt tau_inv
 RATES = {"tau_mem_inv": "decay_mem", "tau_syn_inv": "decay_syn", "tau_adapt_inv": "decay_adapt"}
 
@@ -321,7 +322,7 @@ class NorseCell(ForeignCell):
             raise TypeError(
                 f"norse's {name} with adjoint cannot be wrapped: its backward is not the step's derivative."
             )
-        p, kind = layer.p, name.removesuffix("Cell")
+        p, kind = layer.p, name.removesuffix("Cell").removesuffix("Linear")
         rate = torch.as_tensor(getattr(p, "tau_adapt_inv", 1.0)).max().item()
         if rate * layer.dt < 1e-5:
             warn_of(
@@ -338,8 +339,8 @@ class NorseCell(ForeignCell):
         self.state_of_layer = type(start)  # a NamedTuple, with z in recurrent layers
         self.sent = "v" if self.integrator else "z" if "z" in start._fields else "sent"
         self.state = state_class(*dict.fromkeys((*start._fields, self.sent)))
-        recurrent = hasattr(layer, "recurrent_weights")
-        scaled = [ScaledParameter("layer.input_weights", "depth")] if recurrent else weight_before(before)
+        own, recurrent = hasattr(layer, "input_weights"), hasattr(layer, "recurrent_weights")
+        scaled = [ScaledParameter("layer.input_weights", "depth")] if own else weight_before(before)
         if kind.startswith("LSNN"):  # an input reaches only the current within a step: no radius follows its weights
             self.input_matrices, scaled = tuple(each.parameter for each in scaled), []
         scaled += [ScaledParameter("layer.recurrent_weights", "time")] * recurrent
@@ -393,5 +394,7 @@ class NorseCell(ForeignCell):
 
 
 def _start(layer: Any, current: Tensor) -> Any:
+    if not hasattr(layer, "state_fallback"):  # LILinearCell
+        return LIState(torch.as_tensor(layer.p.v_leak), current.new_zeros(()))
     with torch.no_grad(), borrowed(layer, p=copy.deepcopy(layer.p)):  # some starts mark shared parameters as learnable
         return layer.state_fallback(current)

@@ -91,6 +91,7 @@ MODELS = {
         lambda: leaky(reset_mechanism="zero"), tail=snn.Synaptic(alpha=0.7, beta=torch.linspace(0.5, 0.95, 4), **READ)
     ),
     "LIF, then LI": lambda: stack(norse.LIFCell, 12.0, norse.LICell()),
+    "LIF, then LI with its weights": lambda: stack(norse.LIFCell, 12.0, norse.LILinearCell(4, 4)),
     "LIFBox, then LIBox": lambda: stack(norse.LIFBoxCell, 20.0, norse.LIBoxCell()),
 }
 

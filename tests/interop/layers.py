@@ -48,7 +48,7 @@ def norse_layers() -> dict[str, tuple[Callable[[], list[nn.Module]], tuple[int, 
         for name in (f"{kind}Recurrent", f"{kind}RecurrentCell"):
             if hasattr(norse, name):
                 layers[name] = ((lambda n=name: [getattr(norse, n)(N_IN, N)]), (N_IN,))
-    return layers
+    return layers | {"LILinearCell": (lambda: [norse.LILinearCell(N_IN, N)], (N_IN,))}
 
 
 TORCH = {
