@@ -314,10 +314,11 @@ def study_layers() -> list[str]:
                 f"{works.sum()} of {layers}",
                 f"{half.mean():.1f}",
                 f"{rates.min():.2f} to {rates.max():.2f}",
+                min(row["passed_on"] for row in runs) if layers != "2" else "",
             ]
         )
     head = ["layers", "test, %", "probe of layer 2", "of the top", "top - layer 2", "work", "upper half put back"]
-    return rows([*head, "spikes"], body)
+    return rows([*head, "spikes", "passed on at first"], body)
 
 
 @table
