@@ -9,7 +9,17 @@ from matplotlib.lines import Line2D
 from docs.tables.neurons import MEASURES, predicting, whole_blocks
 from docs.tables.neurons import STARTS as OF_NEURONS
 from docs.tables.results import grouped
-from docs.tables.study import STARTS, chosen_of, layers_of, of_layers, rank_of, read_rows, speech_of_one
+from docs.tables.study import (
+    STARTS,
+    baselines,
+    chosen_of,
+    headline,
+    layers_of,
+    of_layers,
+    rank_of,
+    read_rows,
+    speech_of_one,
+)
 from neurolsc.plots import COLORS, STYLE, finish, panels
 
 PICTURES = Path(__file__).parent / "pictures"
@@ -71,6 +81,27 @@ def draw_depth(path: Path) -> None:
         handles = [Line2D([], [], label=WORDS[name], **look) for name, look in looks.items()]
         figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize="small")
         finish(figure, path, "digits that five people spoke; layers of 128 neurons, a mark for each seed")
+
+
+def draw_registered(path: Path) -> None:
+    """The registered differences and their intervals, a row for each, colored by what may be said of it."""
+    found = [*headline(), *baselines()][::-1]
+    colors = {"better": COLORS[0], "worse": COLORS[1], "level": COLORS[2], "no difference shown": "0.5"}
+    with mpl.rc_context(STYLE):
+        figure, grid = panels(1, 1, figsize=(7.6, 1.5 + 0.32 * len(found)))
+        ax = grid.flat[0]
+        ax.axvspan(-3, 3, color="0.93", linewidth=0)
+        ax.axvline(0, color="0.4", linestyle=":", linewidth=1)
+        for at, comparison in enumerate(found):
+            low, high = comparison.test.confidence_interval(0.95)
+            look = {"color": colors[comparison.said()], "linewidth": 2, "markersize": 6}
+            ax.plot([low, high], [at, at], **look)
+            ax.plot((low + high) / 2, at, "o", **look)
+        ax.set_yticks(range(len(found)), [comparison.name for comparison in found])
+        ax.set(ylim=(-0.7, len(found) - 0.3), xlabel="difference in mode accuracy on the test, points")
+        handles = [Line2D([], [], marker="o", color=color, label=said) for said, color in colors.items()]
+        figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize="small")
+        finish(figure, path, "registered; eight new seeds an arm, 95 % intervals; gray: within 3 points")
 
 
 def draw_radius(path: Path) -> None:
@@ -208,6 +239,7 @@ def draw_today_back(path: Path) -> None:
 
 
 draw_depth(PICTURES / "study_depth.png")
+draw_registered(PICTURES / "study_registered.png")
 draw_radius(PICTURES / "study_radius.png")
 draw_statistics(PICTURES / "study_statistics.png")
 draw_layers(PICTURES / "study_layers.png")

@@ -4,7 +4,7 @@ import csv
 import math
 from collections.abc import Callable
 from statistics import mean, stdev
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.stats import spearmanr, ttest_1samp
@@ -203,32 +203,33 @@ def _registered(*names: str) -> tuple[dict[Arm, dict[int, float]], dict[Arm, lis
     return scores, fire
 
 
-def _family(
-    pairs: dict[str, tuple[Arm, Arm]], scores: dict[Arm, dict[int, float]], fire: dict[Arm, list[float]]
-) -> list[list[str]]:
-    """Rows of the comparisons whose sixteen trials are over, with Holm's correction over all."""
+class Comparison(NamedTuple):
+    """A registered comparison whose trials are over."""
+
+    name: str
+    arms: tuple[Arm, Arm]
+    test: Any  # of the paired differences
+    corrected: float  # its p after Holm's correction
+
+    def said(self) -> str:
+        """What may be said of it (registration.md, section 1)."""
+        low, high = self.test.confidence_interval(0.95)
+        if self.corrected < 0.05:
+            return "better" if low > 0 else "worse"
+        return "level" if low >= -3 and high <= 3 else "no difference shown"
+
+
+def _family(pairs: dict[str, tuple[Arm, Arm]], scores: dict[Arm, dict[int, float]]) -> list[Comparison]:
+    """The comparisons whose sixteen trials are over, with Holm's correction over all."""
     over = {name: pair for name, pair in pairs.items() if all(len(scores.get(arm, ())) == 8 for arm in pair)}
     tests = [ttest_1samp([scores[a][seed] - scores[b][seed] for seed in scores[b]], 0) for a, b in over.values()]
     # a comparison that is not over counts as p = 1, which corrects the others as if all were
-    p, body = [test.pvalue for test in tests] + [1.0] * (len(pairs) - len(tests)), []
-    for (name, pair), test, corrected in zip(over.items(), tests, holm(p), strict=False):
-        means = [f"{mean(scores[arm].values()):.1f}±{stdev(scores[arm].values()):.1f}" for arm in pair]
-        spikes = ", ".join(f"{min(fire[arm]):.2f} to {max(fire[arm]):.2f}" if fire[arm] else "-" for arm in pair)
-        body.append([name, *means, _interval(test), f"{test.pvalue:.2g}", f"{corrected:.2g}", spikes])
-    return body
+    p = [test.pvalue for test in tests] + [1.0] * (len(pairs) - len(tests))
+    return [Comparison(*each) for each in zip(over, over.values(), tests, holm(p), strict=False)]
 
 
-def _interval(test: Any) -> str:
-    low, high = test.confidence_interval(0.95)
-    return f"{(low + high) / 2:+.1f} ({low:+.1f} to {high:+.1f})"
-
-
-_HEAD = ["test, %", "first", "second", "difference", "p", "p, Holm", "spikes of layers"]
-
-
-@table
-def study_headline() -> list[str]:
-    """The registered comparisons (benchmarks/study/registration.md, sections 1 and 8) whose trials are all over."""
+def headline() -> list[Comparison]:
+    """Starts and depths (registration.md, sections 1 and 8)."""
     starts = {
         f"{cell}, {n} layers, relays - woken": ((c, n, True), (c, n, False))
         for n in ("2", "5", "10")
@@ -240,13 +241,12 @@ def study_headline() -> list[str]:
         for c, cell in _NAMED.items()
     }
     one = {f"{cell}, 5 layers - 1": ((c, "5", True), (c, "1", False)) for c, cell in _NAMED.items()}
-    found = _registered("headline")
-    return rows(_HEAD, [row for family in (starts, depths, one) for row in _family(family, *found)])
+    scores, _ = _registered("headline")
+    return [found for family in (starts, depths, one) for found in _family(family, scores)]
 
 
-@table
-def study_baselines() -> list[str]:
-    """A skip, GRU and LSTM beside relays (registration.md, section 6)."""
+def baselines() -> list[Comparison]:
+    """A skip, GRU and LSTM beside relays (section 6)."""
     relays, skip = ("ALIFPlus", "5", True), ("SkipALIFPlus", "5", False)
     pairs = {
         "skip - relays": (skip, relays),
@@ -254,7 +254,34 @@ def study_baselines() -> list[str]:
         "GRU - relays": (("GRU", "2", False), relays),
         "LSTM - relays": (("LSTM", "2", False), relays),
     }
-    return rows(_HEAD, _family(pairs, *_registered("headline", "baselines")))
+    return _family(pairs, _registered("headline", "baselines")[0])
+
+
+def _interval(test: Any) -> str:
+    low, high = test.confidence_interval(0.95)
+    return f"{(low + high) / 2:+.1f} ({low:+.1f} to {high:+.1f})"
+
+
+def _compared_rows(found: list[Comparison]) -> list[str]:
+    scores, fire = _registered("headline", "baselines")
+    body = []
+    for name, pair, test, corrected in found:
+        means = [f"{mean(scores[arm].values()):.1f}±{stdev(scores[arm].values()):.1f}" for arm in pair]
+        spikes = ", ".join(f"{min(fire[arm]):.2f} to {max(fire[arm]):.2f}" if fire[arm] else "-" for arm in pair)
+        body.append([name, *means, _interval(test), f"{test.pvalue:.2g}", f"{corrected:.2g}", spikes])
+    return rows(["test, %", "first", "second", "difference", "p", "p, Holm", "spikes of layers"], body)
+
+
+@table
+def study_headline() -> list[str]:
+    """The registered comparisons of starts and depths whose trials are all over."""
+    return _compared_rows(headline())
+
+
+@table
+def study_baselines() -> list[str]:
+    """The same of a skip, GRU and LSTM."""
+    return _compared_rows(baselines())
 
 
 @table
