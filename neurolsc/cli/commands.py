@@ -343,10 +343,17 @@ def sweep(grid: Path, out: Path | None, workers: int, device: str, ray: str | No
     out = Path("runs") / read.name if out is None else out
     pool = experiments.Processes(workers) if ray is None else experiments.RayTasks(ray)
     rows = experiments.run_sweep(read, out, pool, retry=retry, device=device)
-    for row in rows:
-        if row["error"]:
-            click.echo(f"{row['trial']}: {row['error']}", err=True)
     click.echo(f"{len(rows)} trials in {out / TABLE}")
+    _report_failures(rows)
+
+
+def _report_failures(rows: list[dict[str, Any]]) -> None:
+    """Print why trials failed; an error if all did."""
+    failed = [row for row in rows if row["error"]]
+    for row in failed:
+        click.echo(f"{row['trial']}: {row['error']}", err=True)
+    if failed and len(failed) == len(rows):
+        raise click.ClickException(f"all {len(rows)} trials failed.")
 
 
 @app.command()
@@ -443,3 +450,4 @@ def demo(out: Path, epochs: int, seed: int, workers: int) -> None:
     table, seconds = experiments.markdown(grid, rows), time.perf_counter() - began
     write_text(out / "report.md", REPORT.format(width=fixed["width"], epochs=epochs, seconds=seconds, table=table))
     click.echo(f"\n{table}\n{seconds:.0f} s. The report with its picture: {out / 'report.md'}")
+    _report_failures(rows)

@@ -215,6 +215,12 @@ def test_table_and_figure_of_a_sweep(tmp_path: Path, monkeypatch):
     assert titles == [f"{about}; bands from lowest to highest seed", about]
 
 
+def test_a_sweep_whose_trials_all_fail_is_an_error_and_says_why(tmp_path: Path):
+    path = write_grid(tmp_path / "grid.toml", **PAIR | {"fixed": FIXED | {"lr": 1e30, "clip_gradient": 0.0}})
+    output = refused("sweep", path, "--out", tmp_path / "s", "--workers", "1")
+    assert output.count("FloatingPointError") == 2 and "all 2 trials failed" in output
+
+
 def test_a_sweep_without_ray_names_what_to_install(tmp_path: Path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     output = refused("sweep", write_grid(tmp_path / "grid.toml", **SMALL), "--out", tmp_path / "s", "--ray")
