@@ -6,7 +6,6 @@ FOLDER holds real_digits' train.h5 and test.h5. Appends a row for each finished 
 results/study_apart.csv and passes over those that are there. Four minutes of one core a trial.
 """
 
-import argparse
 import copy
 import itertools
 import re
@@ -14,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headline import NEW, Arm, Trial, finish, run
+from headline import NEW, Arm, Trial, command_line, finish, run
 from torch import Tensor
 
 from neurolsc import Network, initialisers
@@ -51,11 +50,7 @@ class PartOfRelay(Initialiser):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--minutes", type=float, default=1e9)
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    args = parser.parse_args()
+    args = command_line(__doc__, RESULTS).parse_args()
     arms = [Arm(5, "ALIFPlus", f"PartOfRelay({part!r}, rate=0.15)") for part in PARTS]
     trials = [Trial(arm, LR, seed) for arm, seed in itertools.product(arms, NEW)]
 

@@ -7,7 +7,6 @@ Appends a row to results/study_flossing.csv for each finished trial and passes o
 there. Needs no data; 20 seconds to 2 minutes of one core a trial, 40 minutes in all.
 """
 
-import argparse
 import itertools
 import json
 import tempfile
@@ -16,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
-from headline import finish, listed
+from headline import command_line, finish, listed
 
 from neurolsc.datasets import collate
 from neurolsc.datasets.batches import fetch
@@ -67,10 +66,7 @@ def run(delay: int, arm: str, lr: float, seed: int) -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=1e9)
-    parser.add_argument("--out", type=Path, default=OUT)
-    args = parser.parse_args()
+    args = command_line(__doc__, OUT, folder=False).parse_args()
     finish(
         args.out,
         itertools.product(DELAYS, SEEDS, RATES, ARMS),

@@ -134,13 +134,20 @@ def finish(out: Path, trials: Iterable, key: Callable[[dict], Any], run: Callabl
             append(out, run(trial))
 
 
-def main(arms: list[Arm], run: Callable[[Trial, str], dict], out: Path, description: str | None) -> None:
-    """Run what is left of some arms, as the command line says."""
+def command_line(description: str | None, out: Path, *, folder: bool = True) -> argparse.ArgumentParser:
+    """What the scripts of registered comparisons take."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--workers", type=int, default=1)
+    if folder:
+        parser.add_argument("folder", type=Path)
     parser.add_argument("--minutes", type=float, default=1e9)
     parser.add_argument("--out", type=Path, default=out)
+    return parser
+
+
+def main(arms: list[Arm], run: Callable[[Trial, str], dict], out: Path, description: str | None) -> None:
+    """Run what is left of some arms, as the command line says."""
+    parser = command_line(description, out)
+    parser.add_argument("--workers", type=int, default=1)
     args = parser.parse_args()
     end = time.monotonic() + 60 * args.minutes
     rows = list(csv.DictReader(args.out.open())) if args.out.exists() else []

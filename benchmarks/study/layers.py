@@ -8,7 +8,6 @@ began. Appends a row for each finished network to results/study_layers.csv and p
 are there. Two to ten minutes of one core a network.
 """
 
-import argparse
 import copy
 import csv
 import itertools
@@ -18,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
-from headline import SETTINGS, finish, listed
+from headline import SETTINGS, command_line, finish, listed
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -130,11 +129,7 @@ def run(cell: str, layers: int, seed: int, root: str) -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--minutes", type=float, default=1e9)
-    parser.add_argument("--out", type=Path, default=OUT)
-    args = parser.parse_args()
+    args = command_line(__doc__, OUT).parse_args()
     trials = itertools.product(CELLS, SEEDS, DEPTHS)
     finish(
         args.out,

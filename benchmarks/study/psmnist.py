@@ -7,7 +7,6 @@ truncated at 50 steps; --train then trains every arm, in four core hours and mor
 each finished trial to results/study_psmnist.csv and passes over those that are there.
 """
 
-import argparse
 import os
 import time
 from datetime import UTC, datetime
@@ -18,7 +17,7 @@ from typing import Any, NamedTuple
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import torch
-from headline import finish, listed
+from headline import command_line, finish, listed
 from torch import Tensor
 
 from neurolsc.datasets import SequentialMNIST, collate, input_batches
@@ -149,10 +148,8 @@ def run(trial: Trial) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__, OUT, folder=False)
     parser.add_argument("--train", action="store_true")
-    parser.add_argument("--minutes", type=float, default=1e9)
-    parser.add_argument("--out", type=Path, default=OUT)
     args = parser.parse_args()
     finish(
         args.out,

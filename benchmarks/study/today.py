@@ -7,7 +7,6 @@ them for a short while and measures them again. Appends a row for each finished 
 results/study_today.csv and passes over those that are there. Four to 25 seconds of one core a trial.
 """
 
-import argparse
 import os
 import time
 from datetime import UTC, datetime
@@ -18,7 +17,7 @@ from typing import Any, NamedTuple
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import torch
-from headline import finish, listed
+from headline import command_line, finish, listed
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -132,11 +131,7 @@ def run(trial: Trial, root: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--minutes", type=float, default=1e9)
-    parser.add_argument("--out", type=Path, default=OUT)
-    args = parser.parse_args()
+    args = command_line(__doc__, OUT).parse_args()
     finish(
         args.out,
         TRIALS,

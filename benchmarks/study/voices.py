@@ -6,14 +6,13 @@ FOLDER holds real_digits' train.h5 and test.h5. Appends a row for each finished 
 results/study_voices.csv and passes over those that are there. Four minutes of one core a trial.
 """
 
-import argparse
 import itertools
 import tempfile
 from pathlib import Path
 
 import h5py
 import numpy as np
-from headline import CELLS, STARTS, Arm, Trial, finish, run
+from headline import CELLS, STARTS, Arm, Trial, command_line, finish, run
 
 RESULTS = Path(__file__).parents[1] / "results" / "study_voices.csv"
 LR = {"ALIFPlus": (4e-3, 4e-3), "ALIFPlusMinus": (4e-3, 2e-3)}  # chosen in section 1, by cell and start
@@ -41,11 +40,7 @@ def trial(cell: str, seed: int, voice: int, start: int, root: Path) -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--minutes", type=float, default=1e9)
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    args = parser.parse_args()
+    args = command_line(__doc__, RESULTS).parse_args()
     trials = ((*at, start) for at in itertools.product(LR, SEEDS, VOICES) for start in range(2))
 
     def key(row: dict) -> tuple:
