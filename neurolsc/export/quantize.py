@@ -33,6 +33,7 @@ from neurolsc.neurons import ALIF, LI, LIF
 from neurolsc.neurons.cell import set_value
 
 W_MAX = 254  # the largest weight: 8 signed bits times 2
+B_MAX = 4095  # the largest bias of CUBA: 13 signed bits
 LONGEST = 4095 / 4096  # the largest share of a state that a step retains, a time constant of 4096 steps
 COARSE = 62  # fewest weight units per threshold of a LIF; with half as many rounding decides what fires
 COARSE_ALIF, PLENTY = 16, 256  # of an ALIF, whose weights have an exponent; and the most that are of use
@@ -281,6 +282,12 @@ def _cuba(name: str, cell: Any, force: bool, halvings: int) -> CubaLayer:
     elif hasattr(cell, "tau_i"):
         retained, i_decay = cell.decay_i, decay_bits(name, "tau_i", cell)
     scale: Any = W_MAX / largest(name, w_in, w_rec)
+    if (peak := (cell.b_v.detach().double() / theta).abs().max().item()) * scale > B_MAX:  # coarser, so that it fits
+        scale, fewest = B_MAX / peak, 1 if force else COARSE
+        if scale < fewest and not integrates:
+            raise ValueError(
+                f"{name}: a bias of {peak:.3g} thresholds does not fit 13 bits with {fewest} or more weight units per threshold."
+            )
     if integrates:
         scale /= 2**halvings
     else:
@@ -294,9 +301,6 @@ def _cuba(name: str, cell: Any, force: bool, halvings: int) -> CubaLayer:
         raise ValueError(
             f"{name}: a bias needs a LIF with reset to zero, an ALIF, or layer_delay=0, where a neuron of its own brings it."
         )
-    if (bias < -4096).any() or (bias > 4095).any():
-        worst = bias.detach()[bias.detach().abs().argmax()]
-        raise ValueError(f"{name}: a bias of {worst:.0f} weight units does not fit 13 bits (-4096 to 4095).")
     return CubaLayer(
         weight=nearest(w_in * scale) if integrates and halvings else even(w_in * scale),  # odd ones fit up to 127
         weight_rec=even(w_rec * scale) if w_rec.any() else None,
@@ -355,7 +359,7 @@ def _alif(name: str, cell: ALIF, force: bool, halvings: int) -> AtrlifLayer:
         )
     bias = UNIT * cell.b_v.double() * rows * scale
     largest_bias = bias.abs().max().item()
-    bias_exp = _exponent(largest_bias, 4095)
+    bias_exp = _exponent(largest_bias, B_MAX)
     if bias_exp > 7:
         raise ValueError(f"{name}: a bias of {largest_bias:.0f} state units does not fit 13 bits shifted by 7.")
     return AtrlifLayer(

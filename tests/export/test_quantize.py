@@ -136,7 +136,10 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "weights outside range": (lambda: with_value("w_in", 9.0), r"layer 1: .* leave 22 weight units per threshold"),
     "all-zero layer": (lambda: scaled(0.0), r"layer 2: all weights are zero"),
     "not finite": (lambda: with_value("w_rec", float("nan")), r"cells.0.w_rec must be finite"),
-    "bias": (lambda: with_value("b_v", 60.0, lif(reset="zero")), r"layer 1: a bias of \d+ weight units .* 13 bits"),
+    "bias": (
+        lambda: with_value("b_v", 70.0, lif(reset="zero")),
+        r"layer 1: a bias of 87.5 thresholds .* 13 bits with 62",
+    ),
     "high threshold": (lambda: scaled(1e-5), r"layer 2: a threshold of \d{6,} weight units exceeds 17 bits"),
     "decay": (lambda: Network([lif(tau_v=1e5)], N_OUT), r"layer 1: tau_v is [1-9]\S+ steps"),
     "negative adaptation": (lambda: with_value("adaptation", -0.5, alif()), r"positive everywhere, got -0.5"),

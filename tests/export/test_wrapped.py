@@ -18,8 +18,10 @@ from neurolsc.export import (
     from_nir,
     from_wrapped,
     quantize,
+    read_netx,
     to_netx,
     to_nir,
+    verify,
 )
 from tests.export.networks import spikes
 
@@ -237,6 +239,16 @@ def test_save_refuses_models_that_it_cannot_describe_and_names_torch_save(neuron
 
 
 # an integrator at the end
+
+
+def test_a_bias_among_small_weights_takes_a_coarser_scale(tmp_path):
+    """The weights alone would leave 7,000 units per threshold, and the neuron that brings a bias no room."""
+    lif = leaky(**AT_ONCE)
+    network = wrap(nn.Sequential(nn.Linear(784, 24, bias=False), lif, nn.Linear(24, 10)))
+    to_netx(network, tmp_path / "x.net", x := spikes(25, 4, 784, rate=0.1), labels=torch.zeros(4, dtype=torch.long))
+    assert 4000 < read_netx(tmp_path / "x.net").layers[0].bias.max() <= 4095
+    found = verify(tmp_path / "x.net")
+    assert found.exact and x.any()
 
 
 def test_an_integrator_with_a_long_memory_gets_the_scale_that_its_sums_leave(tmp_path):
