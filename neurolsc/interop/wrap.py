@@ -36,8 +36,8 @@ def wrap(
 
     With an example input x the order is that of use, and the network is compared with the model from rest: what every
     layer reads and sends and what the model returns must agree to 1e-4 of the largest value, but for one value in
-    10,000. The model runs in evaluation mode and is afterwards as before. Random spikes replace those of a silent
-    layer, so that differences behind it show.
+    10,000. The model runs in evaluation mode and is afterwards as before. Random numbers replace the spikes of layers that
+    do not read them themselves, so that a relu behind them shows, which changes no spike but its derivative.
 
     Args:
         module: an ``nn.Sequential`` or norse's ``SequentialState``; a recurrent layer; a list of modules in the order
@@ -135,7 +135,7 @@ class _Use(NamedTuple):
     module: nn.Module
     read: Tensor
     sent: Tensor
-    passed: Tensor  # to others: what was sent, or random spikes where a layer is silent
+    passed: Tensor  # to others: random numbers in place of spikes, if the layer does not read its own
 
 
 class _Run:
@@ -194,8 +194,8 @@ class _Run:
             if read is None or not isinstance(sent, Tensor) or (library is None and sent is not out):
                 raise ValueError(f"{self.names[module]} must read and return a tensor, got {type(out).__name__}.")
             passed = sent = sent.clone()  # forward may change its own in place
-            if library not in (None, "torch") and not sent.any() and not hasattr(module, "recurrent"):
-                passed = torch.randint(2, sent.shape, generator=random).to(sent)
+            if library not in (None, "torch") and not hasattr(module, "recurrent"):
+                passed = torch.randn(sent.shape, generator=random).to(sent)  # which a relu changes, unlike spikes
                 out = passed.clone() if isinstance(out, Tensor) else (passed.clone(), *out[1:])
             below = uses[-1].passed if uses else read
             if read.ndim < below.ndim and read.numel() == below.numel():  # x.view(len(x), -1), or of all steps

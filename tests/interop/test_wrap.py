@@ -21,19 +21,21 @@ STEPS, BATCH, N_IN = 20, 5, 7
 class Net(nn.Module):
     """The network of snnTorch's tutorials, with places to change."""
 
-    def __init__(self, change=lambda spk: spk, end=lambda out: out, begin=lambda x: x, **leaky) -> None:
+    def __init__(
+        self, change=lambda y: y, end=lambda out: out, begin=lambda x: x, between=lambda spk: spk, **leaky
+    ) -> None:
         super().__init__()
         self.fc1, self.lif1 = nn.Linear(N_IN, 12), snn.Leaky(beta=0.9, **leaky)
         self.fc2, self.lif2 = nn.Linear(12, 12, bias=False), snn.Leaky(beta=0.8, **leaky)
         self.drop = nn.Dropout(0.5)
-        self.change, self.end, self.begin = change, end, begin
+        self.change, self.end, self.begin, self.between = change, end, begin, between
 
     def forward(self, x):
         mem1, mem2 = self.lif1.init_leaky(), self.lif2.init_leaky()
         spks, mems = [], []
         for step in self.begin(x):
             spk1, mem1 = self.lif1(self.drop(self.fc1(step)), mem1)
-            spk2, mem2 = self.lif2(self.drop(self.change(self.fc2(self.drop(spk1)))), mem2)
+            spk2, mem2 = self.lif2(self.drop(self.change(self.fc2(self.drop(self.between(spk1))))), mem2)
             spks.append(spk2)
             mems.append(mem2)
         return self.end((torch.stack(spks), torch.stack(mems)))
@@ -143,12 +145,14 @@ def test_without_x_the_order_is_that_of_definition_and_with_x_that_of_use():
 
 
 @pytest.mark.parametrize("threshold", [1.0, 100.0], ids=["firing", "silent"])
-def test_a_function_in_forward_is_an_error_that_names_the_place(threshold):
+@pytest.mark.parametrize("where", ["change", "between"])
+def test_a_function_in_forward_is_an_error_that_names_the_place(where, threshold):
+    """A relu changes no spike, but the derivative where there is none."""
     place = (
         r"between lif1 \(Leaky\) and lif2 \(Leaky\) .* drop \(Dropout\), fc2 \(Linear\), drop .*Let it call a module"
     )
     with pytest.raises(ValueError, match=place):
-        wrap(Net(relu, threshold=threshold), steps())
+        wrap(Net(**{where: relu}, threshold=threshold), steps())
 
 
 class Loop(Net):
