@@ -134,8 +134,11 @@ def collate(items: Sequence[ItemT]) -> tuple[Tensor, ...]:
         raise ValueError(f"items of a batch must be x (T, N) of one N and dtype, got (N, dtype) = {[*kinds]}.")
     lengths = [len(x) for x in inputs]
     if isinstance(targets[0], Tensor) and targets[0].ndim > 0:
-        if [len(y) for y in targets] != lengths:
-            raise ValueError(f"targets must be one for each of {lengths} steps, got {[*map(len, targets)]}.")
+        for x, y in zip(inputs, targets, strict=True):
+            if len(x) != len(y):
+                raise ValueError(
+                    f"a label must be an integer, or one for each of {len(x)} steps, got {tuple(y.shape)}."
+                )
         labels = pad_sequence(targets)
     else:
         labels = torch.tensor([operator.index(y) for y in targets])

@@ -1,5 +1,6 @@
 """Spoken words: files in SHD's layout, random changes of their spikes, and spikes as frames."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -416,6 +417,12 @@ class SHD(BatchDataset):
         self.indices = np.arange(len(file))
         self.labels, self.speakers = torch.from_numpy(file.labels), torch.from_numpy(file.speakers)
         self.n_in, self.n_classes, self.steps = self.binning.channels, len(file.names), self.binning.steps
+        if self.left_out > 0.9 * len(file.events.times):
+            warnings.warn(
+                f"{self.path}: {self.left_out} of {len(file.events.times)} spikes stand at the end of the window of "
+                f"{self.binning.window:g} s or later, and are left out. Times are in seconds.",
+                stacklevel=3,
+            )
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         events = self.events(indices)

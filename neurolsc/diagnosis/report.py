@@ -204,8 +204,8 @@ def layer_faults(network: Network, measured: Measurements, *, learnt: bool) -> I
             yield fault(UNSTABLE, f"{alone.outside:.0%} of its neurons are unstable below threshold", cause, stabilise)
         if not learnt and layer.exponent * measured.steps > TENFOLD:
             term, radius = measured.profile.main_term(i), measured.profile.time_mean[i].item()
-            less = "scale w_rec down: no leak is above 1 by itself" if term.name == "leak" else term.too_large
-            less = stabilise or less
+            beyond = measured.profile.main_term(i, but="leak") if term.name == "leak" else term
+            less = stabilise or beyond.too_large + "; no leak is above 1 by itself" * (term.name == "leak")
             problem = f"gradients grow {math.exp(min(layer.exponent, 700)):.2f}-fold at every step back in time"
             yield fault(EXPLODING, problem, f"mean radius {radius:.2f}, due to the {term.name}", less)
         if i and not silent_below and layer.singular_depth < LITTLE:

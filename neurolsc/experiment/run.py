@@ -160,8 +160,8 @@ class Experiment:
     def of(cls, run: str | PathLike[str]) -> "Experiment":
         """The experiment of a finished run; ``ValueError`` if the folder is not that of one."""
         folder = Path(run)
-        if not (folder / SETTINGS).exists() or not (folder / NETWORK).exists():
-            raise ValueError(f"{folder} is not the folder of a finished run: it has no {SETTINGS} and {NETWORK}.")
+        if lacking := [name for name in (SETTINGS, NETWORK) if not (folder / name).exists()]:
+            raise ValueError(f"{folder} is not the folder of a finished run: it has no {' and no '.join(lacking)}.")
         return cls.from_settings(read_toml(folder / SETTINGS))
 
     @classmethod

@@ -172,7 +172,7 @@ def first_input(network: Network, inputs: Sequence[Tensor]) -> Tensor:
 
     Raises:
         TypeError: if network is no network, inputs are no list, or the batch is no tensor and no tuple (x, ...).
-        ValueError: if there is none, or it does not fit the network.
+        ValueError: if there is none, it does not fit the network, or is not finite.
     """
     n_in = as_network(network).n_in
     if not isinstance(inputs, Sequence):  # a tensor or a DataLoader is none
@@ -184,6 +184,8 @@ def first_input(network: Network, inputs: Sequence[Tensor]) -> Tensor:
         raise ValueError(f"inputs must be (T, B, {n_in}), got {tuple(x.shape)}.")
     if network.embedding is not None:
         return x.to(network.dtype_and_device["device"])  # numbers of words stay whole
+    if not x.isfinite().all():
+        raise ValueError("inputs must be finite, got NaN or infinity.")
     return x.to(**network.dtype_and_device)
 
 

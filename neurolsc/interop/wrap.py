@@ -36,8 +36,8 @@ def wrap(
 
     With an example input x the order is that of use, and the network is compared with the model from rest: what every
     layer reads and sends and what the model returns must agree to 1e-4 of the largest value, but for one value in
-    10,000. The model runs in evaluation mode and is afterwards as before. Random numbers replace the spikes of layers that
-    do not read them themselves, so that a relu behind them shows, which changes no spike but its derivative.
+    10,000. The model runs in evaluation mode and is afterwards as before. Random numbers replace the spikes of layers
+    that do not read them themselves, so that a relu behind them shows, which changes no spike but its derivative.
 
     Args:
         module: an ``nn.Sequential`` or norse's ``SequentialState``; a recurrent layer; a list of modules in the order
@@ -73,7 +73,11 @@ def wrap(
     one_of("output", output or "spikes", ("spikes", "membrane"))
     if x is not None and not isinstance(module, nn.Module):
         raise TypeError("x is for a model whose forward takes it, got a list of modules.")
-    run = None if x is None else _Run(module, tensor("x", x))  # type: ignore[arg-type]
+    if x is not None and not (tensor("x", x).numel() and x.isfinite().all()):
+        raise ValueError(
+            f"x must be finite and not empty, got {tuple(x.shape)}{' with NaN or infinity' * bool(x.numel())}."
+        )
+    run = None if x is None else _Run(module, x)  # type: ignore[arg-type]
     parts = list(_parts(modules)) if run is None else run.parts
     layers = [part for part in parts if _library(part)]
     if not layers:

@@ -360,7 +360,7 @@ def surviving_share(x: Tensor, layer: Tensor, *, windows: int = 10) -> float:
 
 
 def _similarities(x: Tensor, windows: int) -> Tensor:
-    x = x.detach()
+    x = x.detach() if x.is_floating_point() else x.float()
     sums = torch.cat([part.double().sum(0) for part in x.tensor_split(windows)], 1)
     sums = sums - sums.mean(0)  # changes nothing but rounding: U-centring takes it off as well
     size = len(sums)

@@ -127,6 +127,18 @@ def test_a_recurrence_that_explodes_is_blamed_though_the_leak_is_the_largest_par
     assert all("due to the leak" in f.cause and "scale w_rec down" in f.cure for f in grown)
 
 
+def test_thresholds_that_explode_are_blamed_though_the_leak_is_the_largest_part(make_spikes):
+    torch.manual_seed(0)
+    network, x = Network([neurolsc.ALIFPlusMinus(40, 32, tau_v=50.0)], 5), make_spikes(T=60, B=8, N=40)
+    initialisers.RateMatching(0.1).apply(network, [x])
+    with torch.no_grad():
+        network.cells[0].w_rec.zero_()
+        network.cells[0].adaptation.fill_(-network.cells[0].theta_rest.mean())
+    assert network.run(x).spikes[0].mean() > 0.1
+    (grown,) = [f for f in diagnose(network, x.bool()) if f.name == "exploding through time"]
+    assert "due to the leak" in grown.cause and "lower the adaptation" in grown.cure and "w_rec" not in grown.cure
+
+
 def test_gradients_that_explode_are_named_unless_a_history_says_that_the_network_learnt():
     network = neurolsc.load("sl-mnist-alif")
     diagnosis = diagnose(network, batch("mnist"))

@@ -131,6 +131,8 @@ def test_a_cell_that_says_nothing_of_itself_is_refused_by_name_and_nothing_is_ch
 def test_inputs_that_do_not_fit_are_refused():  # as pre-training does: test_pretrain.py
     with pytest.raises(ValueError, match=r"inputs must be \(T, B, 40\), got \(20, 4, 7\)"):
         LSUV().apply(NETWORKS["LIF"](), [few()[..., :7]])
+    with pytest.raises(ValueError, match="inputs must be finite"):
+        RateMatching(0.1).apply(NETWORKS["LIF"](), [few() / 0])
     with pytest.raises(TypeError, match=r"a list of batches x \(T, B, n_in\), such as \[x\], got a Tensor"):
         LSUV().apply(NETWORKS["LIF"](), few())
 

@@ -327,6 +327,8 @@ def test_nothing_of_the_model_is_changed():
 
 def test_where_the_model_itself_cannot_take_x_the_error_says_what_x_must_be():
     net = nn.Sequential(nn.Linear(N_IN, 9), nn.BatchNorm1d(9), snn.Leaky(beta=0.9, init_hidden=True))
+    with pytest.raises(ValueError, match=r"x must be finite and not empty, got \(0, 7\)\."):
+        wrap(net, torch.zeros(0, 7))
     with pytest.raises(RuntimeError, match="running_mean") as caught:
         wrap(net, steps())  # all steps of a model that takes one
     assert any("one step, (B, ...)" in note for note in caught.value.__notes__)
