@@ -268,7 +268,7 @@ def test_the_gradient_through_integers_is_that_of_the_float_network_with_the_rou
     torch.manual_seed(0)
     network = Network([cell()], N_OUT)
     rounded = dequantize(network, quantize(network))
-    x = spikes(5, 8).double()  # few steps: a state's rounding flips a spike now and then, which changes those after it
+    x = spikes(5, 128).double()  # few steps, many samples: rounding flips a spike now and then, and so those after it
     exact, integer = gradients(rounded, rounded, x), gradients(network, QuantizationAware(network), x)
     assert exact.keys() == integer.keys()
     for name, gradient in exact.items():
