@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headline import NEW, Arm, Trial, command_line, finish, run
+from headline import NEW, Arm, Trial, command_line, finish, run, trial_of
 from torch import Tensor
 
 from neurolsc import Network, initialisers
@@ -53,11 +53,7 @@ def main() -> None:
     args = command_line(__doc__, RESULTS).parse_args()
     arms = [Arm(5, "ALIFPlus", f"PartOfRelay({part!r}, rate=0.15)") for part in PARTS]
     trials = [Trial(arm, LR, seed) for arm, seed in itertools.product(arms, NEW)]
-
-    def key(row: dict) -> Trial:
-        return Trial(Arm(int(row["layers"]), row["cell"], row["start"]), float(row["lr"]), int(row["seed"]))
-
-    finish(args.out, trials, key, lambda trial: run(trial, str(args.folder)), args.minutes)
+    finish(args.out, trials, trial_of, lambda trial: run(trial, str(args.folder)), args.minutes)
 
 
 if __name__ == "__main__":

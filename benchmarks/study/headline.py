@@ -96,6 +96,11 @@ def run(trial: Trial, root: str, also: Callable[[Network, Experiment], dict] | N
     return row | {"commit": commit.stdout.strip(), "date": datetime.now(UTC).date().isoformat()}
 
 
+def trial_of(row: dict) -> Trial:
+    """The trial of a row of results."""
+    return Trial(Arm(int(row["layers"]), row["cell"], row["start"]), float(row["lr"]), int(row["seed"]))
+
+
 def listed(values: list) -> str:
     return " ".join("" if value is None else f"{value:.4g}" for value in values)
 
@@ -151,10 +156,7 @@ def main(arms: list[Arm], run: Callable[[Trial, str], dict], out: Path, descript
     args = parser.parse_args()
     end = time.monotonic() + 60 * args.minutes
     rows = list(csv.DictReader(args.out.open())) if args.out.exists() else []
-    validation = {
-        Trial(Arm(int(r["layers"]), r["cell"], r["start"]), float(r["lr"]), int(r["seed"])): float(r["validation"])
-        for r in rows
-    }
+    validation = {trial_of(row): float(row["validation"]) for row in rows}
     at_work: dict[Future[dict], Trial] = {}
     bar = tqdm(total=len(arms) * (len(RATES) * len(CHOOSING) + len(NEW)), initial=len(rows), unit="trial")
     with bar, ProcessPoolExecutor(args.workers, mp_context=multiprocessing.get_context("spawn")) as pool:

@@ -246,7 +246,7 @@ def headline() -> list[Comparison]:
 
 
 def baselines() -> list[Comparison]:
-    """A skip, GRU and LSTM beside relays (section 6)."""
+    """A network with skips, GRU and LSTM compared with networks started by `Relay()` (section 6)."""
     relays, skip = ("ALIFPlus", "5", True), ("SkipALIFPlus", "5", False)
     pairs = {
         "skip - relays": (skip, relays),
@@ -280,7 +280,7 @@ def study_headline() -> list[str]:
 
 @table
 def study_baselines() -> list[str]:
-    """The same of a skip, GRU and LSTM."""
+    """The registered comparisons of skips, GRU and LSTM whose trials are all over."""
     return _compared_rows(baselines())
 
 
