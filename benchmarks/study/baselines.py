@@ -1,4 +1,4 @@
-"""Skips, GRU and LSTM beside relays: the registered baselines (registration.md, section 6).
+"""Skips, GRU, LSTM, normalised currents and other starts beside relays (registration.md, sections 6 and 10).
 
     python benchmarks/study/baselines.py FOLDER [--workers 1] [--minutes 100]
 
@@ -17,7 +17,7 @@ from typing import Any
 import headline
 import torch
 from headline import Arm, listed
-from torch import Tensor
+from torch import Tensor, nn
 
 from neurolsc import ALIFPlus, Network, initialisers, match_firing_rates, register
 from neurolsc.experiment import Experiment
@@ -30,6 +30,9 @@ ARMS = [
     Arm(5, "SkipALIFPlus", "WokenBranches(0.15)"),
     Arm(2, "GRU", "Default()"),
     Arm(2, "LSTM", "Default()"),
+    Arm(5, "NormedALIFPlus", "WokenNorms(0.15)"),
+    Arm(5, "LIF", "Orthogonal() + RateMatching(0.1)"),
+    Arm(5, "LIF", "FluctuationDriven() + RateMatching(0.1)"),
 ]
 
 
@@ -57,6 +60,52 @@ class WokenBranches(Initialiser):
             match_firing_rates(Network([branch], 1, layer_delay=0), read, [self.rate], tolerance=math.inf)
             with torch.no_grad():
                 read = cell.run(read, cell.initial_state(read.shape[1]))[0]
+        return ()
+
+
+@register
+class NormedALIFPlus(ALIFPlus):
+    """ALIF+ whose input currents are normalised over samples and steps, as in sparch and tdBN (arXiv:2011.05280)."""
+
+    def __init__(self, *sizes: int, **settings: Any) -> None:
+        super().__init__(*sizes, **settings)
+        self.norm = nn.BatchNorm1d(self.n_hidden)
+
+    def current(self, x: Tensor) -> Tensor:
+        current = x.to(self.w_in.dtype) @ self.w_in.T
+        return self.norm(current.flatten(0, -2)).view_as(current)
+
+    def plain(self) -> ALIFPlus:
+        """The same neurons, which read one current each."""
+        cell = ALIFPlus(self.n_hidden, self.n_hidden)
+        cell.__dict__ = self.__dict__ | {"n_in": self.n_hidden}
+        cell.__dict__["_parameters"] = self._parameters | {"w_in": torch.eye(self.n_hidden)}
+        return cell
+
+    def run(self, x: Tensor, state: Any, **settings: Any) -> tuple[Tensor, Any]:
+        return self.plain().run(self.current(x), state, **settings)
+
+    def update(self, x: Tensor, z: Tensor, state: Any) -> Any:
+        return self.plain().update(self.current(x), z, state)
+
+
+@initialisers.register
+@dataclass(frozen=True)
+class WokenNorms(Initialiser):
+    """Running statistics of the first inputs, then thresholds that fire at a rate, layer by layer."""
+
+    rate: float
+
+    def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
+        read = first_input(network, inputs)
+        for cell in network.cells:
+            cell.train().norm.momentum = 1.0
+            cell.current(read)
+            cell.eval().norm.momentum = 0.1
+            match_firing_rates(Network([cell], 1, layer_delay=0), read, [self.rate], tolerance=math.inf)
+            with torch.no_grad():
+                read = cell.run(read, cell.initial_state(read.shape[1]))[0]
+        network.train()
         return ()
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import math
+import re
 from collections.abc import Callable
 from statistics import mean, stdev
 from typing import Any, NamedTuple
@@ -187,8 +188,11 @@ def study_differences() -> list[str]:
     return rows(["test, points", "mean", "95 % interval", "p", "p, Holm"], body)
 
 
-Arm = tuple[str, str, bool]  # a cell, layers, whether as relays
+Arm = tuple[str, str, str]  # a cell, layers, a start in the words of the tables
 _NAMED = {"ALIFPlusMinus": "ALIF±", "ALIFPlus": "ALIF+", "LIF": "LIF"}
+
+
+_STARTED = {r"PartOfRelay\('(.+)', .*": r"\1", r"Relay\(rate=[\d.]+\)": "relays", r"RateMatching\(.*": "woken"}
 
 
 def _registered(*names: str) -> tuple[dict[Arm, dict[int, float]], dict[Arm, list[float]]]:
@@ -196,8 +200,11 @@ def _registered(*names: str) -> tuple[dict[Arm, dict[int, float]], dict[Arm, lis
     scores: dict[Arm, dict[int, float]] = {}
     fire: dict[Arm, list[float]] = {}
     for row in (row for name in names for row in _trials(name)):
-        if int(row["seed"]) >= 4 and "drawn" not in row["start"]:
-            arm = row["cell"], row["layers"], "Relay" in row["start"]
+        if int(row["seed"]) >= 4:
+            start = row["start"]
+            for written, words in _STARTED.items():
+                start = re.sub(f"^{written}$", words, start)
+            arm = row["cell"], row["layers"], start
             scores.setdefault(arm, {})[int(row["seed"])] = 100 * float(row["test"])
             fire.setdefault(arm, []).extend(of_layers(row, "branch_rates" if "branch_rates" in row else "end_rates"))
     return scores, fire
@@ -231,30 +238,52 @@ def _family(pairs: dict[str, tuple[Arm, Arm]], scores: dict[Arm, dict[int, float
 def headline() -> list[Comparison]:
     """Starts and depths (registration.md, sections 1 and 8)."""
     starts = {
-        f"{cell}, {n} layers, relays - woken": ((c, n, True), (c, n, False))
+        f"{cell}, {n} layers, relays - woken": ((c, n, "relays"), (c, n, "woken"))
         for n in ("2", "5", "10")
         for c, cell in _NAMED.items()
     }
     depths = {
-        f"{cell}, relays, {n} - {m} layers": ((c, n, True), (c, m, True))
+        f"{cell}, relays, {n} - {m} layers": ((c, n, "relays"), (c, m, "relays"))
         for n, m in (("5", "2"), ("10", "5"))
         for c, cell in _NAMED.items()
     }
-    one = {f"{cell}, 5 layers - 1": ((c, "5", True), (c, "1", False)) for c, cell in _NAMED.items()}
+    one = {f"{cell}, 5 layers - 1": ((c, "5", "relays"), (c, "1", "woken")) for c, cell in _NAMED.items()}
     scores, _ = _registered("headline")
     return [found for family in (starts, depths, one) for found in _family(family, scores)]
 
 
 def baselines() -> list[Comparison]:
-    """A network with skips, GRU and LSTM compared with networks started by `Relay()` (section 6)."""
-    relays, skip = ("ALIFPlus", "5", True), ("SkipALIFPlus", "5", False)
+    """Skips, GRU, LSTM, normalised currents and other starts beside networks started by `Relay()` (sections 6, 10)."""
+    relays, skip = ("ALIFPlus", "5", "relays"), ("SkipALIFPlus", "5", "WokenBranches(0.15)")
     pairs = {
         "skip - relays": (skip, relays),
-        "skip - woken": (skip, ("ALIFPlus", "5", False)),
-        "GRU - relays": (("GRU", "2", False), relays),
-        "LSTM - relays": (("LSTM", "2", False), relays),
+        "skip - woken": (skip, ("ALIFPlus", "5", "woken")),
+        "GRU - relays": (("GRU", "2", "Default()"), relays),
+        "LSTM - relays": (("LSTM", "2", "Default()"), relays),
     }
-    return _family(pairs, _registered("headline", "baselines")[0])
+    others = {
+        "normalised": ("NormedALIFPlus", "WokenNorms(0.15)", "ALIFPlus"),
+        "orthogonal, LIF": ("LIF", "Orthogonal() + RateMatching(0.1)", "LIF"),
+        "fluctuation-driven, LIF": ("LIF", "FluctuationDriven() + RateMatching(0.1)", "LIF"),
+    }
+    woken: dict[str, tuple[Arm, Arm]] = {
+        f"{name} - {other}": ((cell, "5", start), (beside, "5", other))
+        for name, (cell, start, beside) in others.items()
+        for other in ("relays", "woken")
+    }
+    scores, _ = _registered("headline", "baselines")
+    return _family(pairs, scores) + _family(woken, scores)
+
+
+def apart() -> list[Comparison]:
+    """Networks of which some parts begin as `Relay()` sets them, beside those of all or none (section 9)."""
+    parts = ("recurrence of layers 1 and 2", "all but w_in", "w_in", "w_rec", "all but adaptation")
+    pairs: dict[str, tuple[Arm, Arm]] = {
+        f"{part} - {other}": (("ALIFPlus", "5", part), ("ALIFPlus", "5", other))
+        for part in parts
+        for other in ("relays", "woken")
+    }
+    return _family(pairs, _registered("headline", "apart")[0])
 
 
 def _interval(test: Any) -> str:
@@ -263,7 +292,7 @@ def _interval(test: Any) -> str:
 
 
 def _compared_rows(found: list[Comparison]) -> list[str]:
-    scores, fire = _registered("headline", "baselines")
+    scores, fire = _registered("headline", "baselines", "apart")
     body = []
     for name, pair, test, corrected in found:
         means = [f"{mean(scores[arm].values()):.1f}±{stdev(scores[arm].values()):.1f}" for arm in pair]
@@ -282,6 +311,12 @@ def study_headline() -> list[str]:
 def study_baselines() -> list[str]:
     """The registered comparisons of skips, GRU and LSTM whose trials are all over."""
     return _compared_rows(baselines())
+
+
+@table
+def study_apart() -> list[str]:
+    """The registered comparisons of parts of `Relay()` whose trials are all over."""
+    return _compared_rows(apart())
 
 
 @table
