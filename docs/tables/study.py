@@ -319,32 +319,47 @@ def study_apart() -> list[str]:
     return _compared_rows(apart())
 
 
-@table
-def study_voices() -> list[str]:
-    """A voice that training never heard (registration.md, section 7): cells whose trials are over, by voice."""
+def study_folds(name: str, fold: str, factor: float, *more: list[str]) -> list[str]:
+    """Five folds left out in turn (registration.md, sections 7 and 11), of cells whose trials are over.
+
+    Differences are spread by a factor before they are tested.
+    """
     body, tests = [], []
-    for (cell,), of_cell in grouped(read_rows("voices"), "cell").items():
+    for (cell,), of_cell in grouped(read_rows(name), "cell").items():
         if len(of_cell) < 20:
             continue
-        means: dict[bool, list[float]] = {}
+        means: dict[bool, np.ndarray] = {}
         for relays in (True, False):
-            runs = [row for row in of_cell if ("Relay" in row["start"]) is relays]
-            by_voice = [[100 * float(r["test"]) for r in runs if r["voice"] == str(voice)] for voice in range(5)]
-            means[relays] = [mean(scores) for scores in by_voice]
-            fire = [[rate for row in runs for rate in of_layers(row, when)] for when in ("firing_rate", "end_rates")]
+            trials = [row for row in of_cell if ("Relay" in row["start"]) is relays]
+            by_fold = [[100 * float(r["test"]) for r in trials if r[fold] == str(i)] for i in range(5)]
+            means[relays] = np.mean(by_fold, axis=1)
+            fire = [[rate for row in trials for rate in of_layers(row, when)] for when in ("firing_rate", "end_rates")]
             spikes = ", then ".join(f"{min(rates):.2f} to {max(rates):.2f}" for rates in fire)
-            name = f"{_NAMED[cell]}, {'relays' if relays else 'woken'}"
-            each = (f"{score:.1f}" for score in (*means[relays], mean(means[relays])))
-            body.append([name, *each, spikes, "", "", ""])
-        tests.append(ttest_1samp(np.subtract(means[True], means[False]), 0))
+            arm = f"{_NAMED[cell]}, {'relays' if relays else 'woken'}"
+            body.append(
+                [arm, *(f"{score:.1f}" for score in (*means[relays], means[relays].mean())), spikes, "", "", ""]
+            )
+        lead = means[True] - means[False]
+        tests.append(ttest_1samp(lead.mean() + factor * (lead - lead.mean()), 0))
     corrected = holm([test.pvalue for test in tests] + [1.0] * (2 - len(tests)))  # as in _family
     for row, test, p in zip(body[::2], tests, corrected, strict=False):
         row[-3:] = [_interval(test), f"{test.pvalue:.2g}", f"{p:.2g}"]
+    head = ["test, %", *(f"{fold} {i}" for i in range(5)), "mean", "spikes", "relays - woken", "p", "p, Holm"]
+    return rows(head, body + list(more))
+
+
+@table
+def study_voices() -> list[str]:
+    """A voice that training never heard."""
     shallow = [100 * found["test"] for found in read("study_shallow")["voices"]]
-    body.append(["no network", *(f"{score:.1f}" for score in (*shallow, mean(shallow))), "", "", "", ""])
-    return rows(
-        ["test, %", *(f"voice {i}" for i in range(5)), "mean", "spikes", "relays - woken", "p", "p, Holm"], body
-    )
+    no_network = [f"{score:.1f}" for score in (*shallow, mean(shallow))]
+    return study_folds("voices", "voice", 1.0, ["no network", *no_network, "", "", "", ""])
+
+
+@table
+def study_utterances() -> list[str]:
+    """Other utterances of known voices; folds share what they learn from, so their variance is (1/5 + 1/4) s^2."""
+    return study_folds("folds", "utterance", math.sqrt(5 * (1 / 5 + 1 / 4)))
 
 
 def of_layers(row: dict[str, str], column: str) -> list[float]:
