@@ -2,9 +2,9 @@
 
     python benchmarks/study/voices.py FOLDER [--by utterance] [--minutes 100]
 
-FOLDER holds real_digits' train.h5 and test.h5. By voice one speaker is the test (registration.md, section 7), by
+FOLDER holds real_digits' train.h5 and test.h5. By voice one speaker is the test (registration.md, sections 7, 12), by
 utterance a fifth of what each speaker says of each digit (section 11). Appends a row for each finished trial to
-results/study_voices.csv or study_folds.csv and passes over those that are there. Two to four minutes of a core each.
+results/study_voices.csv or study_folds.csv and passes over those that are there. One to four minutes of a core each.
 """
 
 import itertools
@@ -13,12 +13,22 @@ from pathlib import Path
 
 import h5py
 import numpy as np
-from headline import CELLS, STARTS, Arm, Trial, command_line, finish, run
+from headline import Arm, Trial, command_line, finish, run, trial_of
 
 RESULTS = Path(__file__).parents[1] / "results"
 FILES = {"voice": "study_voices.csv", "utterance": "study_folds.csv"}
-RUN = {"voice": ("ALIFPlus", "ALIFPlusMinus"), "utterance": ("ALIFPlus", "LIF")}
-LR = {"ALIFPlus": (4e-3, 4e-3), "ALIFPlusMinus": (4e-3, 2e-3), "LIF": (1e-3, 2e-3)}  # chosen in section 1, by start
+LR = {  # chosen in section 1
+    Arm(5, "ALIFPlus", "RateMatching(0.15)"): 4e-3,
+    Arm(5, "ALIFPlus", "Relay(rate=0.15)"): 4e-3,
+    Arm(5, "ALIFPlusMinus", "RateMatching(0.15)"): 4e-3,
+    Arm(5, "ALIFPlusMinus", "Relay(rate=0.15)"): 2e-3,
+    Arm(5, "LIF", "RateMatching(0.1)"): 1e-3,
+    Arm(5, "LIF", "Relay(rate=0.1)"): 2e-3,
+    Arm(2, "ALIFPlus", "Relay(rate=0.15)"): 8e-3,
+    Arm(2, "ALIFPlusMinus", "Relay(rate=0.15)"): 8e-3,
+}
+GROUPS = {"voice": [(5, "ALIFPlus"), (5, "ALIFPlusMinus"), (2, "ALIFPlus"), (2, "ALIFPlusMinus")]}
+GROUPS["utterance"] = [(5, "ALIFPlus"), (5, "LIF")]
 VOICES, SEEDS = range(5), (12, 13)
 
 
@@ -46,12 +56,11 @@ def leave_out(fold: int, root: Path, folder: Path, by: str = "voice") -> None:
                 train.copy("extra/keys", out["extra"])
 
 
-def trial(cell: str, seed: int, fold: int, start: int, root: Path, by: str) -> dict:
+def trial(arm: Arm, seed: int, fold: int, root: Path, by: str) -> dict:
     """Train on the other folds and score on this one; its row."""
-    arm = Arm(5, cell, STARTS[start].format(rate=CELLS[cell]))
     with tempfile.TemporaryDirectory() as folder:
         leave_out(fold, root, Path(folder), by)
-        return {by: fold} | run(Trial(arm, LR[cell][start], seed), folder)
+        return {by: fold} | run(Trial(arm, LR[arm], seed), folder)
 
 
 def main() -> None:
@@ -59,11 +68,16 @@ def main() -> None:
     parser.add_argument("--by", choices=FILES, default="voice")
     args = parser.parse_args()
     out = RESULTS / FILES[args.by] if args.out == RESULTS else args.out
-    trials = ((*at, start) for at in itertools.product(RUN[args.by], SEEDS, VOICES) for start in range(2))
+    trials = [
+        (arm, seed, fold)
+        for group in GROUPS[args.by]
+        for seed, fold in itertools.product(SEEDS, VOICES)
+        for arm in LR
+        if arm[:2] == group
+    ]
 
     def key(row: dict) -> tuple:
-        start = [s.format(rate=CELLS[row["cell"]]) for s in STARTS].index(row["start"])
-        return row["cell"], int(row["seed"]), int(row[args.by]), start
+        return trial_of(row).arm, int(row["seed"]), int(row[args.by])
 
     finish(out, trials, key, lambda t: trial(*t, root=args.folder, by=args.by), args.minutes)
 

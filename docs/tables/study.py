@@ -3,7 +3,7 @@
 import csv
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from statistics import mean, stdev
 from typing import Any, NamedTuple
 
@@ -195,16 +195,20 @@ _NAMED = {"ALIFPlusMinus": "ALIF±", "ALIFPlus": "ALIF+", "LIF": "LIF"}
 _STARTED = {r"PartOfRelay\('(.+)', .*": r"\1", r"Relay\(rate=[\d.]+\)": "relays", r"RateMatching\(.*": "woken"}
 
 
+def _arm_of(row: dict[str, str]) -> Arm:
+    start = row["start"]
+    for written, words in _STARTED.items():
+        start = re.sub(f"^{written}$", words, start)
+    return row["cell"], row["layers"], start
+
+
 def _registered(*names: str) -> tuple[dict[Arm, dict[int, float]], dict[Arm, list[float]]]:
     """Test scores of the seeds that chose no rate, by arm and seed, and what all layers of an arm fire at the end."""
     scores: dict[Arm, dict[int, float]] = {}
     fire: dict[Arm, list[float]] = {}
     for row in (row for name in names for row in _trials(name)):
         if int(row["seed"]) >= 4:
-            start = row["start"]
-            for written, words in _STARTED.items():
-                start = re.sub(f"^{written}$", words, start)
-            arm = row["cell"], row["layers"], start
+            arm = _arm_of(row)
             scores.setdefault(arm, {})[int(row["seed"])] = 100 * float(row["test"])
             fire.setdefault(arm, []).extend(of_layers(row, "branch_rates" if "branch_rates" in row else "end_rates"))
     return scores, fire
@@ -319,47 +323,67 @@ def study_apart() -> list[str]:
     return _compared_rows(apart())
 
 
-def study_folds(name: str, fold: str, factor: float, *more: list[str]) -> list[str]:
-    """Five folds left out in turn (registration.md, sections 7 and 11), of cells whose trials are over.
+def _folds(name: str, fold: str, pairs: Iterable[tuple[Arm, Arm]], factor: float = 1.0) -> list[list[str]]:
+    """Arms on each of five folds left out, and the differences of those whose trials are all over.
 
     Differences are spread by a factor before they are tested.
     """
-    body, tests = [], []
-    for (cell,), of_cell in grouped(read_rows(name), "cell").items():
-        if len(of_cell) < 20:
+    trials, body, tests = read_rows(name), [], []
+    for pair in pairs:
+        runs = [[row for row in trials if _arm_of(row) == arm] for arm in pair]
+        if min(map(len, runs)) < 10:
             continue
-        means: dict[bool, np.ndarray] = {}
-        for relays in (True, False):
-            trials = [row for row in of_cell if ("Relay" in row["start"]) is relays]
-            by_fold = [[100 * float(r["test"]) for r in trials if r[fold] == str(i)] for i in range(5)]
-            means[relays] = np.mean(by_fold, axis=1)
-            fire = [[rate for row in trials for rate in of_layers(row, when)] for when in ("firing_rate", "end_rates")]
-            spikes = ", then ".join(f"{min(rates):.2f} to {max(rates):.2f}" for rates in fire)
-            arm = f"{_NAMED[cell]}, {'relays' if relays else 'woken'}"
-            body.append(
-                [arm, *(f"{score:.1f}" for score in (*means[relays], means[relays].mean())), spikes, "", "", ""]
+        means = []
+        for (cell, layers, start), own in zip(pair, runs, strict=True):
+            means.append(
+                np.mean([[100 * float(r["test"]) for r in own if r[fold] == str(i)] for i in range(5)], axis=1)
             )
-        lead = means[True] - means[False]
+            fire = [[rate for row in own for rate in of_layers(row, when)] for when in ("firing_rate", "end_rates")]
+            spikes = ", then ".join(f"{min(rates):.2f} to {max(rates):.2f}" for rates in fire)
+            scores = (f"{score:.1f}" for score in (*means[-1], means[-1].mean()))
+            body.append([f"{_NAMED[cell]}, {layers} layers, {start}", *scores, spikes, "", "", ""])
+        lead = means[0] - means[1]
         tests.append(ttest_1samp(lead.mean() + factor * (lead - lead.mean()), 0))
     corrected = holm([test.pvalue for test in tests] + [1.0] * (2 - len(tests)))  # as in _family
     for row, test, p in zip(body[::2], tests, corrected, strict=False):
         row[-3:] = [_interval(test), f"{test.pvalue:.2g}", f"{p:.2g}"]
-    head = ["test, %", *(f"{fold} {i}" for i in range(5)), "mean", "spikes", "relays - woken", "p", "p, Holm"]
-    return rows(head, body + list(more))
+    return body
+
+
+def _fold_rows(fold: str, body: list[list[str]]) -> list[str]:
+    head = [
+        "test, %",
+        *(f"{fold} {i}" for i in range(5)),
+        "mean",
+        "spikes",
+        "difference to the next row",
+        "p",
+        "p, Holm",
+    ]
+    return rows(head, body)
+
+
+def _starts_of(*cells: str) -> list[tuple[Arm, Arm]]:
+    return [((cell, "5", "relays"), (cell, "5", "woken")) for cell in cells]
 
 
 @table
 def study_voices() -> list[str]:
-    """A voice that training never heard."""
+    """A voice that training never heard (registration.md, sections 7 and 12)."""
+    cells = "ALIFPlus", "ALIFPlusMinus"
+    starts = _folds("voices", "voice", _starts_of(*cells))
+    depths = _folds("voices", "voice", [((cell, "5", "relays"), (cell, "2", "relays")) for cell in cells])
     shallow = [100 * found["test"] for found in read("study_shallow")["voices"]]
-    no_network = [f"{score:.1f}" for score in (*shallow, mean(shallow))]
-    return study_folds("voices", "voice", 1.0, ["no network", *no_network, "", "", "", ""])
+    no_network = ["no network", *(f"{score:.1f}" for score in (*shallow, mean(shallow))), "", "", "", ""]
+    return _fold_rows("voice", [*starts, *depths, no_network])
 
 
 @table
 def study_utterances() -> list[str]:
-    """Other utterances of known voices; folds share what they learn from, so their variance is (1/5 + 1/4) s^2."""
-    return study_folds("folds", "utterance", math.sqrt(5 * (1 / 5 + 1 / 4)))
+    """Other utterances of known voices (section 11); folds share what they learn from: variance (1/5 + 1/4) s^2."""
+    return _fold_rows(
+        "fold", _folds("folds", "utterance", _starts_of("ALIFPlus", "LIF"), math.sqrt(5 * (1 / 5 + 1 / 4)))
+    )
 
 
 def of_layers(row: dict[str, str], column: str) -> list[float]:
