@@ -290,13 +290,21 @@ def apart() -> list[Comparison]:
     return _family(pairs, _registered("headline", "apart")[0])
 
 
+def as_paper() -> list[Comparison]:
+    """The paper's pre-training with the paper's training (section 13)."""
+    none, one, half, woken = "Default()", "LSC(1.0, rule='paper')", "LSC(0.5, rule='paper')", "woken"
+    pairs = ((one, none), (half, none), (half, one), (one, woken), (half, woken))
+    arms = {f"{a} - {b}": (("ALIFPlus", "2", a), ("ALIFPlus", "2", b)) for a, b in pairs}
+    return _family(arms, _registered("as-paper")[0])
+
+
 def _interval(test: Any) -> str:
     low, high = test.confidence_interval(0.95)
     return f"{(low + high) / 2:+.1f} ({low:+.1f} to {high:+.1f})"
 
 
-def _compared_rows(found: list[Comparison]) -> list[str]:
-    scores, fire = _registered("headline", "baselines", "apart")
+def _compared_rows(found: list[Comparison], *names: str) -> list[str]:
+    scores, fire = _registered(*names)
     body = []
     for name, pair, test, corrected in found:
         means = [f"{mean(scores[arm].values()):.1f}±{stdev(scores[arm].values()):.1f}" for arm in pair]
@@ -308,19 +316,19 @@ def _compared_rows(found: list[Comparison]) -> list[str]:
 @table
 def study_headline() -> list[str]:
     """The registered comparisons of starts and depths whose trials are all over."""
-    return _compared_rows(headline())
+    return _compared_rows(headline(), "headline")
 
 
 @table
 def study_baselines() -> list[str]:
     """The registered comparisons of skips, GRU and LSTM whose trials are all over."""
-    return _compared_rows(baselines())
+    return _compared_rows(baselines(), "headline", "baselines")
 
 
 @table
 def study_apart() -> list[str]:
     """The registered comparisons of parts of `Relay()` whose trials are all over."""
-    return _compared_rows(apart())
+    return _compared_rows(apart(), "headline", "apart")
 
 
 def _folds(name: str, fold: str, pairs: Iterable[tuple[Arm, Arm]], factor: float = 1.0) -> list[list[str]]:
