@@ -24,10 +24,10 @@ RESULTS = Path(__file__).parents[1] / "results" / "study_apart.csv"
 LR = 4e-3  # chosen in section 1 by relays and by woken networks
 PARTS = {  # what is as in relays, by layer and parameter; the rest is as drawn
     "recurrence of layers 1 and 2": r"[01]\.w_rec",
-    "all but w_in": r"[01]\..*|[2-4]\.(?!w_in).*",
-    "w_in": r"[2-4]\.w_in",
-    "w_rec": r"[2-4]\.w_rec",
-    "all but adaptation": r"[01]\..*|[2-4]\.(?!adaptation).*",
+    "all but w_in": r"[01]\..*|[2-9]\.(?!w_in).*",
+    "w_in": r"[2-9]\.w_in",
+    "w_rec": r"[2-9]\.w_rec",
+    "all but adaptation": r"[01]\..*|[2-9]\.(?!adaptation).*",
 }
 
 
