@@ -1,4 +1,4 @@
-"""Which part of a start as relays is worth what? The registered arms (registration.md, section 9).
+"""Which part of a start as relays is worth what? The registered arms (registration.md, sections 9, 15).
 
     python benchmarks/study/apart.py FOLDER [--minutes 100]
 
@@ -28,6 +28,7 @@ PARTS = {  # what is as in relays, by layer and parameter; the rest is as drawn
     "w_in": r"[2-9]\.w_in",
     "w_rec": r"[2-9]\.w_rec",
     "all but adaptation": r"[01]\..*|[2-9]\.(?!adaptation).*",
+    "adaptation": r"[2-9]\.adaptation",
 }
 
 

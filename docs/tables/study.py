@@ -285,14 +285,15 @@ def baselines() -> list[Comparison]:
 
 
 def apart() -> list[Comparison]:
-    """Networks of which some parts begin as `Relay()` sets them, beside those of all or none (section 9)."""
+    """Networks of which some parts begin as `Relay()` sets them, beside those of all or none (sections 9, 15)."""
     parts = ("recurrence of layers 1 and 2", "all but w_in", "w_in", "w_rec", "all but adaptation")
-    pairs: dict[str, tuple[Arm, Arm]] = {
-        f"{part} - {other}": (("ALIFPlus", "5", part), ("ALIFPlus", "5", other))
-        for part in parts
-        for other in ("relays", "woken")
-    }
-    return _family(pairs, _registered("headline", "apart")[0])
+    scores, _ = _registered("headline", "apart")
+
+    def beside(*parts: str) -> list[Comparison]:
+        arms = {f"{part} - {other}": (part, other) for part in parts for other in ("relays", "woken")}
+        return _family({name: (("ALIFPlus", "5", a), ("ALIFPlus", "5", b)) for name, (a, b) in arms.items()}, scores)
+
+    return beside(*parts) + beside("adaptation")
 
 
 def as_paper() -> list[Comparison]:
