@@ -1,4 +1,4 @@
-"""Skips, GRU, LSTM, normalised currents and other starts beside relays (registration.md, sections 6, 10, 14).
+"""Skips, GRU, LSTM, normalised currents and other starts beside relays (registration.md, sections 6, 10, 14, 16).
 
     python benchmarks/study/baselines.py FOLDER [--workers 1] [--minutes 100]
 
@@ -32,6 +32,7 @@ ARMS = [
     Arm(2, "GRU", "Default()"),
     Arm(2, "LSTM", "Default()"),
     Arm(5, "NormedALIFPlus", "WokenNorms(0.15)"),
+    Arm(5, "LIF", f"{PartOfRelay.__name__}('all but w_in', rate=0.1)"),
     Arm(10, "ALIFPlus", f"{PartOfRelay.__name__}('all but w_in', rate=0.15)"),
     Arm(5, "LIF", "Orthogonal() + RateMatching(0.1)"),
     Arm(5, "LIF", "FluctuationDriven() + RateMatching(0.1)"),

@@ -257,7 +257,7 @@ def headline() -> list[Comparison]:
 
 
 def baselines() -> list[Comparison]:
-    """Skips, GRU, LSTM, normalised currents and other starts beside `Relay()` (sections 6, 10 and 14)."""
+    """Skips, GRU, LSTM, normalised currents and other starts beside `Relay()` (sections 6, 10, 14, 16)."""
     relays, skip = ("ALIFPlus", "5", "relays"), ("SkipALIFPlus", "5", "WokenBranches(0.15)")
     pairs = {
         "skip - relays": (skip, relays),
@@ -276,12 +276,17 @@ def baselines() -> list[Comparison]:
         for other in ("relays", "woken")
     }
     scores, _ = _registered("headline", "baselines")
-    relays, part = ("ALIFPlus", "10", "relays"), ("ALIFPlus", "10", "all but w_in")
-    ten = {
-        "10 layers, all but w_in - relays": (part, relays),
-        "10 layers, all but w_in - woken": (part, ("ALIFPlus", "10", "woken")),
-    }
-    return [found for family in (pairs, woken, ten) for found in _family(family, scores)]
+    parts = [
+        {
+            f"{layers} layers, {_NAMED[cell]}, all but w_in - {other}": (
+                (cell, layers, "all but w_in"),
+                (cell, layers, other),
+            )
+            for other in ("relays", "woken")
+        }
+        for cell, layers in (("ALIFPlus", "10"), ("LIF", "5"))
+    ]
+    return [found for family in (pairs, woken, *parts) for found in _family(family, scores)]
 
 
 def apart() -> list[Comparison]:
