@@ -192,7 +192,12 @@ Arm = tuple[str, str, str]  # a cell, layers, a start in the words of the tables
 _NAMED = {"ALIFPlusMinus": "ALIF±", "ALIFPlus": "ALIF+", "LIF": "LIF"}
 
 
-_STARTED = {r"PartOfRelay\('(.+)', .*": r"\1", r"Relay\(rate=[\d.]+\)": "relays", r"RateMatching\(.*": "woken"}
+_STARTED = {
+    r"WeakAdaptation\(0.01\) \+ RateMatching\(.*": "weak adaptation",
+    r"PartOfRelay\('(.+)', .*": r"\1",
+    r"Relay\(rate=[\d.]+\)": "relays",
+    r"RateMatching\(.*": "woken",
+}
 
 
 def _arm_of(row: dict[str, str]) -> Arm:
@@ -257,7 +262,7 @@ def headline() -> list[Comparison]:
 
 
 def baselines() -> list[Comparison]:
-    """Skips, GRU, LSTM, normalised currents and other starts beside `Relay()` (sections 6, 10, 14, 16)."""
+    """Skips, GRU, LSTM, normalised currents and other starts beside `Relay()` (sections 6, 10, 14, 16, 17)."""
     relays, skip = ("ALIFPlus", "5", "relays"), ("SkipALIFPlus", "5", "WokenBranches(0.15)")
     pairs = {
         "skip - relays": (skip, relays),
@@ -286,7 +291,15 @@ def baselines() -> list[Comparison]:
         }
         for cell, layers in (("ALIFPlus", "10"), ("LIF", "5"))
     ]
-    return [found for family in (pairs, woken, *parts) for found in _family(family, scores)]
+    weak = {
+        f"{layers} layers, weak adaptation - {other}": (
+            ("ALIFPlus", layers, "weak adaptation"),
+            ("ALIFPlus", layers, other),
+        )
+        for layers in ("2", "5", "10")
+        for other in ("relays", "woken")
+    }
+    return [found for family in (pairs, woken, *parts, weak) for found in _family(family, scores)]
 
 
 def apart() -> list[Comparison]:
