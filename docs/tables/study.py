@@ -256,7 +256,9 @@ def headline() -> list[Comparison]:
         for n, m in (("5", "2"), ("10", "5"))
         for c, cell in _NAMED.items()
     }
-    one = {f"{cell}, 5 layers - 1": ((c, "5", "relays"), (c, "1", "woken")) for c, cell in _NAMED.items()}
+    one = {
+        f"{cell}, 5 layers of relays - 1, woken": ((c, "5", "relays"), (c, "1", "woken")) for c, cell in _NAMED.items()
+    }
     scores, _ = _registered("headline")
     return [found for family in (starts, depths, one) for found in _family(family, scores)]
 
