@@ -11,6 +11,8 @@ from docs.tables.neurons import STARTS as OF_NEURONS
 from docs.tables.results import grouped
 from docs.tables.study import (
     STARTS,
+    Comparison,
+    apart,
     baselines,
     chosen_of,
     headline,
@@ -83,9 +85,9 @@ def draw_depth(path: Path) -> None:
         finish(figure, path, "digits that five people spoke; layers of 128 neurons, a mark for each seed")
 
 
-def draw_registered(path: Path) -> None:
-    """The registered differences and their intervals, a row for each, colored by what may be said of it."""
-    found = [*headline(), *baselines()][::-1]
+def draw_registered(path: Path, found: list[Comparison]) -> None:
+    """Registered differences and their intervals, a row for each from the top, colored by what may be said of it."""
+    found = found[::-1]
     colors = {"better": COLORS[0], "worse": COLORS[1], "level": COLORS[2], "no difference shown": "0.5"}
     with mpl.rc_context(STYLE):
         figure, grid = panels(1, 1, figsize=(7.6, 1.5 + 0.32 * len(found)))
@@ -239,7 +241,8 @@ def draw_today_back(path: Path) -> None:
 
 
 draw_depth(PICTURES / "study_depth.png")
-draw_registered(PICTURES / "study_registered.png")
+draw_registered(PICTURES / "study_registered.png", headline() + baselines())
+draw_registered(PICTURES / "study_apart.png", apart())
 draw_radius(PICTURES / "study_radius.png")
 draw_statistics(PICTURES / "study_statistics.png")
 draw_layers(PICTURES / "study_layers.png")

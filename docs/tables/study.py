@@ -215,7 +215,8 @@ def _registered(*names: str) -> tuple[dict[Arm, dict[int, float]], dict[Arm, lis
         if int(row["seed"]) >= 4:
             arm = _arm_of(row)
             scores.setdefault(arm, {})[int(row["seed"])] = 100 * float(row["test"])
-            fire.setdefault(arm, []).extend(of_layers(row, "branch_rates" if "branch_rates" in row else "end_rates"))
+            own = "branch_rates" if row.get("branch_rates") else "end_rates"
+            fire.setdefault(arm, []).extend(of_layers(row, own))
     return scores, fire
 
 
@@ -264,7 +265,7 @@ def headline() -> list[Comparison]:
 
 
 def baselines() -> list[Comparison]:
-    """Skips, GRU, LSTM, normalised currents and other starts beside `Relay()` (sections 6, 10, 14, 16, 17)."""
+    """Skips, GRU, LSTM, normalised currents and other starts beside networks started by `Relay()` (sections 6, 10)."""
     relays, skip = ("ALIFPlus", "5", "relays"), ("SkipALIFPlus", "5", "WokenBranches(0.15)")
     pairs = {
         "skip - relays": (skip, relays),
@@ -283,37 +284,29 @@ def baselines() -> list[Comparison]:
         for other in ("relays", "woken")
     }
     scores, _ = _registered("headline", "baselines")
-    parts = [
-        {
-            f"{layers} layers, {_NAMED[cell]}, all but w_in - {other}": (
-                (cell, layers, "all but w_in"),
-                (cell, layers, other),
-            )
-            for other in ("relays", "woken")
-        }
-        for cell, layers in (("ALIFPlus", "10"), ("LIF", "5"))
-    ]
-    weak = {
-        f"{layers} layers, weak adaptation - {other}": (
-            ("ALIFPlus", layers, "weak adaptation"),
-            ("ALIFPlus", layers, other),
-        )
-        for layers in ("2", "5", "10")
-        for other in ("relays", "woken")
-    }
-    return [found for family in (pairs, woken, *parts, weak) for found in _family(family, scores)]
+    return _family(pairs, scores) + _family(woken, scores)
 
 
 def apart() -> list[Comparison]:
-    """Networks of which some parts begin as `Relay()` sets them, beside those of all or none (sections 9, 15)."""
+    """Networks of which some parts begin as `Relay()` sets them, beside those of all or none (sections 9, 14 to 17)."""
     parts = ("recurrence of layers 1 and 2", "all but w_in", "w_in", "w_rec", "all but adaptation")
-    scores, _ = _registered("headline", "apart")
-
-    def beside(*parts: str) -> list[Comparison]:
-        arms = {f"{part} - {other}": (part, other) for part in parts for other in ("relays", "woken")}
-        return _family({name: (("ALIFPlus", "5", a), ("ALIFPlus", "5", b)) for name, (a, b) in arms.items()}, scores)
-
-    return beside(*parts) + beside("adaptation")
+    scores, _ = _registered("headline", "baselines", "apart")
+    families = (
+        [("ALIFPlus", "5", part) for part in parts],
+        [("ALIFPlus", "5", "adaptation")],
+        [("ALIFPlus", "10", "all but w_in")],
+        [("LIF", "5", "all but w_in")],
+        [("ALIFPlus", layers, "weak adaptation") for layers in ("2", "5", "10")],
+    )
+    found = []
+    for arms in families:
+        pairs = {
+            f"{_NAMED[cell]}, {layers} layers, {part} - {other}": ((cell, layers, part), (cell, layers, other))
+            for cell, layers, part in arms
+            for other in ("relays", "woken")
+        }
+        found += _family(pairs, scores)
+    return found
 
 
 def as_paper() -> list[Comparison]:
@@ -354,7 +347,7 @@ def study_baselines() -> list[str]:
 @table
 def study_apart() -> list[str]:
     """The registered comparisons of parts of `Relay()` whose trials are all over."""
-    return _compared_rows(apart(), "headline", "apart")
+    return _compared_rows(apart(), "headline", "baselines", "apart")
 
 
 def _folds(name: str, fold: str, pairs: Iterable[tuple[Arm, Arm]], factor: float = 1.0) -> list[list[str]]:
