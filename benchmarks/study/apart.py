@@ -1,4 +1,4 @@
-"""Which part of a start as relays is worth what? The registered arms (registration.md, sections 9, 15).
+"""Which part of a start as relays is worth what? The registered arms (registration.md, sections 9, 15, 18).
 
     python benchmarks/study/apart.py FOLDER [--minutes 100]
 
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from headline import NEW, Arm, Trial, command_line, finish, run, trial_of
 from torch import Tensor
 
@@ -50,9 +51,26 @@ class PartOfRelay(Initialiser):
         return RateMatching(self.rate).apply(network, inputs)
 
 
+@initialisers.register
+@dataclass(frozen=True)
+class Scaled(Initialiser):
+    """Weights and thresholds of layers 3 and up times a factor: spikes stay, derivatives of the surrogate do not."""
+
+    factor: float
+
+    @torch.no_grad()
+    def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
+        for cell in network.cells[2:]:
+            for name in ("w_in", "w_rec", "b_theta", "adaptation"):
+                getattr(cell, name).mul_(self.factor)
+        return ()
+
+
 def main() -> None:
     args = command_line(__doc__, RESULTS).parse_args()
-    arms = [Arm(5, "ALIFPlus", f"PartOfRelay({part!r}, rate=0.15)") for part in PARTS]
+    starts = [f"PartOfRelay({part!r}, rate=0.15)" for part in PARTS]
+    starts += ["RateMatching(0.15) + Scaled(8)", "PartOfRelay('adaptation', rate=0.15) + Scaled(0.125)"]
+    arms = [Arm(5, "ALIFPlus", start) for start in starts]
     trials = [Trial(arm, LR, seed) for arm, seed in itertools.product(arms, NEW)]
     finish(args.out, trials, trial_of, lambda trial: run(trial, str(args.folder)), args.minutes)
 

@@ -193,6 +193,8 @@ _NAMED = {"ALIFPlusMinus": "ALIF±", "ALIFPlus": "ALIF+", "LIF": "LIF"}
 
 
 _STARTED = {
+    r"RateMatching\(.*\) \+ Scaled\(8\)": "as woken, times 8",
+    r"PartOfRelay\('adaptation', .*\) \+ Scaled\(0.125\)": "adaptation, times 1/8",
     r"WeakAdaptation\(0.01\) \+ RateMatching\(.*": "weak adaptation",
     r"PartOfRelay\('(.+)', .*": r"\1",
     r"Relay\(rate=[\d.]+\)": "relays",
@@ -288,12 +290,13 @@ def baselines() -> list[Comparison]:
 
 
 def apart() -> list[Comparison]:
-    """Networks of which some parts begin as `Relay()` sets them, beside those of all or none (sections 9, 14 to 17)."""
+    """Networks of which some parts begin as `Relay()` sets them, beside those of all or none (sections 9, 14 to 18)."""
     parts = ("recurrence of layers 1 and 2", "all but w_in", "w_in", "w_rec", "all but adaptation")
     scores, _ = _registered("headline", "baselines", "apart")
     families = (
         [("ALIFPlus", "5", part) for part in parts],
         [("ALIFPlus", "5", "adaptation")],
+        [("ALIFPlus", "5", scaled) for scaled in ("as woken, times 8", "adaptation, times 1/8")],
         [("ALIFPlus", "10", "all but w_in")],
         [("LIF", "5", "all but w_in")],
         [("ALIFPlus", layers, "weak adaptation") for layers in ("2", "5", "10")],
