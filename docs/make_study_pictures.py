@@ -242,7 +242,7 @@ def draw_today_back(path: Path) -> None:
 
 draw_depth(PICTURES / "study_depth.png")
 draw_registered(PICTURES / "study_registered.png", headline() + baselines())
-draw_registered(PICTURES / "study_apart.png", apart())
+draw_registered(PICTURES / "study_apart.png", [found for found in apart() if "times" not in found.name])
 draw_radius(PICTURES / "study_radius.png")
 draw_statistics(PICTURES / "study_statistics.png")
 draw_layers(PICTURES / "study_layers.png")
