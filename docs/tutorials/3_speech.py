@@ -129,7 +129,8 @@ plt.show()
 
 # %% [markdown]
 # Relays are ahead in this short training, by a few standard errors at most. They stay ahead in [the
-# study](../study.md#relays-taken-apart), with 2,025 utterances, where one part of them is enough: their neurons adapt little.
+# study](../study.md#relays-taken-apart), with 2,025 utterances, where one part of them is enough: weak
+# adaptation.
 #
 # A report needs seeds and their deviation, the control at the same learning rates, firing rates,
 # how the epoch was chosen, and the standard error of the test set.
