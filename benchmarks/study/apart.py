@@ -12,6 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from headline import NEW, Arm, Trial, command_line, finish, run, trial_of
@@ -57,19 +58,33 @@ class Scaled(Initialiser):
     """Weights and thresholds of layers 3 and up times a factor: spikes stay, derivatives of the surrogate do not."""
 
     factor: float
+    lowest: ClassVar[int] = 2
+    names: ClassVar[tuple[str, ...]] = ("w_in", "w_rec", "b_theta", "adaptation")
 
     @torch.no_grad()
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
-        for cell in network.cells[2:]:
-            for name in ("w_in", "w_rec", "b_theta", "adaptation"):
+        for cell in network.cells[self.lowest :]:
+            for name in self.names:
                 getattr(cell, name).mul_(self.factor)
         return ()
 
 
+@initialisers.register
+@dataclass(frozen=True)
+class WeakAdaptation(Scaled):
+    """What spikes add to the thresholds of all layers, times a factor."""
+
+    lowest, names = 0, ("adaptation",)
+
+
+def part(name: str, rate: float = 0.15) -> str:
+    """The text of a start of which one part is as in relays."""
+    return f"PartOfRelay({name!r}, rate={rate})"
+
+
 def main() -> None:
     args = command_line(__doc__, RESULTS).parse_args()
-    starts = [f"PartOfRelay({part!r}, rate=0.15)" for part in PARTS]
-    starts += ["RateMatching(0.15) + Scaled(8)", "PartOfRelay('adaptation', rate=0.15) + Scaled(0.125)"]
+    starts = [*map(part, PARTS), "RateMatching(0.15) + Scaled(8)", f"{part('adaptation')} + Scaled(0.125)"]
     arms = [Arm(5, "ALIFPlus", start) for start in starts]
     trials = [Trial(arm, LR, seed) for arm, seed in itertools.product(arms, NEW)]
     finish(args.out, trials, trial_of, lambda trial: run(trial, str(args.folder)), args.minutes)

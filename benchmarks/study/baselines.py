@@ -1,4 +1,5 @@
-"""Skips, GRU, LSTM, normalised currents and other starts beside relays (registration.md, sections 6, 10, 14, 16, 17).
+"""Skips, GRU, LSTM, normalised currents and other starts: the registered arms that networks started by `Relay()` are
+compared with (registration.md, sections 6, 10, 14, 16, 17).
 
     python benchmarks/study/baselines.py FOLDER [--workers 1] [--minutes 100]
 
@@ -16,7 +17,7 @@ from typing import Any
 
 import headline
 import torch
-from apart import PartOfRelay
+from apart import part
 from headline import Arm, listed
 from torch import Tensor, nn
 
@@ -34,9 +35,9 @@ ARMS = [
     Arm(2, "ALIFPlus", "WeakAdaptation(0.01) + RateMatching(0.15)"),
     Arm(2, "LSTM", "Default()"),
     Arm(5, "NormedALIFPlus", "WokenNorms(0.15)"),
-    Arm(5, "LIF", f"{PartOfRelay.__name__}('all but w_in', rate=0.1)"),
+    Arm(5, "LIF", part("all but w_in", rate=0.1)),
     Arm(10, "ALIFPlus", "WeakAdaptation(0.01) + RateMatching(0.15)"),
-    Arm(10, "ALIFPlus", f"{PartOfRelay.__name__}('all but w_in', rate=0.15)"),
+    Arm(10, "ALIFPlus", part("all but w_in")),
     Arm(5, "LIF", "Orthogonal() + RateMatching(0.1)"),
     Arm(5, "LIF", "FluctuationDriven() + RateMatching(0.1)"),
 ]
@@ -66,20 +67,6 @@ class WokenBranches(Initialiser):
             match_firing_rates(Network([branch], 1, layer_delay=0), read, [self.rate], tolerance=math.inf)
             with torch.no_grad():
                 read = cell.run(read, cell.initial_state(read.shape[1]))[0]
-        return ()
-
-
-@initialisers.register
-@dataclass(frozen=True)
-class WeakAdaptation(Initialiser):
-    """What spikes add to the thresholds of all layers, times a share."""
-
-    share: float
-
-    @torch.no_grad()
-    def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
-        for cell in network.cells:
-            cell.adaptation.mul_(self.share)
         return ()
 
 

@@ -267,7 +267,7 @@ def headline() -> list[Comparison]:
 
 
 def baselines() -> list[Comparison]:
-    """Skips, GRU, LSTM, normalised currents and other starts beside networks started by `Relay()` (sections 6, 10)."""
+    """Skips, GRU, LSTM, normalised currents and other starts, each compared with `Relay()` (sections 6, 10)."""
     relays, skip = ("ALIFPlus", "5", "relays"), ("SkipALIFPlus", "5", "WokenBranches(0.15)")
     pairs = {
         "skip - relays": (skip, relays),
@@ -281,8 +281,8 @@ def baselines() -> list[Comparison]:
         "fluctuation-driven, LIF": ("LIF", "FluctuationDriven() + RateMatching(0.1)", "LIF"),
     }
     woken: dict[str, tuple[Arm, Arm]] = {
-        f"{name} - {other}": ((cell, "5", start), (beside, "5", other))
-        for name, (cell, start, beside) in others.items()
+        f"{name} - {other}": ((cell, "5", start), (plain, "5", other))
+        for name, (cell, start, plain) in others.items()
         for other in ("relays", "woken")
     }
     scores, _ = _registered("headline", "baselines")
@@ -290,7 +290,7 @@ def baselines() -> list[Comparison]:
 
 
 def apart() -> list[Comparison]:
-    """Networks of which some parts begin as `Relay()` sets them, beside those of all or none (sections 9, 14 to 18)."""
+    """Networks with some parts of `Relay()`, compared with those that have all or none (sections 9, 14 to 18)."""
     parts = ("recurrence of layers 1 and 2", "all but w_in", "w_in", "w_rec", "all but adaptation")
     scores, _ = _registered("headline", "baselines", "apart")
     families = (
@@ -351,6 +351,12 @@ def study_baselines() -> list[str]:
 def study_apart() -> list[str]:
     """The registered comparisons of parts of `Relay()` whose trials are all over."""
     return _compared_rows(apart(), "headline", "baselines", "apart")
+
+
+@table
+def study_as_paper() -> list[str]:
+    """The registered comparisons under the paper's training whose trials are all over."""
+    return _compared_rows(as_paper(), "as-paper")
 
 
 def _folds(name: str, fold: str, pairs: Iterable[tuple[Arm, Arm]], factor: float = 1.0) -> list[list[str]]:
