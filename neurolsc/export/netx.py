@@ -28,7 +28,7 @@ from neurolsc.export.wrapped import delayed, exported_kind, from_wrapped
 from neurolsc.hdf5 import HDF5
 from neurolsc.interop.foreign import ForeignCell
 from neurolsc.io import atomic_write, refusing
-from neurolsc.network import Network
+from neurolsc.network import Network, eval_mode
 from neurolsc.neurons import ALIF, LI, LIF, CubaLIF
 
 GOLDEN_SAMPLES = 4  # calibration samples of which a file holds input and spikes
@@ -132,6 +132,8 @@ def to_netx(
     The file holds the first four samples with their spikes, or without calibration data 50 steps of random spikes, for
     :func:`neurolsc.export.verify`.
 
+    Networks are run in evaluation mode, and keep theirs.
+
     Args:
         network: what :func:`neurolsc.export.quantize` accepts.
         path: the file, usually ``*.net``. Lava leaves an open file open: give each export a new path.
@@ -148,13 +150,13 @@ def to_netx(
         TypeError: if a layer or the readout cannot be exported.
         OSError: if the file cannot be written.
     """
-    own, x = copy.deepcopy(from_wrapped(network)).cpu(), None if calibration is None else calibration.cpu()
+    own, x = copy.deepcopy(from_wrapped(network)).cpu().eval(), None if calibration is None else calibration.cpu()
     quantized = quantize(own, x, force=force)
     report = make_report(own, quantized, x, None if labels is None else labels.cpu())
     if x is None:
         x = torch.rand(50, 1, quantized.n_in, generator=torch.Generator().manual_seed(0)) < 0.2
     elif any(isinstance(cell, ForeignCell) for cell in network.cells):
-        with torch.no_grad():
+        with torch.no_grad(), eval_mode(network):
             theirs, ours = network.run(x.to(**network.dtype_and_device)).spikes, own.run(x).spikes
         pairs = [(theirs[i].cpu(), ours[i]) for i in network.spiking]
         shares = ", ".join(f"{(a == b).double().mean():.4%} of {int(a.sum())}" for a, b in pairs)

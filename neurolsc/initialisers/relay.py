@@ -288,6 +288,7 @@ class BySource(Initialiser):
 
 
 _WHOLE = 0.95  # share of the spikes passed on below which a layer starts from its drawn weights instead
+_KEEPS = "nothing to do: it keeps its drawn weights and is woken"
 _CLOSEST = 0.02  # least distance from the threshold at a spike of a relay, in thresholds
 
 
@@ -312,8 +313,9 @@ class Relay(Initialiser):
 
     The lowest layers keep their random weights, at a rate and with a bounded recurrence, as by :class:`BySource`.
     Resting thresholds of relays, where these can be set, are equal; what spikes add to a threshold is a share of what
-    it was. A layer of another width than the one below reads its neurons in turn. A layer is set as the lowest are
-    where as a relay it would pass on less than 95 % of its spikes: a neuron that remembers, such as norse's LIF.
+    it was. A layer wider than the one below reads its neurons in turn. A layer is set as the lowest are where it is
+    narrower, as an output layer often is, or where as a relay it would pass on less than 95 % of its spikes: a neuron
+    that remembers, such as norse's LIF.
 
     Attributes:
         rate: spikes per neuron and step; 0: the thresholds of the lowest layers stay.
@@ -358,6 +360,9 @@ class Relay(Initialiser):
                 return lowest.set_layer(layer, points, seed)
             if not read.any():
                 return [layer.finding("reads no spikes", "let the layer below fire")]
+            if cell.n_hidden < read.shape[-1]:
+                few = f"as a relay it would read {cell.n_hidden} of {read.shape[-1]} neurons"
+                return [layer.finding(few, _KEEPS), *lowest.set_layer(layer, points, seed)]
             drawn = copy.deepcopy(cell.state_dict())
             missed = lowest.set_layer(layer, points, seed)
             at_rate, woken = copy.deepcopy(cell.state_dict()), layer.resting_threshold().mean().item()
@@ -367,8 +372,7 @@ class Relay(Initialiser):
                 relays.append(layer.index + 1)
                 return []
             cell.load_state_dict(at_rate)
-            keeps = "nothing to do: it keeps its drawn weights and is woken"
-            return [layer.finding(f"as a relay it would hand on {same:.0%} of its spikes", keeps), *missed]
+            return [layer.finding(f"as a relay it would hand on {same:.0%} of its spikes", _KEEPS), *missed]
 
         report = lowest.set_all(network, inputs, seed, set_layer, relays)
         none = "; no relays" if any(layer.index >= self.drawn for layer in layers) else ""

@@ -11,13 +11,14 @@ A neuron fires at its threshold, too, where ours and snnTorch's fire above it. `
 takes one step, and modules in multi-step mode before it read sequences of one. Nothing here imports spikingjelly.
 """
 
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from neurolsc.interop.foreign import ForeignCell, state_class, weight_before
+from neurolsc.interop.foreign import ForeignCell, ForeignNeuronWarning, state_class, weight_before
 from neurolsc.neurons.cell import Membrane, ScaledParameter, State, Thresholds
 
 NODES = ("LIFNode", "ParametricLIFNode", "IFNode")
@@ -143,15 +144,34 @@ class OneStep(nn.Sequential):
         return super().forward(input[None])[0]
 
 
+class EachStep(nn.Module):
+    """A dropout of spikingjelly, with a mask for each step."""
+
+    def __init__(self, theirs: Any) -> None:
+        super().__init__()
+        self.theirs = theirs
+        if theirs.p:
+            warnings.warn(
+                f"spikingjelly's {type(theirs).__name__} drops the same inputs in all steps of a sequence; in the wrapped "
+                "network it draws them anew in each step. That matters in training alone.",
+                ForeignNeuronWarning,
+                stacklevel=4,  # of the call of wrap
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        drop = nn.functional.dropout2d if type(self.theirs).__name__ == "Dropout2d" else nn.functional.dropout
+        return drop(x, self.theirs.p, self.theirs.training)
+
+
 def is_dropout(module: nn.Module) -> bool:
     """True for a dropout of spikingjelly, whose mask is its state."""
     return type(module).__name__ in ("Dropout", "Dropout2d") and type(module).__module__.startswith("spikingjelly.")
 
 
 def step_of(module: Any) -> nn.Module:
-    """One step of a module without state: itself, unless it takes sequences; torch's dropout for spikingjelly's."""
+    """One step of a module without state: itself, unless it takes sequences or is spikingjelly's dropout."""
     if is_dropout(module):
-        return getattr(nn, type(module).__name__)(module.p)
+        return EachStep(module)
     parts = [m for m in module.modules() if hasattr(m, "supported_step_mode") and not isinstance(m, nn.Linear)]
     multi = any(getattr(part, "_step_mode", part.supported_step_mode()[0]) == "m" for part in parts)
     return OneStep(module) if multi else module

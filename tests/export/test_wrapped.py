@@ -1,6 +1,7 @@
 """Networks of snnTorch, norse and spikingjelly, exported: their spikes, ours, and the files'."""
 
 import itertools
+import re
 import warnings
 from typing import Any
 
@@ -166,6 +167,16 @@ def test_a_batch_norm_and_a_weight_norm_before_a_layer_are_folded_into_its_weigh
     cell: Any = from_wrapped(wrap(model)).cells[0]
     x = torch.rand(7, N_IN, dtype=torch.float64)
     torch.testing.assert_close(x @ cell.w_in.T + cell.b_v, norm(linear(x)))
+
+
+def test_an_export_runs_a_network_that_is_in_training_mode_in_evaluation_mode(tmp_path):
+    model = nn.Sequential(nn.Linear(N_IN, WIDTH), nn.BatchNorm1d(WIDTH), leaky(), nn.Dropout(0.5), nn.Linear(WIDTH, WIDTH))
+    model.append(leaky()).append(nn.Linear(WIDTH, 4, bias=False))
+    model[1].running_var.fill_(0.01)
+    report = to_netx(wrap(model), tmp_path / "a.net", x := spikes(40, 8, N_IN, rate=0.2))
+    assert (model[1].num_batches_tracked, model[1].training) == (0, True)
+    assert re.search(r"spikes equal in 100\.0000% of \d\d+, 100\.0000% of \d\d", report.remarks[-1])
+    assert wrap(model).eval().run(x.float()).spikes[1].any()
 
 
 def test_a_voltage_at_the_threshold_fires_as_in_spikingjelly():

@@ -173,14 +173,20 @@ def test_the_lowest_layers_are_those_of_the_radii_by_source_and_the_others_pass_
     assert torch.equal(spikes[0], spikes[1]) == (drawn == 1)
 
 
-def test_layers_of_other_widths_read_in_turn(x: Tensor):
+def test_a_wider_layer_reads_in_turn_and_a_narrower_one_is_no_relay(x: Tensor):
     torch.manual_seed(0)
-    widths = (N, 16, 24, 10, 8)
+    widths = (N, 16, 24, 10)
     network = Network([LIF(a, b) for a, b in itertools.pairwise(widths)], 3, layer_delay=0)
-    assert Relay(drawn=1).apply(network, [x]) == ()
+    drawn = network.cells[2].get_parameter("w_in").clone()
+    report = Relay(drawn=1).apply(network, [x])
+    assert [str(found) for found in report] == [
+        "layer 3: as a relay it would read 10 of 24 neurons; nothing to do: it keeps its drawn weights and is woken."
+    ]
+    assert report.summary.endswith("relays: layer 2")
     spikes = network.run(x).spikes
     assert torch.equal(spikes[1], torch.cat([spikes[0], spikes[0][..., :8]], -1))
-    assert torch.equal(spikes[2], spikes[1][..., :10])
+    assert torch.equal(network.cells[2].get_parameter("w_in"), drawn)
+    assert spikes[2].mean().item() == pytest.approx(0.15, rel=0.1)
 
 
 def snntorch_network(kind: type = snn.RLeaky, beta: float = 0.3, **settings: object) -> Network:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from neurolsc import Network, diagnose, pretrain, radius_profile, wrap
+from neurolsc import ForeignNeuronWarning, Network, diagnose, pretrain, radius_profile, wrap
 from neurolsc.initialisers import RateMatching, Relay
 
 sj = pytest.importorskip("spikingjelly.activation_based")
@@ -110,13 +110,16 @@ def test_a_convolutional_network_in_multi_step_mode_is_followed_and_computes_the
     net, x = Deep(), 6 * torch.rand(STEPS, BATCH, 1, 6, 6)
     with torch.no_grad():
         net.head[1].weight.mul_(6)
-    network = wrap(net, x).eval()
+    with pytest.warns(ForeignNeuronWarning, match="Dropout drops the same inputs in all steps"):
+        network = wrap(net, x).eval()
     assert network.n_in == 36
     run = network.run(x.flatten(2))
     assert all(z.any() for z in run.spikes)
     assert_close(run.logits.mean(0), net.eval()(x))
-    network.train()
+    net.train()
     assert not torch.equal(network(x.flatten(2)), network(x.flatten(2)))  # the dropout draws
+    net.head[0].p = 0.0
+    assert torch.equal(network.run(x.flatten(2)).logits, network.run(x.flatten(2)).logits)
     assert net.head[0].mask is None
 
 
