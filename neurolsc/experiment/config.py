@@ -312,7 +312,7 @@ PARTS: dict[str, type[Any]] = {
 
 def check_names(names: Collection[str], known: Collection[str], what: str) -> None:
     """Raise a ``ValueError`` for unknown names, with the known ones and the nearest of these."""
-    if unknown := [name for name in names if name not in known]:
+    if unknown := list(dict.fromkeys(name for name in names if name not in known)):
         shown = clean(", ".join(unknown))
         raise ValueError(f"unknown {what} {shown}; known are {', '.join(known)}{meant(known, *unknown)}")
 

@@ -103,6 +103,10 @@ def wrap(
     try:
         for part in parts:
             if not _library(part):
+                if any(isinstance(inner, nn.Embedding) for inner in part.modules()):
+                    raise TypeError(
+                        "an Embedding reads integers, which no layer sends: wrap the modules after it as a list."
+                    )
                 before.append(step_of(part))
                 continue
             _refuse_state(before, shape)
@@ -357,7 +361,8 @@ def _library(module: nn.Module) -> str | None:
     if isinstance(module, nn.Sequential):  # norse's SequentialState is one
         return None
     roots = {kind.__name__: kind.__module__.partition(".")[0] for kind in type(module).__mro__}
-    if "spikingjelly" in (roots.get("MemoryModule"), roots.get("NonSpikingBaseNode")) and not is_dropout(module):
+    neuron = any(kind.__module__.startswith("spikingjelly.activation_based.neuron.") for kind in type(module).__mro__)
+    if (neuron or roots.get("MemoryModule") == "spikingjelly") and not is_dropout(module):
         return "spikingjelly"
     return next((root for root in roots.values() if root in ("snntorch", "norse")), None)
 

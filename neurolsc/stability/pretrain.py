@@ -425,7 +425,10 @@ class Meter:
         missed = [m for m in measured if not m.miss <= m.allowed]
         for m in missed:
             problem = f"radius {m.mean:.3f} ± {m.error:.3f} through {m.direction} against a target of {m.target:.3g}"
-            cure = f"scale w_in {'down' if m.mean > m.target else 'up'}, or move the thresholds of the layer below"
+            cure = f"scale the input weights {'down' if m.mean > m.target else 'up'}"
+            cure += ", or move the thresholds of the layer below" * (m.layer > 0)
+            if all(scaled.radius != "depth" for scaled in self.network.cells[m.layer].scaled_parameters):
+                cure = "no parameter that rules scale moves it; set direction='time'"
             if m.direction == "time":
                 term = profile.main_term(m.layer)
                 problem += f", due to the {term.name}" if profile.due_to[m.layer] else ""

@@ -177,7 +177,8 @@ class RadiusProfile(Displayed):
         """The term, but for one, that contributes most to the mean radius through time; `unknown` if none is known."""
         parts = {name: part for name, part in self.due_to[layer].items() if name != but}
         most = max(parts, key=parts.__getitem__, default="unknown")
-        return next((term for term in self.terms[layer] if term.name == most), Term(most))
+        unknown = Term(most, "scale the recurrent weights down, or let its gates retain less")
+        return next((term for term in self.terms[layer] if term.name == most), unknown)
 
     def to_dict(self) -> dict[str, Any]:
         numbers = {name: getattr(self, name).tolist() for name in ("time", "depth", "steps", "time_mean", "depth_mean")}

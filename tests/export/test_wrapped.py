@@ -170,7 +170,9 @@ def test_a_batch_norm_and_a_weight_norm_before_a_layer_are_folded_into_its_weigh
 
 
 def test_an_export_runs_a_network_that_is_in_training_mode_in_evaluation_mode(tmp_path):
-    model = nn.Sequential(nn.Linear(N_IN, WIDTH), nn.BatchNorm1d(WIDTH), leaky(), nn.Dropout(0.5), nn.Linear(WIDTH, WIDTH))
+    model = nn.Sequential(
+        nn.Linear(N_IN, WIDTH), nn.BatchNorm1d(WIDTH), leaky(), nn.Dropout(0.5), nn.Linear(WIDTH, WIDTH)
+    )
     model.append(leaky()).append(nn.Linear(WIDTH, 4, bias=False))
     model[1].running_var.fill_(0.01)
     report = to_netx(wrap(model), tmp_path / "a.net", x := spikes(40, 8, N_IN, rate=0.2))

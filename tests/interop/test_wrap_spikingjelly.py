@@ -139,6 +139,7 @@ def test_single_steps_and_a_multi_step_container_are_followed_too():
     ("module", "error", "message"),
     [
         (lambda: neuron.QIFNode(), TypeError, "QIFNode cannot be wrapped: only LIFNode, ParametricLIFNode, IFNode"),
+        (lambda: neuron.PSN(5), TypeError, "PSN cannot be wrapped: only LIFNode"),
         (lambda: type("Own", (neuron.LIFNode,), {})(), TypeError, "spikingjelly's Own cannot be wrapped"),
         (lambda: neuron.IFNode(v_threshold=0.5, v_reset=0.5), ValueError, "v_threshold must be above rest, got 0.5"),
     ],

@@ -85,6 +85,8 @@ def test_w1_torch_layers_step_as_torch_does(name):
         (lambda: snn.LeakyParallel(4, 4), "whole sequence"),
         (lambda: type("Mine", (snn.Leaky,), {})(0.9), "subclass"),
         (lambda: norse.LIFCorrelation(4, 4), "weights with every call"),
+        (lambda: norse.LIFAdExCell(), "LIFAdExCell cannot be wrapped: only LIF, LIFBox"),
+        (lambda: nn.Embedding(4, 4), "an Embedding reads integers"),
         (lambda: norse.LIFRecurrentCell(4, 4, p=norse.LIFParameters(method="adjoint")), "adjoint"),
         (lambda: norse.LSNNRecurrent(4, 4, adjoint=True), "adjoint"),
         (lambda: nn.LSTM(4, 4, bidirectional=True), "back in time"),
@@ -93,7 +95,14 @@ def test_w1_torch_layers_step_as_torch_does(name):
 )
 def test_w2_what_has_no_step_is_refused_with_the_reason(layer, why):
     with pytest.raises(TypeError, match=why):
-        wrap([layer()], input_shape=4)
+        wrap([layer(), nn.RNN(4, 4)], input_shape=4)
+
+
+@pytest.mark.filterwarnings("ignore::neurolsc.ForeignNeuronWarning")
+def test_a_radius_that_no_parameter_moves_is_named(make_spikes):
+    result = pretrain(wrap([norse.LSNNRecurrentCell(30, 8)]), [make_spikes()], target=0.5, max_steps=1, progress=False)
+    (through_depth,) = [f for f in result.findings if "through depth" in f.problem]
+    assert through_depth.cure == "no parameter that rules scale moves it; set direction='time'"
 
 
 @pytest.mark.parametrize(

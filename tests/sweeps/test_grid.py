@@ -115,6 +115,7 @@ RATE = {"lr": [1.0]}
     [
         ({"fixd": {}, "grid": {"lr": [1]}}, "unknown key fixd; known are name, fixed, grid, either, choose, test, bu"),
         ({"fixed": {"widht": 8}}, "start; did you mean width?"),
+        ({"fixed": {"epoch": 8}, "grid": {"seed": [0, 1]}}, "unknown setting epoch; known are"),
         ({"grid": {"lr": []}}, "grid: lr must be a list of at least one value, got []"),
         ({"grid": {"lr": [0.1, 1e-1]}}, "two points of the grid are the same trial"),
         ({"fixed": {"lr": 0.1}, "grid": {"lr": [0.1]}}, "lr: more than once"),
