@@ -7,7 +7,7 @@ latencies, Adam, cross-entropy at every step. The networks of all seeds and rate
 trained at once, on the same batches. Appends to results/starts.csv and passes over rows that are
 there, so that it goes on after a kill. About half a minute of one core an arm.
 
-`--registered` runs section 19 of study/registration.md: seeds 0 to 3 choose a learning rate, seeds 4 to
+`--registered` runs sections 19 and 20 of study/registration.md: seeds 0 to 3 choose a learning rate, seeds 4 to
 11 are reported. It appends to results/study_libraries.csv. Two to four minutes of one core an arm.
 """
 
@@ -47,6 +47,7 @@ WIDTH, CLASSES, BATCH, PIXELS = 64, 10, 64, 784
 SEEDS, RATES = (0, 1, 2), (1e-3, 3e-3, 1e-2)
 GRID, CHOOSING, NEW = (1e-5, 3e-5, 1e-4, 3e-4, *RATES, 3e-2, 1e-1), range(4), range(4, 12)  # of --registered
 STARTS = {"built": "Default()", "woken": "RateMatching(0.15)", "recurrence": "RecurrenceOfRelay(0.15)"}
+STARTS |= {"bounded": "BySource(depth=0)"}
 SURROGATES: dict[str, Callable[[Tensor], Tensor]] = {
     "fast_sigmoid(5)": theirs.fast_sigmoid(5),
     "fast_sigmoid(10)": theirs.fast_sigmoid(10),
@@ -325,7 +326,7 @@ def main() -> None:
     )
     parser.add_argument("--arms", nargs="+", help="starts, by name or text", default=["built", "woken", "Relay()"])
     parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--registered", action="store_true", help="only what section 19 of the study compares")
+    parser.add_argument("--registered", action="store_true", help="only what the study compares")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     out = args.out or (REGISTERED if args.registered else RESULTS)
@@ -347,8 +348,13 @@ def main() -> None:
         usual = [
             (*each, n) for n in (4, 8) for each in itertools.product(("RLeaky", "Leaky"), ("subtract",), (COMMON, WIDE))
         ]
-        every = [Arm(*each, start) for each in usual for start in (*args.arms, "recurrence")]
-        every = [arm for arm in every if arm.neuron == "RLeaky" or arm.start != "recurrence"]
+        every = [
+            Arm(*each, start)
+            for extra in ((*args.arms, "recurrence"), ("bounded",))
+            for each in usual
+            for start in extra
+            if each[0] == "RLeaky" or start not in ("recurrence", "bounded")
+        ]
     for arm in tqdm([arm for arm in every if all(word in str(arm) for word in args.networks.split())]):
         scores = known.setdefault(arm, {})
 

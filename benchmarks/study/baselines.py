@@ -1,5 +1,5 @@
 """Skips, GRU, LSTM, normalised currents and other starts: the registered arms that networks started by `Relay()` are
-compared with (registration.md, sections 6, 10, 14, 16, 17).
+compared with (registration.md, sections 6, 10, 14, 16, 17, 20).
 
     python benchmarks/study/baselines.py FOLDER [--workers 1] [--minutes 100]
 
@@ -29,6 +29,7 @@ from neurolsc.stability.conditions import Finding
 
 RESULTS = Path(__file__).parents[1] / "results" / "study_baselines.csv"
 ARMS = [
+    Arm(5, "LIF", "BySource(depth=0, rate=0.1)"),
     Arm(5, "SkipALIFPlus", "WokenBranches(0.15)"),
     Arm(2, "GRU", "Default()"),
     Arm(5, "ALIFPlus", "WeakAdaptation(0.01) + RateMatching(0.15)"),

@@ -198,6 +198,7 @@ _STARTED = {
     r"WeakAdaptation\(0.01\) \+ RateMatching\(.*": "weak adaptation",
     r"PartOfRelay\('(.+)', .*": r"\1",
     r"Relay\(rate=[\d.]+\)": "relays",
+    r"BySource\(depth=0, .*": "bounded",
     r"RateMatching\(.*": "woken",
 }
 
@@ -209,17 +210,28 @@ def _arm_of(row: dict[str, str]) -> Arm:
     return row["cell"], row["layers"], start
 
 
-def _registered(*names: str) -> tuple[dict[Arm, dict[int, float]], dict[Arm, list[float]]]:
-    """Test scores of the seeds that chose no rate, by arm and seed, and what all layers of an arm fire at the end."""
+class Trials(NamedTuple):
+    """The registered trials of seeds that chose no rate."""
+
+    scores: dict[Arm, dict[int, float]]  # test scores by arm and seed
+    fire: dict[Arm, list[float]]  # what all layers of an arm fire at the end
+
+
+def new_seeds(rows: Iterable[dict[str, str]]) -> Trials:
+    """Those among the rows of a file."""
     scores: dict[Arm, dict[int, float]] = {}
     fire: dict[Arm, list[float]] = {}
-    for row in (row for name in names for row in _trials(name)):
+    for row in rows:
         if int(row["seed"]) >= 4:
             arm = _arm_of(row)
             scores.setdefault(arm, {})[int(row["seed"])] = 100 * float(row["test"])
             own = "branch_rates" if row.get("branch_rates") else "end_rates"
             fire.setdefault(arm, []).extend(of_layers(row, own))
-    return scores, fire
+    return Trials(scores, fire)
+
+
+def _registered(*names: str) -> Trials:
+    return new_seeds(row for name in names for row in _trials(name))
 
 
 class Comparison(NamedTuple):
@@ -238,7 +250,7 @@ class Comparison(NamedTuple):
         return "level" if low >= -3 and high <= 3 else "no difference shown"
 
 
-def _family(pairs: dict[str, tuple[Arm, Arm]], scores: dict[Arm, dict[int, float]]) -> list[Comparison]:
+def family_of(pairs: dict[str, tuple[Arm, Arm]], scores: dict[Arm, dict[int, float]]) -> list[Comparison]:
     """The comparisons whose sixteen trials are over, with Holm's correction over all."""
     over = {name: pair for name, pair in pairs.items() if all(len(scores.get(arm, ())) == 8 for arm in pair)}
     tests = [ttest_1samp([scores[a][seed] - scores[b][seed] for seed in scores[b]], 0) for a, b in over.values()]
@@ -263,7 +275,7 @@ def headline() -> list[Comparison]:
         f"{cell}, 5 layers of relays - 1, woken": ((c, "5", "relays"), (c, "1", "woken")) for c, cell in _NAMED.items()
     }
     scores, _ = _registered("headline")
-    return [found for family in (starts, depths, one) for found in _family(family, scores)]
+    return [found for family in (starts, depths, one) for found in family_of(family, scores)]
 
 
 def baselines() -> list[Comparison]:
@@ -286,11 +298,11 @@ def baselines() -> list[Comparison]:
         for other in ("relays", "woken")
     }
     scores, _ = _registered("headline", "baselines")
-    return _family(pairs, scores) + _family(woken, scores)
+    return family_of(pairs, scores) + family_of(woken, scores)
 
 
 def apart() -> list[Comparison]:
-    """Networks with some parts of `Relay()`, compared with those that have all or none (sections 9, 14 to 18)."""
+    """Networks with some parts of `Relay()`, compared with those that have all or none (sections 9, 14 to 18, 20)."""
     parts = ("recurrence of layers 1 and 2", "all but w_in", "w_in", "w_rec", "all but adaptation")
     scores, _ = _registered("headline", "baselines", "apart")
     families = (
@@ -299,6 +311,7 @@ def apart() -> list[Comparison]:
         [("ALIFPlus", "5", scaled) for scaled in ("as woken, times 8", "adaptation, times 1/8")],
         [("ALIFPlus", "10", "all but w_in")],
         [("LIF", "5", "all but w_in")],
+        [("LIF", "5", "bounded")],
         [("ALIFPlus", layers, "weak adaptation") for layers in ("2", "5", "10")],
     )
     found = []
@@ -308,7 +321,7 @@ def apart() -> list[Comparison]:
             for cell, layers, part in arms
             for other in ("relays", "woken")
         }
-        found += _family(pairs, scores)
+        found += family_of(pairs, scores)
     return found
 
 
@@ -317,7 +330,7 @@ def as_paper() -> list[Comparison]:
     none, one, half, woken = "Default()", "LSC(1.0, rule='paper')", "LSC(0.5, rule='paper')", "woken"
     pairs = ((one, none), (half, none), (half, one), (one, woken), (half, woken))
     arms = {f"{a} - {b}": (("ALIFPlus", "2", a), ("ALIFPlus", "2", b)) for a, b in pairs}
-    return _family(arms, _registered("as-paper")[0])
+    return family_of(arms, _registered("as-paper")[0])
 
 
 def _interval(test: Any) -> str:
@@ -325,8 +338,9 @@ def _interval(test: Any) -> str:
     return f"{(low + high) / 2:+.1f} ({low:+.1f} to {high:+.1f})"
 
 
-def _compared_rows(found: list[Comparison], *names: str) -> list[str]:
-    scores, fire = _registered(*names)
+def compared_rows(found: list[Comparison], trials: Trials) -> list[str]:
+    """A table of comparisons."""
+    scores, fire = trials
     body = []
     for name, pair, test, corrected in found:
         means = [f"{mean(scores[arm].values()):.1f}±{stdev(scores[arm].values()):.1f}" for arm in pair]
@@ -338,25 +352,25 @@ def _compared_rows(found: list[Comparison], *names: str) -> list[str]:
 @table
 def study_headline() -> list[str]:
     """The registered comparisons of starts and depths whose trials are all over."""
-    return _compared_rows(headline(), "headline")
+    return compared_rows(headline(), _registered("headline"))
 
 
 @table
 def study_baselines() -> list[str]:
     """The registered comparisons of skips, GRU and LSTM whose trials are all over."""
-    return _compared_rows(baselines(), "headline", "baselines")
+    return compared_rows(baselines(), _registered("headline", "baselines"))
 
 
 @table
 def study_apart() -> list[str]:
     """The registered comparisons of parts of `Relay()` whose trials are all over."""
-    return _compared_rows(apart(), "headline", "baselines", "apart")
+    return compared_rows(apart(), _registered("headline", "baselines", "apart"))
 
 
 @table
 def study_as_paper() -> list[str]:
     """The registered comparisons under the paper's training whose trials are all over."""
-    return _compared_rows(as_paper(), "as-paper")
+    return compared_rows(as_paper(), _registered("as-paper"))
 
 
 def _folds(name: str, fold: str, pairs: Iterable[tuple[Arm, Arm]], factor: float = 1.0) -> list[list[str]]:
