@@ -6,6 +6,7 @@ from statistics import mean
 import matplotlib as mpl
 from matplotlib.lines import Line2D
 
+from docs.tables.elsewhere import libraries
 from docs.tables.neurons import MEASURES, predicting, whole_blocks
 from docs.tables.neurons import STARTS as OF_NEURONS
 from docs.tables.results import grouped
@@ -242,6 +243,10 @@ def draw_today_back(path: Path) -> None:
 
 draw_depth(PICTURES / "study_depth.png")
 draw_registered(PICTURES / "study_registered.png", headline() + baselines())
+draw_registered(
+    PICTURES / "study_libraries.png",
+    [found for found in libraries() if "built" not in found.name and "recurrence" not in found.name],
+)
 draw_registered(PICTURES / "study_apart.png", [found for found in apart() if "times" not in found.name])
 draw_radius(PICTURES / "study_radius.png")
 draw_statistics(PICTURES / "study_statistics.png")
