@@ -46,8 +46,8 @@ REGISTERED = Path(__file__).parent / "results" / "study_libraries.csv"
 WIDTH, CLASSES, BATCH, PIXELS = 64, 10, 64, 784
 SEEDS, RATES = (0, 1, 2), (1e-3, 3e-3, 1e-2)
 GRID, CHOOSING, NEW = (1e-5, 3e-5, 1e-4, 3e-4, *RATES, 3e-2, 1e-1), range(4), range(4, 12)  # of --registered
-STARTS = {"built": "Default()", "woken": "RateMatching(0.15)", "recurrence": "RecurrenceOfRelay(0.15)"}
-STARTS |= {"bounded": "BySource(depth=0)"}
+STARTS = {"built": "Default()", "woken": "RateMatching(0.15)"}
+STARTS |= {"recurrence": "RecurrenceOfRelay(0.15)", "bounded": "BySource(depth=0)"}  # of RLeaky, as registered
 SURROGATES: dict[str, Callable[[Tensor], Tensor]] = {
     "fast_sigmoid(5)": theirs.fast_sigmoid(5),
     "fast_sigmoid(10)": theirs.fast_sigmoid(10),
@@ -353,7 +353,7 @@ def main() -> None:
             for extra in ((*args.arms, "recurrence"), ("bounded",))
             for each in usual
             for start in extra
-            if each[0] == "RLeaky" or start not in ("recurrence", "bounded")
+            if each[0] == "RLeaky" or start in args.arms
         ]
     for arm in tqdm([arm for arm in every if all(word in str(arm) for word in args.networks.split())]):
         scores = known.setdefault(arm, {})
