@@ -316,10 +316,9 @@ class NorseCell(ForeignCell):
     def __init__(self, layer: Any, before: list[nn.Module], input_shape: tuple[int, ...]) -> None:
         name, own = type(layer).__name__, type(layer).__module__.startswith("norse.")
         if not own or not WRAPPED.fullmatch(name):
-            why = (
-                "only LIF, LIFBox, IAF, LSNN, LI and LIBox are, as layers or cells, recurrent or not, and LILinearCell"
-            )
-            why = "it takes its weights with every call" if name == "LIFCorrelation" else why
+            why = "only LIF, LIFBox, IAF, LSNN, LI and LIBox are, recurrent or not, as cells too, and LILinearCell"
+            if name == "LIFCorrelation":
+                why = "it takes its weights with every call"
             raise TypeError(f"norse's {name} cannot be wrapped: {why}.")
         if "adjoint" in getattr(getattr(layer, "activation", None), "__name__", ""):
             raise TypeError(
