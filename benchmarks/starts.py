@@ -1,18 +1,14 @@
 """Which start for which surrogate and neuron? Other libraries' networks on the embedded digits.
 
-    python benchmarks/starts.py [--registered] [--networks snntorch] [--arms built woken "Relay()"] [--epochs 5]
+    python benchmarks/starts.py [--networks snntorch] [--arms built woken "Relay()"] [--epochs 5]
 
 Each row is one network, one start, one seed and one learning rate: digits as 25 steps of
 latencies, Adam, cross-entropy at every step. The networks of all seeds and rates of an arm are
 trained at once, on the same batches. Appends to results/starts.csv and passes over rows that are
 there, so that it goes on after a kill. About half a minute of one core an arm.
-
-`--registered` runs sections 19 and 20 of study/registration.md: seeds 0 to 3 choose a learning rate, seeds 4 to
-11 are reported. It appends to results/study_libraries.csv. Two to four minutes of one core an arm.
 """
 
 import argparse
-import copy
 import csv
 import datetime
 import itertools
@@ -22,7 +18,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import fmean
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -36,18 +31,13 @@ from tqdm import tqdm
 import neurolsc
 from neurolsc import surrogate as ours
 from neurolsc.datasets import LatencyEncoding, SpikeLatencyMNIST, collate, input_batches
-from neurolsc.initialisers import Initialiser, RateMatching, Relay, named, register
-from neurolsc.initialisers.base import layers_of
+from neurolsc.initialisers import named
 from neurolsc.metrics import mode_accuracy
-from neurolsc.stability.conditions import Finding
 
 RESULTS = Path(__file__).parent / "results" / "starts.csv"
-REGISTERED = Path(__file__).parent / "results" / "study_libraries.csv"
 WIDTH, CLASSES, BATCH, PIXELS = 64, 10, 64, 784
 SEEDS, RATES = (0, 1, 2), (1e-3, 3e-3, 1e-2)
-GRID, CHOOSING, NEW = (1e-5, 3e-5, 1e-4, 3e-4, *RATES, 3e-2, 1e-1), range(4), range(4, 12)  # of --registered
 STARTS = {"built": "Default()", "woken": "RateMatching(0.15)"}
-STARTS |= {"recurrence": "RecurrenceOfRelay(0.15)", "bounded": "BySource(depth=0)"}  # of RLeaky, as registered
 SURROGATES: dict[str, Callable[[Tensor], Tensor]] = {
     "fast_sigmoid(5)": theirs.fast_sigmoid(5),
     "fast_sigmoid(10)": theirs.fast_sigmoid(10),
@@ -88,26 +78,6 @@ NETWORKS: list[tuple[str, str, str, int]] = [
     *itertools.product(("norse LIFRecurrent",), ("zero",), ("super",), (4,)),
     *itertools.product(("Leaky",), ("subtract",), ("fast_sigmoid(50)",), (4,)),
 ]
-
-
-@register
-@dataclass(frozen=True)
-class RecurrenceOfRelay(Initialiser):
-    """Recurrent weights as `Relay` sets them, the rest as drawn; then all layers are woken."""
-
-    rate: float
-
-    def apply(self, network: neurolsc.Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
-        drawn, matrices = (
-            copy.deepcopy(network.state_dict()),
-            [m for each in layers_of(network) for m in each.recurrent],
-        )
-        Relay(self.rate).apply(network, inputs, seed=seed)
-        set_by_relay = [matrix.weights.clone() for matrix in matrices]
-        network.load_state_dict(drawn)
-        for matrix, weights in zip(matrices, set_by_relay, strict=True):
-            matrix.set(weights)
-        return RateMatching(self.rate).apply(network, inputs)
 
 
 def build(arm: Arm, seed: int) -> nn.Sequential:
@@ -234,7 +204,7 @@ class Loop:
 def train_arm(
     arm: Arm, epochs: int, data: dict, start_batches: list[Tensor], trials: Sequence[tuple[int, float]]
 ) -> list[dict]:
-    """Train an arm with these seeds and learning rates, at once; a row for each."""
+    """Train an arm at once with some seeds, in order, and learning rates; a row for each."""
     built, wrapped, findings = [], [], []
     began = time.perf_counter()
     for seed, of_seed in itertools.groupby(trials, lambda trial: trial[0]):
@@ -292,26 +262,6 @@ def train_arm(
     ]
 
 
-def run_registered(known: dict[tuple[int, float], float], run: Callable[[list[tuple[int, float]]], None]) -> None:
-    """Choose a rate with seeds 0 to 3, from more until none at an edge is best; then run seeds 4 to 11 at it.
-
-    Args:
-        known: validation scores by seed and rate; `run` adds to them.
-        run: trains an arm with seeds and rates.
-    """
-    first, last = 3, 6  # of the grid
-    while True:
-        rates = GRID[first : last + 1]
-        run([(seed, lr) for seed in CHOOSING for lr in rates])
-        best = max(rates, key=lambda lr: fmean(known[seed, lr] for seed in CHOOSING))  # the lowest of equals
-        if best == rates[0] and first:
-            first -= 1
-        elif best == rates[-1] and last + 1 < len(GRID):
-            last += 1
-        else:
-            return run([(seed, best) for seed in NEW])
-
-
 @torch.no_grad()
 def score(stack: Callable, x: Tensor, labels: Tensor) -> list[float]:
     """Mode accuracy of every network."""
@@ -319,65 +269,46 @@ def score(stack: Callable, x: Tensor, labels: Tensor) -> list[float]:
     return [round(float(mode_accuracy(each, labels)), 4) for each in logits]
 
 
+def digits() -> tuple[dict, list[Tensor]]:
+    """The embedded digits and labels of each split, and the batches on which starts are set."""
+    steps, data = LatencyEncoding(dt=2.0, repeat=1), {}
+    for split in ("train", "validation", "test"):
+        images = SpikeLatencyMNIST.embedded(split, encoding=steps)
+        x, labels = collate([images[i] for i in range(len(images))])
+        data[split] = (x.float(), labels)
+    images = SpikeLatencyMNIST.embedded("train", encoding=steps)
+    return data, [x.float() for x in input_batches(images, 32, seed=0)][:8]
+
+
+def arm_of(row: dict[str, str]) -> Arm:
+    """The arm of a row of results."""
+    return Arm(row["neuron"], row["reset"], row["surrogate"], int(row["depth"]), row["start"])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--networks", default="", help="only those whose arm contains all these words, such as 'RLeaky depth=4'"
     )
-    parser.add_argument("--arms", nargs="+", help="starts, by name or text", default=["built", "woken", "Relay()"])
+    parser.add_argument("--arms", nargs="+", default=["built", "woken", "Relay()"], help="starts, by name or text")
     parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--registered", action="store_true", help="only what the study compares")
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
-    out = args.out or (REGISTERED if args.registered else RESULTS)
     warnings.simplefilter("ignore", neurolsc.ForeignNeuronWarning)
-    steps = LatencyEncoding(dt=2.0, repeat=1)
-    data = {}
-    for split in ("train", "validation", "test"):
-        digits = SpikeLatencyMNIST.embedded(split, encoding=steps)
-        x, labels = collate([digits[i] for i in range(len(digits))])
-        data[split] = (x.float(), labels)
-    digits = SpikeLatencyMNIST.embedded("train", encoding=steps)
-    start_batches = [x.float() for x in input_batches(digits, 32, seed=0)][:8]
-    known: dict[Arm, dict[tuple[int, float], float]] = {}
-    for r in csv.DictReader(out.open()) if out.exists() else ():
-        arm = Arm(r["neuron"], r["reset"], r["surrogate"], int(r["depth"]), r["start"])
-        known.setdefault(arm, {})[int(r["seed"]), float(r["lr"])] = float(r["validation"])
+    data, start_batches = digits()
+    done = set(map(arm_of, csv.DictReader(args.out.open()))) if args.out.exists() else set()
     every = [Arm(*network, start) for network in NETWORKS for start in args.arms]
-    if args.registered:
-        usual = [
-            (*each, n) for n in (4, 8) for each in itertools.product(("RLeaky", "Leaky"), ("subtract",), (COMMON, WIDE))
-        ]
-        every = [
-            Arm(*each, start)
-            for extra in ((*args.arms, "recurrence"), ("bounded",))
-            for each in usual
-            for start in extra
-            if each[0] == "RLeaky" or start in args.arms
-        ]
-    for arm in tqdm([arm for arm in every if all(word in str(arm) for word in args.networks.split())]):
-        scores = known.setdefault(arm, {})
-
-        def run(trials: list[tuple[int, float]], arm: Arm = arm, scores: dict = scores) -> None:
-            if not (trials := [trial for trial in trials if trial not in scores]):
-                return
-            rows = train_arm(arm, args.epochs, data, start_batches, trials)
-            scores.update({(row["seed"], row["lr"]): row["validation"] for row in rows})
-            new = not out.exists()
-            with out.open("a+", newline="") as file:
-                file.seek(0)
-                columns = list(rows[0]) if new else next(csv.reader(file))  # older files have no end_rates
-                writer = csv.DictWriter(file, columns, extrasaction="ignore", lineterminator="\n")
-                if new:
-                    writer.writeheader()
-                writer.writerows(rows)
-            by_rate = {lr: [r["validation"] for r in rows if r["lr"] == lr] for _, lr in trials}
-            tqdm.write(f"{arm}: {by_rate}, spikes per neuron and step {rows[0]['rates']}")
-
-        if args.registered:
-            run_registered(scores, run)
-        else:
-            run(list(itertools.product(SEEDS, RATES)))
+    arms = [arm for arm in every if arm not in done and all(word in str(arm) for word in args.networks.split())]
+    for arm in tqdm(arms):
+        rows = train_arm(arm, args.epochs, data, start_batches, list(itertools.product(SEEDS, RATES)))
+        new = not args.out.exists()
+        with args.out.open("a", newline="") as file:
+            writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
+            if new:
+                writer.writeheader()
+            writer.writerows(rows)
+        by_rate = {lr: [r["validation"] for r in rows if r["lr"] == lr] for lr in RATES}
+        tqdm.write(f"{arm}: {by_rate}, spikes per neuron and step {rows[0]['rates']}")
 
 
 if __name__ == "__main__":

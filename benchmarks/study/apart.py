@@ -31,6 +31,7 @@ PARTS = {  # what is as in relays, by layer and parameter; the rest is as drawn
     "w_rec": r"[2-9]\.w_rec",
     "all but adaptation": r"[01]\..*|[2-9]\.(?!adaptation).*",
     "adaptation": r"[2-9]\.adaptation",
+    "recurrence": r".*(w_rec|recurrent\.weight)",  # of all layers, and of snnTorch's; libraries.py
 }
 
 
@@ -84,7 +85,7 @@ def part(name: str, rate: float = 0.15) -> str:
 
 def main() -> None:
     args = command_line(__doc__, RESULTS).parse_args()
-    starts = [*map(part, PARTS), "RateMatching(0.15) + Scaled(8)", f"{part('adaptation')} + Scaled(0.125)"]
+    starts = [*map(part, list(PARTS)[:-1]), "RateMatching(0.15) + Scaled(8)", f"{part('adaptation')} + Scaled(0.125)"]
     arms = [Arm(5, "ALIFPlus", start) for start in starts]
     trials = [Trial(arm, LR, seed) for arm, seed in itertools.product(arms, NEW)]
     finish(args.out, trials, trial_of, lambda trial: run(trial, str(args.folder)), args.minutes)

@@ -110,16 +110,25 @@ def listed(values: list) -> str:
     return " ".join("" if value is None else f"{value:.4g}" for value in values)
 
 
-def left(arm: Arm, validation: dict[Trial, float]) -> list[Trial]:
+def doubled(lr: float, up: bool) -> float:
+    """The learning rate that follows one at an edge."""
+    return lr * 2 if up else lr / 2
+
+
+def left(
+    arm: Arm,
+    validation: dict[Trial, float],
+    rates: Iterable[float] = RATES,
+    follows: Callable[[float, bool], float | None] = doubled,
+) -> list[Trial]:
     """The trials of an arm that can run now, as far as the validation scores of finished ones say."""
-    rates = sorted({trial.lr for trial in validation if trial.arm == arm} | set(RATES))
+    rates = sorted({trial.lr for trial in validation if trial.arm == arm} | set(rates))
     choosing = [Trial(arm, lr, seed) for lr in rates for seed in CHOOSING]
     if todo := [trial for trial in choosing if trial not in validation]:
         return todo
     means = {lr: fmean(validation[Trial(arm, lr, seed)] for seed in CHOOSING) for lr in rates}
     best = max(rates, key=means.__getitem__)  # the lowest of equals
-    if best in (rates[0], rates[-1]):
-        lr = best / 2 if best == rates[0] else best * 2
+    if best in (rates[0], rates[-1]) and (lr := follows(best, best == rates[-1])):
         return [Trial(arm, lr, seed) for seed in CHOOSING]
     return [trial for seed in NEW if (trial := Trial(arm, best, seed)) not in validation]
 

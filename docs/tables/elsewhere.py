@@ -29,13 +29,11 @@ def starts() -> list[str]:
 
 def _libraries() -> Trials:
     """Networks of snnTorch (registration.md, sections 19, 20)."""
-    named = {"Relay()": "relays"}
     return new_seeds(
         {
             "cell": f"{row['neuron']}, {row['surrogate']}",
             "layers": row["depth"],
-            "start": named.get(row["start"], row["start"]),
-            **{name: row[name] for name in ("seed", "test", "end_rates")},
+            **{name: row[name] for name in ("start", "seed", "test", "end_rates")},
         }
         for row in read_rows("libraries")
     )

@@ -197,8 +197,8 @@ _STARTED = {
     r"PartOfRelay\('adaptation', .*\) \+ Scaled\(0.125\)": "adaptation, times 1/8",
     r"WeakAdaptation\(0.01\) \+ RateMatching\(.*": "weak adaptation",
     r"PartOfRelay\('(.+)', .*": r"\1",
-    r"Relay\(rate=[\d.]+\)": "relays",
-    r"BySource\(depth=0, .*": "bounded",
+    r"Relay\((rate=[\d.]+)?\)": "relays",
+    r"BySource\(depth=0.*": "bounded",
     r"RateMatching\(.*": "woken",
 }
 

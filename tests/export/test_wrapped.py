@@ -173,12 +173,14 @@ def test_an_export_runs_a_network_that_is_in_training_mode_in_evaluation_mode(tm
     model = nn.Sequential(
         nn.Linear(N_IN, WIDTH), nn.BatchNorm1d(WIDTH), leaky(), nn.Dropout(0.5), nn.Linear(WIDTH, WIDTH)
     )
-    model.append(leaky()).append(nn.Linear(WIDTH, 4, bias=False))
+    model.append(leaky()).append(
+        nn.Linear(WIDTH, 4, bias=False)
+    ).double()  # no voltage is a rounding from its threshold
     model[1].running_var.fill_(0.01)
     report = to_netx(wrap(model), tmp_path / "a.net", x := spikes(40, 8, N_IN, rate=0.2))
     assert (model[1].num_batches_tracked, model[1].training) == (0, True)
     assert re.search(r"spikes equal in 100\.0000% of \d\d+, 100\.0000% of \d\d", report.remarks[-1])
-    assert wrap(model).eval().run(x.float()).spikes[1].any()
+    assert wrap(model).eval().run(x.double()).spikes[1].any()
 
 
 def test_a_voltage_at_the_threshold_fires_as_in_spikingjelly():
