@@ -190,7 +190,10 @@ def read_tree(path: str | PathLike[str]) -> Any:
     """Read what :func:`write_tree` wrote, tensors onto the CPU; nothing in the file is executed."""
     data = Path(path).read_bytes()
     with refusing(path, "damaged or not a checkpoint"):
-        return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+        try:
+            return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+        except ValueError as error:  # of a file cut short it says nothing of the file
+            raise RuntimeError(error) from error
 
 
 def network_fingerprint(network: Network) -> dict[str, Any]:

@@ -176,6 +176,10 @@ def test_a_tree_is_read_back_and_nothing_in_it_is_executed(tmp_path: Path):
     again = read_tree(tmp_path / "t")
     assert {name: again[name] for name in ("plain", (0, 1))} == {name: tree[name] for name in ("plain", (0, 1))}
     assert_close({name: again[name] for name in ("strided", *tensors)}, {"strided": tree["strided"]} | tensors, **same)
+    write_tree(tmp_path / "t", torch.zeros(1000))
+    (tmp_path / "t").write_bytes((tmp_path / "t").read_bytes()[:-5])  # cut short
+    with pytest.raises(ValueError, match=r"t: damaged or not a checkpoint"):
+        read_tree(tmp_path / "t")
     torch.save({"f": os.system}, tmp_path / "t")
     with pytest.raises(ValueError, match=r"t: damaged or not a checkpoint"):
         read_tree(tmp_path / "t")

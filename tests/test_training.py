@@ -3,6 +3,7 @@
 import itertools
 import math
 import time
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,7 @@ import snntorch as snn
 import torch
 from pytorch_optimizer import AdaBelief, Lookahead
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 import neurolsc
 from neurolsc import Network, evaluate, train, wrap
@@ -194,6 +195,11 @@ class Streams(Patterns):
     streams = 3
 
 
+class Iterated(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        return iter([])
+
+
 @pytest.mark.parametrize(
     ("loader", "error", "message"),
     [
@@ -206,6 +212,7 @@ class Streams(Patterns):
         (DataLoader(Patterns(6), collate_fn=list), TypeError, r"a batch must be tensors x \(T, B, N\).*got a list"),
         (Loader(Patterns(3), batch_size=4, drop_last=True), ValueError, "is an empty DataLoader"),
         (Loader(Streams(6)), ValueError, "has streams"),
+        (Loader(Iterated()), TypeError, "is a DataLoader of an IterableDataset, which has no length"),
     ],
 )
 def test_a_loader_of_other_batches_is_refused(loader: Any, error: type[Exception], message: str):

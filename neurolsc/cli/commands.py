@@ -371,8 +371,8 @@ def table(sweep: Path, by: tuple[str, ...]) -> None:
     click.echo(text, nl=False)
     if failed := sum(row["error"] is not None for row in rows):
         click.echo(f"\n{failed} trials failed: the column error of table.csv says why.")
-    if (left := grid.total - len(rows)) > 0:
-        click.echo(f"\n{left} of {grid.total} trials are not over.")
+    if (left := grid.total(rows) - len(rows)) > 0:
+        click.echo(f"\n{left} of {grid.total(rows)} trials are not over.")
 
 
 @app.command()
@@ -438,7 +438,7 @@ def demo(out: Path, epochs: int, seed: int, workers: int) -> None:
     began = time.perf_counter()
     fixed = DEMO["fixed"] | {"epochs": epochs, "patience": epochs, "seed": seed}
     grid = experiments.make_grid(DEMO | {"fixed": fixed})
-    click.echo(f"{grid.total} networks, trained with {workers} processes in {out}")
+    click.echo(f"{grid.total()} networks, trained with {workers} processes in {out}")
     rows = experiments.run_sweep(grid, out, experiments.Processes(workers))
     curves = {}
     for trial in grid.trials:

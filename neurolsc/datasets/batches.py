@@ -141,7 +141,13 @@ def collate(items: Sequence[ItemT]) -> tuple[Tensor, ...]:
                 )
         labels = pad_sequence(targets)
     else:
-        labels = torch.tensor([operator.index(y) for y in targets])
+        try:
+            labels = torch.tensor([operator.index(y) for y in targets])
+        except TypeError:
+            raise TypeError(
+                "a label must be an integer, or a tensor with a target for each step; got a "
+                f"{type(targets[0]).__name__}, {targets[0]}. Repeat a target that is one number in each step."
+            ) from None
     x = pad_sequence(inputs)
     mask = torch.arange(len(x))[:, None] < torch.tensor(lengths)
     return (x, labels) if mask.all() else (x, labels, mask)

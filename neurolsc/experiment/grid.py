@@ -3,7 +3,7 @@
 import itertools
 import re
 from collections import ChainMap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from os import PathLike
@@ -60,7 +60,7 @@ class Grid:
     budgets: tuple[int, ...] = (10, 20, 40)
 
     def __repr__(self) -> str:
-        return f"Grid({self.name}: {self.total} trials over {', '.join(self.varied) or 'nothing'})"
+        return f"Grid({self.name}: {self.total()} trials over {', '.join(self.varied) or 'nothing'})"
 
     @property
     def score(self) -> str:
@@ -95,13 +95,23 @@ class Grid:
         """The values of a trial's arm settings."""
         return tuple(trial.settings[name] for name in self.arm_settings)
 
-    @cached_property
-    def total(self) -> int:
-        """Number of trials that will have been run at the end, if each arm finds its choice."""
+    def total(self, rows: Iterable[Mapping[str, Any]] = ()) -> int:
+        """Number of trials that will have been run at the end, if all arms but those lost in `rows` find a choice."""
         if self.choice is None:
             return len(self.trials)
-        deciding = [trial for trial in self.trials if trial.settings["seed"] in self.choice.seeds]
-        return len(deciding) + len({(self.arm(t), t.settings["seed"]) for t in self.trials if t not in deciding})
+        deciding, lost = [t for t in self.trials if t.settings["seed"] in self.choice.seeds], self.without_choice(rows)
+        others = {
+            (self.arm(t), t.settings["seed"]) for t in self.trials if t not in deciding and self.arm(t) not in lost
+        }
+        return len(deciding) + len(others)
+
+    def without_choice(self, rows: Iterable[Mapping[str, Any]]) -> set[tuple[Any, ...]]:
+        """The arms of which a table has all choosing trials, and none that is chosen: each value has a failed one."""
+        over, arms = {row["trial"]: row["chosen"] for row in rows}, dict[tuple[Any, ...], list[bool | None]]()
+        for trial in self.trials if self.choice else ():
+            if trial.settings["seed"] in self.choice.seeds:  # type: ignore[union-attr]
+                arms.setdefault(self.arm(trial), []).append(over.get(trial.name))
+        return {arm for arm, chosen in arms.items() if None not in chosen and not any(chosen)}
 
     def wanted(self, scores: Mapping[Experiment, float | None]) -> dict[Experiment, bool]:
         """The trials to be run, as far as known by now, each with True if it is chosen.

@@ -242,7 +242,7 @@ def run_sweep(
     resting: dict[Job, float] = {}
     deaths: Counter[Job] = Counter()
     # the time left is reckoned from the trials of this call
-    bar = progress_bar(grid.total, desc=grid.name, unit="trial", shown=progress, initial=len(state.rows), smoothing=0)
+    bar = progress_bar(grid.total(), desc=grid.name, unit="trial", shown=progress, initial=len(state.rows), smoothing=0)
     try:
         with bar, pool:
             while jobs := state.jobs():
@@ -271,7 +271,7 @@ def run_sweep(
     except KeyboardInterrupt as error:
         state.update()
         write_csv(folder / TABLE, state.table())
-        raise Stopped(f"{len(state.rows)} of {grid.total} trials are over, in {folder}") from error
+        raise Stopped(f"{len(state.rows)} of {grid.total(state.table())} trials are over, in {folder}") from error
     return state.table()
 
 

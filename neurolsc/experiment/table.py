@@ -120,7 +120,7 @@ def make_row(trial: Experiment, sweep: Path, grid: "Grid") -> Row | None:
         row["error"] = row["error"] or f"{type(error).__name__}: {error}"
     if row["error"] is not None:  # names in the place of paths of this machine
         row["error"] = row["error"].replace(f"{sweep}{os.sep}", "")
-        if root := trial.data.root:
+        if (root := trial.data.root) and Path(root).is_absolute():
             row["error"] = row["error"].replace(root, Path(root).name)
     return row | visible(trial) | spread(found)
 
@@ -168,7 +168,7 @@ class Arm:
 
 
 def arms(grid: "Grid", rows: Iterable[Row], by: Sequence[str] = ()) -> list[Arm]:
-    """The chosen trials, grouped by settings, in the order of the grid.
+    """The chosen trials, and those of arms that find no choice, grouped by settings, in the order of the grid.
 
     Args:
         grid: the grid of the sweep.
@@ -182,8 +182,11 @@ def arms(grid: "Grid", rows: Iterable[Row], by: Sequence[str] = ()) -> list[Arm]
     if unknown := [name for name in by if name not in grid.trials[0].settings]:
         raise ValueError(f"there is no setting {', '.join(unknown)}; those that vary are {', '.join(grid.varied)}.")
     found: dict[tuple[Any, ...], list[Row]] = {tuple(visible(t)[name] for name in by): [] for t in grid.trials}
+    rows = list(rows)
+    lost = grid.without_choice(rows)
+    failed = {trial.name for trial in grid.trials if grid.arm(trial) in lost}
     for row in rows:
-        if row["chosen"]:
+        if row["chosen"] or row["trial"] in failed:
             found[tuple(row[name] for name in by)].append(row)
     return [Arm(dict(zip(by, values, strict=True)), tuple(part)) for values, part in found.items() if part]
 
@@ -212,7 +215,9 @@ def markdown(grid: "Grid", rows: Iterable[Row], by: Sequence[str] = ()) -> str:
         line = {name: shown(value) for name, value in arm.settings.items()}
         if grid.choice is not None:
             chosen = grid.choice.setting
-            line[f"{chosen} (chosen)"] = ", ".join(dict.fromkeys(shown(row[chosen]) for row in arm.rows))
+            line[f"{chosen} (chosen)"] = ", ".join(
+                dict.fromkeys(shown(row[chosen]) for row in arm.rows if row["chosen"])
+            )
         failed = len(arm.rows) - len(arm.finished)
         line["seeds"] = f"{len(arm.rows)} ({failed} failed)" if failed else str(len(arm.rows))
         line |= {f"after {n} epochs": scores(f"after_{n}_{score}") for n in grid.budgets}

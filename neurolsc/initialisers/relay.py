@@ -384,7 +384,7 @@ class Relay(Initialiser):
         cell, own, thresholds = layer.cell, layer.recurrent, layer.cell.thresholds()
         theta = layer.resting_threshold().mean().item()
         along = torch.cat([torch.zeros(1), torch.logspace(-3, 0, 601)]).to(**cell.dtype_and_device) * theta
-        slope = surrogate_slope(layer.membrane, along).nan_to_num(0, 0, 0).clamp(min=0)
+        slope = surrogate_slope(layer.membrane, along).mean(1).nan_to_num(0, 0, 0).clamp(min=0)
         quarter, tenth = (along[slope >= share * slope.max()][-1].item() for share in (0.25, 0.1))
         if thresholds is not None:
             theta = min(theta, max(tenth, woken))

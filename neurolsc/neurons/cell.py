@@ -31,12 +31,15 @@ class ScaledParameter:
         through: what a multiplier multiplies: the ``"value"``; of a time constant tau in steps the ``"decay"``
             exp(-1/tau); of a ``"share"``, a decay stored as such, the value, which stays below 1.
         sign: +1 where the radius grows with the parameter, -1 where it shrinks: a multiplier k acts as k**sign.
+        limit: name of a method of the cell that returns the magnitude beyond which the radius would move the other way;
+            a multiplier stops there.
     """
 
     parameter: str
     radius: Literal["time", "depth"]
     through: Literal["value", "decay", "share"] = "value"
     sign: int = 1
+    limit: str | None = None
 
 
 @dataclass(frozen=True)
@@ -214,11 +217,12 @@ class Cell(nn.Module, ABC):
         """Which variable of the state is the voltage, and where it spikes; None: no such."""
         return None
 
-    def subthreshold(self, slope: float = 0.0) -> Tensor | None:
+    def subthreshold(self, slope: float | Tensor = 0.0) -> Tensor | None:
         """The derivative of each neuron's step by its own state (n_hidden, k, k), without weights; None: not known.
 
-        It is taken at rest, without a spike; `slope` is the derivative of the spike by the voltage. Used for the step
-        of the class that defines it (:func:`neurolsc.stability.below_threshold`).
+        It is taken at rest, without a spike; `slope` is the derivative of the spike by the voltage, of all neurons or
+        of each (n_hidden,). Used for the step of the class that defines it
+        (:func:`neurolsc.stability.below_threshold`).
         """
         return None
 

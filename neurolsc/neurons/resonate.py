@@ -58,7 +58,10 @@ class EulerResonator(NeuronCell):
     damping: nn.Parameter
 
     settings = ("omega_range", "damping_range", "dt")
-    scaled_parameters = (*NeuronCell.scaled_parameters, ScaledParameter("damping", "time", sign=-1))
+    scaled_parameters = (
+        *NeuronCell.scaled_parameters,
+        ScaledParameter("damping", "time", sign=-1, limit="most_damping"),
+    )
 
     def __init__(
         self,
@@ -91,6 +94,10 @@ class EulerResonator(NeuronCell):
     def boundary(self) -> Tensor:
         """The divergence boundary p(omega), (n_hidden,)."""
         return (torch.sqrt(1 - self.angle() ** 2) - 1) / self.dt
+
+    def most_damping(self) -> Tensor:
+        """The damping at which the step is a pure rotation by dt omega, its smallest radius: b = -1 / dt."""
+        return torch.full_like(self.damping, 1 / self.dt)
 
     def rotation(self, b: Tensor) -> tuple[Tensor, Tensor]:
         """The diagonal entry 1 + dt b of the step, and dt omega."""
@@ -158,6 +165,9 @@ class BRF(EulerResonator):
 
     state_type = BRFState
     block_terms = (ROTATION, REFRACTORY)
+
+    def most_damping(self) -> Tensor:
+        return super().most_damping() + self.boundary()
 
     def distance(self, state: BRFState) -> Tensor:
         return state.u - self.theta - state.q

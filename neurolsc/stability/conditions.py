@@ -86,21 +86,22 @@ def finite_distances(cell: Cell) -> tuple[float, float]:
         return -math.inf, math.inf
     threshold = membrane.thresholds(cell.initial_state(1)).detach().abs().max().clamp(min=1.0)
     distance = threshold * torch.linspace(-REACH, REACH, 20_001, **cell.dtype_and_device)
-    bad = distance[surrogate_slope(membrane, distance).isfinite().logical_not() & distance.isfinite()]
+    finite = surrogate_slope(membrane, distance).isfinite().all(1)
+    bad = distance[~finite & distance.isfinite()]
     below, above = bad[bad < 0], bad[bad > 0]
     return below.max().item() if len(below) else -math.inf, above.min().item() if len(above) else math.inf
 
 
 def surrogate_slope(membrane: Membrane, distance: Tensor) -> Tensor:
-    """The derivative of a surrogate at distances from the threshold (P,), mean over neurons."""
+    """The derivative of a surrogate at distances (P,) from the threshold: (P, n_hidden), (P, 1) if neurons share it."""
     with torch.enable_grad(), torch.random.fork_rng(devices=[]):
-        v = distance.unsqueeze(1).requires_grad_()
+        v = distance.unsqueeze(1)
+        v = v.expand_as(membrane.spike(v)).clone().requires_grad_()  # a column for each neuron with its own surrogate
         z = membrane.spike(v)
         if not z.requires_grad:
-            return torch.zeros_like(distance)
-        ones = torch.ones_like(z)
-        (slope,) = torch.autograd.grad(z, v, ones, materialize_grads=True, allow_unused=True)
-    return slope.squeeze(1) / z.shape[1]
+            return torch.zeros_like(v)
+        (slope,) = torch.autograd.grad(z.sum(), v, materialize_grads=True, allow_unused=True)
+    return slope
 
 
 @dataclass(frozen=True)
@@ -230,10 +231,9 @@ def at_threshold(cell: Cell) -> NeuronStability:
         TypeError: as :func:`below_threshold`.
     """
     membrane = cell.membrane()
-    slope = 0.0
-    if membrane is not None:
-        slope = surrogate_slope(membrane, torch.zeros(1, **cell.dtype_and_device)).item()
-    return _stability(cell, slope)
+    if membrane is None:
+        return _stability(cell, 0.0)
+    return _stability(cell, surrogate_slope(membrane, torch.zeros(1, **cell.dtype_and_device))[0])
 
 
 def states_stability(cell: Cell) -> bool:
@@ -241,7 +241,7 @@ def states_stability(cell: Cell) -> bool:
     return cell._defined_with_its_step("subthreshold")
 
 
-def _stability(cell: Cell, slope: float) -> NeuronStability:
+def _stability(cell: Cell, slope: float | Tensor) -> NeuronStability:
     with torch.no_grad():
         matrix = cell.subthreshold(slope) if states_stability(cell) else None
         if matrix is None:
@@ -250,7 +250,7 @@ def _stability(cell: Cell, slope: float) -> NeuronStability:
                 "returns (n_hidden, k, k), in the class that defines its update."
             )
         matrix = matrix.detach().double().cpu()
-        stated = cell.bounds() if slope == 0 and cell._defined_with_its_step("bounds") else ()
+        stated = cell.bounds() if not torch.as_tensor(slope).any() and cell._defined_with_its_step("bounds") else ()
     bounds = tuple(bound._replace(margin=bound.margin.detach().double().cpu()) for bound in stated)
     return NeuronStability(matrix, neuron_radii(matrix), bounds)
 

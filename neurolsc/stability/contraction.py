@@ -352,7 +352,8 @@ def measured_rate(cell: Cell, x: Tensor, *, steps: int = 1, pairs: int = 32, asc
 
     Inputs are stretches of the data. A state counts as reachable if each variable lies between the smallest and the
     largest value that it takes in the run on the data. Pairs start at two visited states, and Adam climbs the logarithm
-    of the ratio. The result is a lower bound of the maximum, and below every certificate.
+    of the ratio. The result is a lower bound of the maximum, and below every certificate in this norm; that of an LSTM
+    is in the largest entry.
 
     Args:
         cell: a cell without spikes; it is copied, and the copy works in float64.
@@ -419,8 +420,8 @@ def backward_norms(network: Network, x: Tensor, *, steps: int = 1) -> Tensor:
 
     .. math:: \lambda_{l,t} = \| M_{t+r-1,l} \cdots M_{t,l} \|_2, \qquad M_{t,l} = \partial h[t, l] / \partial h[t-1, l]
 
-    It certifies the backward pass on these data, with surrogate derivatives where there are spikes: over k steps within
-    a layer a gradient changes at most by the factor :math:`(\max_t \lambda_{l,t})^{\lfloor k/r \rfloor}`. To 1 %, as
+    It certifies the backward pass on these data, with surrogate derivatives where there are spikes: over m r steps
+    within a layer a gradient grows at most by the factor :math:`(\max_t \lambda_{l,t})^m`. To 1 %, as
     :func:`neurolsc.stability.singular_values`.
 
     Args:

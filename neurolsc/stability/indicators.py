@@ -283,8 +283,9 @@ def usable_share(
                 z = t.cell.output(t.cell.update(t.x, z.detach(), before))
             if z.requires_grad and z.numel() == v.numel() and is_binary(z):
                 (slope,) = torch.autograd.grad(z.sum(), v, materialize_grads=True, allow_unused=True)
-                peak = surrogate_slope(membrane, torch.zeros_like(t.x[0, :1])).abs()
-                shares[-1] = ((slope.abs() >= threshold * peak) & (peak > 0)).double().mean().item()
+                peak = surrogate_slope(membrane, v.new_zeros(1)).abs()
+                usable = (slope.flatten(1).abs() >= threshold * peak) & (peak > 0)
+                shares[-1] = usable.double().mean().item()
     return torch.tensor(shares)
 
 

@@ -16,7 +16,7 @@ import copy
 import math
 import time as clock
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from itertools import chain
 from os import PathLike
@@ -91,7 +91,7 @@ def pretrain(
         TypeError: if network is not one (:func:`neurolsc.wrap` makes one of other modules), or batches are not batches.
         ValueError: for an option out of range, a batch that is batch first or does not fit the network, or a checkpoint
             of other settings.
-        FloatingPointError: if a radius is NaN; the message names the layer.
+        FloatingPointError: if a radius is NaN; the message names the layer, and the network is as it was.
         BlockingIOError: if another process uses the checkpoint.
 
     Cost of a step: one run over T steps, and ``samples * steps`` radii per layer and direction, each with a gradient
@@ -111,7 +111,7 @@ def pretrain(
     """
     whole("checkpoint_every", checkpoint_every)
     chosen = PretrainOptions(target=target, **options)
-    with eval_mode(as_network(network)), nullcontext() if checkpoint is None else locked(checkpoint):
+    with put_back(as_network(network)), eval_mode(network), nullcontext() if checkpoint is None else locked(checkpoint):
         inputs = InputStream(batches)
         goal = radius_target(target, inputs.steps, len(network.cells), chosen.direction)
         run = Pretraining(Meter(network, goal, chosen, seed), inputs)
@@ -141,6 +141,17 @@ def pretrain(
             write_tree(checkpoint, before)
         seconds = sum(row["seconds"] for row in run.history)
         return run.meter.conclude(profile, inputs.steps, run.smoothed, run.step, run.history, seconds)
+
+
+@contextmanager
+def put_back(network: Network) -> Iterator[None]:
+    """Put the weights back as they were, if the block ends in a FloatingPointError."""
+    before = {name: value.detach().clone() for name, value in network.state_dict().items()}
+    try:
+        yield
+    except FloatingPointError:
+        network.load_state_dict(before)
+        raise
 
 
 def adabelief_lookahead(

@@ -220,7 +220,11 @@ def _multiply(cell: Cell, parameters: tuple[ScaledParameter, ...], *, time: floa
             owner, name = owner_of(cell, scaled.parameter)
             value = getattr(owner, name)
             if scaled.through == "value":
-                value = value * factor
+                moved = value * factor
+                if scaled.limit is not None:  # what lies beyond it already stays
+                    most = torch.maximum(getattr(cell, scaled.limit)(), value.abs())
+                    moved = moved.clamp(-most, most)
+                value = moved
             elif scaled.through == "share":
                 value = (value * factor).clamp(max=math.exp(-1 / LONGEST))
             else:  # exp(-1/moved) = factor exp(-1/value), in logarithms

@@ -18,7 +18,7 @@ from torch import Tensor
 from neurolsc.display import progress_bar
 from neurolsc.network import Network, as_network, eval_mode
 from neurolsc.neurons.cell import Cell, State, Thresholds
-from neurolsc.stability.pretrain import CLOSER, InputStream, Meter, PretrainResult
+from neurolsc.stability.pretrain import CLOSER, InputStream, Meter, PretrainResult, put_back
 from neurolsc.stability.profile import depth_radius, time_radius
 from neurolsc.stability.rules import PretrainOptions, Target, as_rule, radius_target
 from neurolsc.stability.transitions import Transitions, draw_steps, follow
@@ -53,7 +53,7 @@ def scale_to_radius(
         through time at that scale.
 
     Raises:
-        FloatingPointError: if a radius is NaN; the message names the layer.
+        FloatingPointError: if a radius is NaN; the message names the layer, and the network is as it was.
 
     Example:
         >>> import torch
@@ -70,7 +70,8 @@ def scale_to_radius(
     chosen, started, history = PretrainOptions(target=target, **options), clock.perf_counter(), list[dict[str, Any]]()
     rule, criteria, scale = as_rule(chosen.rule, target), chosen.criteria, 1.0
     with (
-        eval_mode(as_network(network)),
+        put_back(as_network(network)),
+        eval_mode(network),
         torch.no_grad(),
         progress_bar(None, unit="measurement", desc="scale", shown=progress) as bar,
     ):

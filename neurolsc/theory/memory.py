@@ -402,7 +402,7 @@ class TimeConstantSensitivity(NamedTuple):
     stationary: Tensor  # the same by the closed form, of a run without an end (N,)
 
 
-def time_constant_sensitivity(network: Network, x: Tensor, *, lags: int = 200) -> list[TimeConstantSensitivity]:
+def time_constant_sensitivity(network: Network, x: Tensor) -> list[TimeConstantSensitivity]:
     r"""The sensitivity of voltages, thresholds and currents to the time constants of a network, on inputs.
 
     With the variable h of a time constant, and the drive that makes it an integrator,
@@ -414,12 +414,11 @@ def time_constant_sensitivity(network: Network, x: Tensor, *, lags: int = 200) -
     The drive (input, recurrence, constant input and reset) is that of the run and counts as fixed: what a changed h
     does to spikes, and these to it, is left out. A threshold that starts at its rest starts with the derivative of the
     rest. The stationary moment is :func:`sensitivity_covariance` of the drive's mean, which has the correlation 1, and
-    of its centred :func:`autocorrelation`; where τ is longer than the run it is not reached.
+    of its centred :func:`autocorrelation` at all lags; where τ is longer than the run it is not reached.
 
     Args:
         network: the network; its parameters are not changed.
         x: inputs (T, B, n_in).
-        lags: the largest of the drive's autocorrelation, at most T - 1.
 
     Returns:
         One entry for each time constant ``tau_h`` of a state variable ``h``, of each layer that has such.
@@ -444,7 +443,7 @@ def time_constant_sensitivity(network: Network, x: Tensor, *, lags: int = 200) -
                 h = torch.stack([getattr(state, variable) for state in states]).double()
                 slope = linear_scan(decay, h[:-1], h[0] / -torch.expm1(-1 / tau))
                 drive = h[1:] - decay * h[:-1]
-                centred = autocorrelation(drive, min(lags, len(x) - 1), centred=True)
+                centred = autocorrelation(drive, len(x) - 1, centred=True)
                 still = centred[0] <= 1e-24 * drive.square().mean((0, 1))  # a constant drive has no other part
                 centred[0] += still
                 around = sensitivity_covariance(decay, correlation=centred).masked_fill(still, 0)

@@ -6,7 +6,7 @@ from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 from neurolsc import metrics
 from neurolsc.datasets import Batch, collate
@@ -161,6 +161,10 @@ def batches(
 ) -> DataLoader[tuple[Tensor, ...]]:
     """The batches of a data set, in order or, without ``streams``, shuffled by a generator; a loader as it is."""
     if isinstance(dataset, DataLoader):
+        if isinstance(dataset.dataset, IterableDataset):
+            raise TypeError(
+                f"{name} is a DataLoader of an IterableDataset, which has no length: give one of a Dataset."
+            )
         if len(dataset) == 0:
             raise ValueError(f"{name} is an empty DataLoader; at least one batch is needed.")
         if hasattr(dataset.dataset, "streams"):

@@ -46,6 +46,8 @@ X = torch.zeros(5, 3)
         ([], "at least one item"),
         ([([[0.0, 1.0]], 0)], "a tensor x .*got a list"),
         ([(X, 0), (X[:, :2], 1)], r"got .* = \[\(3, torch\.float32\), \(2, torch\.float32\)\]"),
+        ([(X, 0.5)], "a label must be an integer, .* got a float, 0.5"),
+        ([(X, torch.tensor(0.5))], "a label must be an integer, .* got a Tensor, 0.5"),
         ([(X, torch.zeros(5)), (X, torch.zeros(4))], r"one for each of 5 steps, got \(4,\)"),
     ],
 )

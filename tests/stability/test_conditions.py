@@ -126,9 +126,10 @@ def test_the_shares_of_published_starts():
 
 @pytest.mark.usefixtures("float64")
 def test_the_adaptation_of_an_alif_has_a_range_in_which_its_feedback_is_stable():
-    cell = ALIFPlusMinus(3, 400, tau_theta=50.0, spike=FastSigmoid(0.5))
+    dampening = torch.linspace(0.1, 0.9, 400)  # each neuron has its own
+    cell = ALIFPlusMinus(3, 400, tau_theta=50.0, spike=FastSigmoid(dampening))
     decay = cell.decay_theta.detach()
-    low, high = -(1 - decay) / 0.5, (1 + decay) / 0.5
+    low, high = -(1 - decay) / dampening, (1 + decay) / dampening
     outside = (cell.adaptation < low) | (cell.adaptation > high)
     assert 0.1 < outside.double().mean() < 0.9
     assert torch.equal(at_threshold(cell).radius > 1, outside)

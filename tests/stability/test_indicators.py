@@ -21,7 +21,7 @@ from neurolsc.stability import (
 )
 from neurolsc.stability.indicators import layer_exponents, recurrence_radius
 from neurolsc.stability.transitions import follow
-from neurolsc.surrogate import MultiGaussian, Rectangular
+from neurolsc.surrogate import FastSigmoid, MultiGaussian, Rectangular
 from neurolsc.tasks import cross_entropy
 from tests.stability.dense import depth_derivative, time_derivative, time_derivative_by_autograd
 from tests.stability.linear_cell import Linear
@@ -217,7 +217,12 @@ def test_a_layer_that_is_dead_or_the_same_for_all_keeps_nothing():
 # ---- usable derivatives
 
 
-@pytest.mark.parametrize(("cell", "spike"), [(LIF, Rectangular()), (ALIFPlus, MultiGaussian())], ids=repr)
+OF_EACH = FastSigmoid(dampening=torch.linspace(0.02, 1, 16))
+
+
+@pytest.mark.parametrize(
+    ("cell", "spike"), [(LIF, Rectangular()), (ALIFPlus, MultiGaussian()), (ALIFPlus, OF_EACH)], ids=repr
+)
 def test_the_share_is_that_of_the_formula(cell, spike, make_network, make_spikes):
     network, x = make_network(cell, gain=3, spike=spike, tau_v=5.0), make_spikes()
     found = usable_share(network, x, threshold=0.2)

@@ -24,6 +24,7 @@ from neurolsc import (
     PaperRule,
     pretrain,
     radius_profile,
+    scale_to_radius,
 )
 from neurolsc.io import read_tree
 from neurolsc.stability.pretrain import InputStream, Meter, shuffled
@@ -243,6 +244,26 @@ def test_best_weights_are_given_back_when_the_target_was_missed(make_network, ba
     resumed = make_network(seed=1)  # also those of before an interruption
     assert pretrain(resumed, batches, max_steps=3, **settings).steps == 3
     assert same_bits(weights(resumed), start)
+
+
+class Runaway:
+    """A rule under which weights run away."""
+
+    name = "runaway"
+
+    def apply(self, cell: Cell, *, time: float, depth: float) -> None:
+        with torch.no_grad():
+            cell.w_rec.fill_(math.nan)
+
+
+def test_a_network_whose_radius_is_nan_is_left_as_it_was(make_network, batches):
+    network = make_network()
+    before = weights(network)
+    with pytest.raises(FloatingPointError, match="layer 1: the derivative through time holds NaN"):
+        pretrain(network, batches, rule=Runaway(), progress=False)
+    with pytest.raises(FloatingPointError, match="layer 1: the derivative through time holds NaN"):
+        scale_to_radius(network, batches[0], rule=Runaway(), progress=False)
+    assert same_bits(weights(network), before)
 
 
 def test_multipliers_near_the_target_are_damped_as_often_as_their_miss_changed_sign(make_network, make_spikes):

@@ -2,14 +2,16 @@
 
 import copy
 import math
+from itertools import pairwise
 
 import pytest
 import torch
 from torch import Tensor
 
 from neurolsc import LIF, ALIFLowPass, ALIFPlusMinus, Cell, Criteria, Network, PaperRule, TransitionRule
+from neurolsc.neurons import BRF, RF
 from neurolsc.neurons.cell import ScaledParameter
-from neurolsc.stability import rules
+from neurolsc.stability import below_threshold, rules
 from neurolsc.stability.pretrain import Measurement, Meter
 from neurolsc.stability.rules import (
     LayerRadii,
@@ -199,6 +201,22 @@ def test_a_rule_reaches_into_modules_and_holds_shares_below_one(monkeypatch):
     torch.testing.assert_close(cell.memory.weight.detach(), 1.1 * before)
     torch.testing.assert_close(cell.memory.share, torch.tensor([0.55, math.exp(-1 / 100)]))
     torch.testing.assert_close(share, torch.tensor([0.5, 0.99]))  # a buffer may be shared, so it is replaced
+
+
+@pytest.mark.parametrize("kind", [RF, BRF])
+def test_the_damping_of_a_resonator_is_raised_no_further_than_to_its_smallest_radius(kind):
+    cell = kind(3, 50)
+    with torch.no_grad():
+        cell.damping[::2] *= -1  # read by magnitude
+    radii = [below_threshold(cell).radius]
+    for _ in range(60):
+        TransitionRule().apply(cell, time=0.85, depth=1.0)
+        radii.append(below_threshold(cell).radius)
+    assert all((after <= before + 1e-12).all() for before, after in pairwise(radii))
+    floor = cell.dt * cell.omega.detach()
+    if kind is BRF:  # its refractory term
+        floor = floor.clamp(min=0.9)
+    torch.testing.assert_close(radii[-1], floor)
 
 
 def test_rules_by_name_and_the_papers_as_the_default_of_the_balanced_target_alone():

@@ -23,7 +23,7 @@ def test_the_trials_are_the_product_of_the_lists_with_the_first_seed_first(tmp_p
     points = [(t.settings["seed"], t.settings["layers"], t.settings["cell"]) for t in made.trials]
     assert points == list(itertools.product([5, 2], [1, 3], ["LIF", "ALIFPlus"]))
     assert {t.settings["width"] for t in made.trials} == {7}
-    assert (made.arm_settings, made.total, made.choice, made.test) == (("layers", "cell"), 8, None, False)
+    assert (made.arm_settings, made.total(), made.choice, made.test) == (("layers", "cell"), 8, None, False)
     assert made.wanted({}) == dict.fromkeys(made.trials, True)
     (trial,) = grid(tmp_path).trials
     assert trial.network == NetworkSettings()
@@ -75,7 +75,7 @@ def test_the_second_stage_is_of_the_best_value_of_each_arm(
     assert [(t.settings["layers"], t.settings["lr"], t.settings["seed"]) for t in new] == [(1, best, 3), (1, best, 5)]
     chosen = [t.settings for t, is_chosen in second.items() if is_chosen]
     assert sorted((s["seed"], s["lr"]) for s in chosen) == [(3, best), (4, best), (5, best)]
-    assert made.total == 8
+    assert made.total() == 8
 
 
 def test_seeds_that_choose_together_do_so_by_their_mean(tmp_path: Path):
@@ -87,7 +87,7 @@ def test_seeds_that_choose_together_do_so_by_their_mean(tmp_path: Path):
     assert not any(made.wanted(dict(list(found.items())[:3])).values())
     chosen = [t for t, is_chosen in made.wanted(found).items() if is_chosen]
     assert sorted((t.settings["seed"], t.settings["lr"]) for t in chosen) == [(3, low), (4, low), (5, low)]
-    assert made.total == 2 * (2 * 2 + 1)
+    assert made.total() == 2 * (2 * 2 + 1)
     failed = {t: None if (t.settings["lr"], t.settings["seed"]) == (low, 5) else value for t, value in found.items()}
     assert {t.settings["lr"] for t, is_chosen in made.wanted(failed).items() if is_chosen} == {high}
 
@@ -104,7 +104,7 @@ def test_whatever_ends_first_the_same_trials_are_run_in_the_end(tmp_path: Path, 
         found[trial] = values[trial]
         assert before <= set(made.wanted(found))  # what was begun stays wanted
     assert made.wanted(found) == made.wanted(values)
-    assert len(found) == made.total
+    assert len(found) == made.total()
 
 
 RATE = {"lr": [1.0]}

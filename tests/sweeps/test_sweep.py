@@ -73,6 +73,13 @@ def test_paths_of_this_machine_are_not_in_the_table(tmp_path: Path):
     assert str(tmp_path) not in (tmp_path / "s" / "table.csv").read_text()
 
 
+def test_a_folder_named_by_a_dot_leaves_the_dots_of_an_error(tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.h5").write_text("text")
+    (row, *_) = sweep(tmp_path / "s", Here(), **(SMALL | {"fixed": FIXED | {"root": "."}}))
+    assert row["error"].startswith("ValueError: train.h5")
+
+
 @pytest.mark.slow
 def test_what_is_over_is_not_repeated_and_a_changed_grid_keeps_it(tmp_path: Path):
     sweep(tmp_path / "s", Here(), **PAIR)
@@ -190,6 +197,18 @@ def test_only_chosen_trials_count_and_arms_can_be_made_by_other_settings(tmp_pat
     assert [(arm.name, len(arm.rows)) for arm in arms(made, rows_of(made), ["lr"])] == [("lr 0.001", 6), ("lr 0.01", 6)]
     with pytest.raises(ValueError, match="there is no setting depth; those that vary are layers, lr, seed"):
         arms(made, rows, ["depth"])
+
+
+def test_an_arm_whose_every_value_failed_is_a_line_and_leaves_nothing_to_run(tmp_path: Path):
+    made = grid(tmp_path, **(CHOOSING | {"grid": {"layers": [1, 2], "lr": [1e-3, 1e-2], "seed": [3, 4]}}))
+    rows = [
+        row | {"chosen": row["layers"] == 2 and row["lr"] == 1e-2, "error": "nan" if row["layers"] == 1 else None}
+        for row in rows_of(made)
+        if row["seed"] == 3 or (row["layers"], row["lr"]) == (2, 1e-2)  # what a sweep runs
+    ]
+    assert (made.total(), made.total(rows[:1]), made.total(rows)) == (6, 6, len(rows))
+    table = [[c.strip() for c in row.strip("|").split("|")] for row in markdown(made, rows).splitlines()]
+    assert table[2:] == [["1", "-", "2 (2 failed)", "-"], ["2", "0.01", "2", "50.0 ± 0.0 %"]]
 
 
 def test_table_and_figure_of_a_sweep(tmp_path: Path, monkeypatch):
