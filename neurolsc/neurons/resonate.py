@@ -17,6 +17,7 @@ Source: Izhikevich 2001; Higuchi et al., ICML 2024, arXiv:2402.14603; github.com
 """
 
 import math
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -29,6 +30,7 @@ from neurolsc.neurons.derivatives import Term
 from neurolsc.validation import number
 
 ROTATION = Term("rotation", "raise the damping", "lower the damping", "#0072b2")
+EULER_ROTATION = replace(ROTATION, too_large="raise the damping, to 1 / dt at most, or lower omega")
 REFRACTORY = Term("refractory", "lower the thresholds", "lower the damping", "#d55e00")
 RESET = Term("reset", "lower the thresholds", "raise w_rec", "#cc79a7")
 HIGHEST = 1 - 1e-6  # of dt omega
@@ -131,7 +133,7 @@ class RF(EulerResonator):
     """
 
     state_type = ResonatorState
-    block_terms = (ROTATION,)
+    block_terms = (EULER_ROTATION,)
 
     def update(self, x: Tensor, z: Tensor, state: ResonatorState) -> ResonatorState:
         return ResonatorState(*self.turned(x, z, state.u, state.v, -self.damping.abs()))
@@ -164,7 +166,7 @@ class BRF(EulerResonator):
     """
 
     state_type = BRFState
-    block_terms = (ROTATION, REFRACTORY)
+    block_terms = (EULER_ROTATION, REFRACTORY)
 
     def most_damping(self) -> Tensor:
         return super().most_damping() + self.boundary()
