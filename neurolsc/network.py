@@ -181,7 +181,7 @@ class Network(nn.Module):
 
     @property
     def spiking(self) -> tuple[int, ...]:
-        """Numbers of the layers that spike, from 0: all but integrators, such as LI."""
+        """Indices of all layers but integrators such as LI; cells that send numbers, such as a GRU, are among them."""
         return tuple(i for i, cell in enumerate(self.cells) if not cell.integrator)
 
     @property

@@ -92,7 +92,7 @@ class BatchDataset(Dataset[Item]):
         """One item: x (T, N), and its class or its targets (T, ...)."""
         if not -len(self) <= index < len(self):
             raise IndexError(f"items run from 0 to {len(self) - 1}, got {index}.")
-        return self.__getitems__([index])[0]
+        return self.__getitems__([index % len(self)])[0]
 
     def __repr__(self) -> str:
         shape = f"x ({self.steps or 'T'}, {self.n_in})"

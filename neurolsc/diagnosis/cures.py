@@ -50,7 +50,7 @@ def _cure(name: str, layers: Sequence[int], network: Network, measured: Measurem
         # of all layers, as what one fires another reads: good rates for those named and those out of scale
         named = layers if name in (DEAD, SATURATED, SCALE, NEURONS) else ()
         fires = [layer.activity.rate for layer in measured.layers]
-        wanted = [RATE if i in named or rate < RARE or rate > OFTEN else rate for i, rate in enumerate(fires)]
+        wanted = [rate if i not in named and RARE <= rate <= OFTEN else RATE for i, rate in enumerate(fires)]
         words = f"thresholds scaled to rates of {', '.join(f'{wanted[i]:.2g}' for i in network.spiking)}"
         rates = Cure(words, lambda network, x: match_firing_rates(network, x, wanted, tolerance=math.inf))
     if name in (DEAD, SATURATED, SCALE, NEURONS):

@@ -45,13 +45,13 @@ def statistics(network: Network, experiment: Experiment) -> Row:
         spikes = network.run(batch.x, mask=batch.mask).spikes
         times = draw_steps(len(few), min(TIMES, len(few)), torch.Generator().manual_seed(seed))
         recurrence = [recurrence_radius(t).mean().item() for t in follow(network, few, times)[0]]
-    binary = all(metrics.is_binary(layer) for layer in spikes)
+    counted = [layer if metrics.is_binary(layer) else None for layer in spikes]
     row: Row = {
         "time_radius": found.profile.time_mean.tolist(),
         "depth_radius": found.profile.depth_mean.tolist(),
         "recurrence_radius": recurrence,
-        "firing_rate": [metrics.firing_rate(layer, batch.mask) for layer in spikes] if binary else None,
-        "silent_steps": [metrics.silent_steps(layer, batch.mask) for layer in spikes] if binary else None,
+        "firing_rate": [None if z is None else metrics.firing_rate(z, batch.mask) for z in counted],
+        "silent_steps": [None if z is None else metrics.silent_steps(z, batch.mask) for z in counted],
     }
     for name in ("exponent", "singular_time", "singular_depth", "usable", "survives", "gradient", "noise"):
         values = [getattr(layer, name) for layer in found.layers]

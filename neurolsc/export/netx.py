@@ -139,7 +139,7 @@ def to_netx(
         path: the file, usually ``*.net``. Lava leaves an open file open: give each export a new path.
         calibration: samples (T, B, n_in), 0 or 1. Without them overflows are not found.
         labels: their classes (B,), for accuracies in the report.
-        force: accept fewer than 62 weight units per threshold.
+        force: accept fewer weight units per threshold than 62 (of an ALIF 16).
 
     Returns:
         The report: errors, rates, ranges, resources.

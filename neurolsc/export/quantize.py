@@ -133,7 +133,7 @@ def quantize(network: Network, calibration: Tensor | None = None, *, force: bool
         calibration: samples (T, B, n_in), 0 or 1. With them the units of an ALIF, an LI and the readout are halved
             until half of their bits are enough for the states, and what still overflows is refused. Thresholds get
             coarser by that, weights of an ALIF do not.
-        force: accept fewer than 62 weight units per threshold.
+        force: accept fewer weight units per threshold than 62 (of an ALIF 16).
 
     Returns:
         The integers.
@@ -435,7 +435,7 @@ class QuantizationAware(Network):
     Args:
         network: what :func:`quantize` accepts, with ``layer_delay=1``.
         calibration: samples (T, B, n_in), which choose the units of the layers as in :func:`quantize`.
-        force: accept fewer than 62 weight units per threshold.
+        force: accept fewer weight units per threshold than 62 (of an ALIF 16).
 
     Raises:
         ValueError: as :func:`quantize`; also when training has moved a parameter out of what can be expressed.

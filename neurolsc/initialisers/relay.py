@@ -27,6 +27,7 @@ from neurolsc.stability.conditions import NO_SURROGATE, Finding, surrogate_fault
 from neurolsc.stability.profile import depth_radius, radius_profile, time_radius
 from neurolsc.stability.scale import match_firing_rates, no_thresholds, rate, reads, scale_to_rate, settle, steps
 from neurolsc.stability.transitions import Transitions, draw_steps, flat, stacked, without
+from neurolsc.validation import number, whole
 
 
 @register
@@ -161,6 +162,10 @@ class BySource(Initialiser):
     def __post_init__(self) -> None:
         if not 0 <= self.rate < 1:
             raise ValueError(f"rate must be spikes per neuron and step, in [0, 1), got {self.rate}.")
+        for name in ("depth", "recurrence", "time"):
+            number(name, getattr(self, name), zero_allowed=name != "time")
+        whole("samples", self.samples)
+        whole("steps", self.steps)
 
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> StartReport:
         """Set all layers on the first batch; radii and rates that miss by 5 % are findings."""
@@ -288,7 +293,7 @@ class BySource(Initialiser):
 
 
 _WHOLE = 0.95  # share of the spikes passed on below which a layer starts from its drawn weights instead
-_KEEPS = "nothing to do: it keeps its drawn weights and is woken"
+_KEEPS = "nothing to do: it keeps its drawn weights, and its thresholds are scaled to the rate"
 _CLOSEST = 0.02  # least distance from the threshold at a spike of a relay, in thresholds
 
 
@@ -335,7 +340,9 @@ class Relay(Initialiser):
     drawn: int = 2
 
     def __post_init__(self) -> None:
-        self._lowest()  # refuses a rate
+        self._lowest()  # refuses a rate or a bound
+        number("adaptation", self.adaptation, zero_allowed=True)
+        whole("drawn", self.drawn, at_least=0)
 
     def _lowest(self) -> BySource:
         return BySource(depth=0, recurrence=self.recurrence, rate=self.rate, time=self.time)
@@ -372,7 +379,7 @@ class Relay(Initialiser):
                 relays.append(layer.index + 1)
                 return []
             cell.load_state_dict(at_rate)
-            return [layer.finding(f"as a relay it would hand on {same:.0%} of its spikes", _KEEPS), *missed]
+            return [layer.finding(f"as a relay it would pass on {same:.0%} of its spikes", _KEEPS), *missed]
 
         report = lowest.set_all(network, inputs, seed, set_layer, relays)
         none = "; no relays" if any(layer.index >= self.drawn for layer in layers) else ""

@@ -20,7 +20,7 @@ from neurolsc.stability.pretrain import PretrainResult, pretrain
 from neurolsc.stability.rules import RELEASED, PretrainOptions, TransitionRule
 from neurolsc.stability.scale import OPTIONS, scale_to_radius, settle, steps
 from neurolsc.stability.transitions import Transitions, depth_operators, draw_steps, follow, stacked, time_operator
-from neurolsc.validation import one_of, setting
+from neurolsc.validation import number, one_of, setting, whole
 
 _REACH = math.log(1e4)
 Method = Literal["gradient", "released", "scale"]
@@ -98,6 +98,11 @@ class LSCSingular(Initialiser):
     samples: int = 4
     steps: int = 16
 
+    def __post_init__(self) -> None:
+        number("target", self.target)
+        whole("samples", self.samples)
+        whole("steps", self.steps)
+
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
         """Scale all layers on some points of the first batch; misses of 5 % are findings."""
         x = first_input(network, inputs)
@@ -155,6 +160,9 @@ class LSCLyapunov(Initialiser):
 
     exponent: float = 0.0
     samples: int = 4
+
+    def __post_init__(self) -> None:
+        whole("samples", self.samples)
 
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
         """Scale the recurrence of all layers; an exponent that misses by 0.01 is a finding."""

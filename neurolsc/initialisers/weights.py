@@ -141,6 +141,9 @@ class LSUV(Initialiser):
 
     variance: float = 1.0
 
+    def __post_init__(self) -> None:
+        number("variance", self.variance)
+
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
         """Set all layers on the first batch; a variance that misses by 5 % is a finding."""
         x, found = first_input(network, inputs), []
@@ -211,6 +214,7 @@ class FluctuationDriven(Initialiser):
     def __post_init__(self) -> None:
         if not 0 < self.alpha <= 1:
             raise ValueError(f"alpha must be in (0, 1], got {self.alpha}.")
+        number("sigma", self.sigma, zero_allowed=True)
         number("rate", self.rate, zero_allowed=True)
         whole("steps", self.steps, at_least=0)
 

@@ -174,6 +174,7 @@ class TorchCell(ForeignCell):
         ]
         if self.kind != "rnn" and layer.bias:
             scaled.append(ScaledParameter("retention", "time", through="share"))
+            self.stored_in = (("retention", f"layer.bias_hh{suffix}"),)
         super().__init__(layer, before, input_shape, scaled)
 
     def _gate_biases(self) -> list[Tensor]:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from neurolsc.interop.foreign import ForeignCell
 from neurolsc.network import Network, as_network, eval_mode
-from neurolsc.neurons.cell import WeightMatrix, owner_of, stored_parameter, weight_matrices
+from neurolsc.neurons.cell import WeightMatrix, owner_of, weight_matrices
 
 try:
     from neurobench.blocks.layer import STATELESS_LAYERS
@@ -106,7 +106,8 @@ class NetworkModel(NeuroBenchModel):
         if isinstance(network.readout, nn.Linear):
             matrices.append((WeightMatrix(cast(Any, network), "readout.weight"), len(network.cells) - 1, True))
         called = [m for m in network.modules() if isinstance(m, STATELESS_LAYERS) and m is not network.readout]
-        counted = {id(stored_parameter(*owner_of(m.cell, m.name))) for m, *_ in matrices}
+        owners = [owner_of(m.cell, m.name) for m, *_ in matrices]
+        counted = {id(owner._parameters.get(name)) for owner, name in owners}
         counted |= {id(p) for layer in called for p in layer.parameters()}
         if left := [name for name, p in network.named_parameters() if p.ndim > 1 and id(p) not in counted]:
             raise TypeError(

@@ -68,6 +68,7 @@ class SpikingJellyCell(ForeignCell):
         joint = [ScaledParameter("w_in", "depth"), ScaledParameter("w_rec", "time")]
         scaled = joint if self.recurrent else weight_before(before)
         scaled += [ScaledParameter("decay", "time", through="share")] * (kind != "IFNode")
+        self.stored_in = (("decay", f"layer.{'sub_module.' * self.recurrent}w"),)
         super().__init__(layer, before, input_shape, scaled)
 
     @property

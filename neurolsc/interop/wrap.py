@@ -117,7 +117,10 @@ def wrap(
             shape, before = getattr(cells[-1], "output_shape", (cells[-1].n_hidden,)), []
         part = None
         _refuse_state(before, shape)
-        network = Network(cells, nn.Sequential(nn.Unflatten(1, shape), *before, nn.Flatten()), layer_delay=0)
+        readout: nn.Module = nn.Sequential(nn.Unflatten(1, shape), *before, nn.Flatten())
+        if len(before) == 1 and isinstance(before[0], nn.Linear) and not any(isinstance(c, ForeignCell) for c in cells):
+            readout = before[0]  # of our own cells, which a file and an export describe with it
+        network = Network(cells, readout, layer_delay=0)
     except RuntimeError as error:  # of shapes
         if run is not None:
             raise run.refusal(part) from error

@@ -117,12 +117,15 @@ class Cell(nn.Module, ABC):
         scaled_parameters: the parameters that multipliers scale, as the derivatives say.
         paper_scaled_parameters: the same after the paper, Sec. II-D and App. H.
         recurrent_synapses: neurons of its own layer that read a neuron; None if not known.
-        integrator: True if it sends its voltage and no spikes; initialisers, rates and diagnoses pass over it.
+        stored_in: pairs of a settable quantity and the parameter of another name that stores it, as a gate's retention.
+        integrator: True if it sends its voltage and no spikes: starts by thresholds or rates, and diagnoses, pass over
+            it; Glorot, He and LSCSingular set its weights.
         input_matrices: names of input weights that set no radius through depth, as in norse's LSNN.
     """
 
     state_type: type[Any]
     settings: tuple[str, ...] = ()
+    stored_in: tuple[tuple[str, str], ...] = ()
     scaled_parameters: tuple[ScaledParameter, ...] = ()
     paper_scaled_parameters: tuple[ScaledParameter, ...] = ()
     recurrent_synapses: int | None = None
@@ -337,9 +340,10 @@ class LogParameter:
         set_value(module, self.log_name, log.to(stored).expand_as(stored))
 
 
-def stored_parameter(module: nn.Module, name: str) -> nn.Parameter | None:
-    """The parameter of a name, or of its logarithm; None if neither."""
-    return module._parameters.get(name, module._parameters.get(f"log_{name}"))
+def stored_parameter(cell: "Cell", name: str) -> nn.Parameter | None:
+    """The parameter that stores a quantity: of its name, of its logarithm, or in ``stored_in``; None if none does."""
+    owner, last = owner_of(cell, dict(cell.stored_in).get(name, name))
+    return owner._parameters.get(last, owner._parameters.get(f"log_{last}"))
 
 
 def set_value(module: nn.Module, name: str, value: Tensor) -> None:
@@ -401,7 +405,7 @@ def owner_of(cell: Cell, name: str) -> tuple[nn.Module, str]:
 
 def is_frozen(cell: Cell, name: str) -> bool:
     """True if the parameter that stores a quantity of a cell requires no gradient."""
-    parameter = stored_parameter(*owner_of(cell, name))
+    parameter = stored_parameter(cell, name)
     return parameter is not None and not parameter.requires_grad
 
 

@@ -73,6 +73,7 @@ class LRU(Cell):
         ScaledParameter("b_imag", "depth"),
         ScaledParameter("modulus", "time", through="share"),
     )
+    stored_in = (("modulus", "nu_log"),)
     paper_scaled_parameters = (
         *(ScaledParameter(name, "depth") for name in ("b_real", "b_imag", "c_real", "c_imag")),
         ScaledParameter("nu_log", "time"),

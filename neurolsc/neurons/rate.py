@@ -185,6 +185,7 @@ class GRU(GatedCell):
 
     settings = ("reset_after",)
     scaled_parameters = (*GatedCell.scaled_parameters, ScaledParameter("retention", "time", through="share"))
+    stored_in = (("retention", "bias"),)
     recurrent_bias: nn.Parameter | None
 
     def __init__(self, n_in: int, n_hidden: int, *, reset_after: bool = False) -> None:
@@ -260,6 +261,7 @@ class LSTM(GatedCell):
 
     state_type = LSTMState
     scaled_parameters = GRU.scaled_parameters
+    stored_in = GRU.stored_in
 
     def __init__(self, n_in: int, n_hidden: int) -> None:
         super().__init__(n_in, n_hidden, gates=4)

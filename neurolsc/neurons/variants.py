@@ -234,6 +234,7 @@ class PLIF(NeuronCell):
 
     settings = ("hard_reset",)
     scaled_parameters = (*NeuronCell.scaled_parameters, ScaledParameter("decay", "time", through="share"))
+    stored_in = (("decay", "w"),)
     block_terms = (LEAK, RESET)
     state_type = LIFState
     variable = "v"

@@ -132,7 +132,7 @@ def time_constants(cell: Cell) -> tuple[TimeConstant, ...]:
         value = torch.as_tensor(getattr(owner, name)).detach().double()
         decay = torch.exp(-1 / value) if scaled.through == "decay" else value
         moves = decay / value if scaled.through == "decay" else torch.ones_like(value)
-        parameter = stored_parameter(owner, name)
+        parameter = stored_parameter(cell, scaled.parameter)
         found.append(
             TimeConstant(
                 scaled.parameter,

@@ -96,9 +96,9 @@ def leading_pair(m: Tensor, value: Tensor | None = None) -> tuple[Tensor, Tensor
 class _SpectralRadius(torch.autograd.Function):
     @staticmethod
     def forward(ctx, m: Tensor) -> Tensor:  # type: ignore[override]
-        if not ctx.needs_input_grad[0]:
-            return _largest_eigenvalue(m).abs().to(m)
         value = _largest_eigenvalue(m)
+        if not ctx.needs_input_grad[0]:
+            return value.abs().to(m)
         flat, gradient = m.detach().cpu().double().reshape(-1, *m.shape[-2:]), []
         for matrix, one in zip(flat, value.reshape(-1), strict=True):
             _, x, y = leading_pair(matrix, one)  # its gradient is capped at eps^(-1/2)

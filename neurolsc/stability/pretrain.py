@@ -16,7 +16,7 @@ import copy
 import math
 import time as clock
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from itertools import chain
 from os import PathLike
@@ -111,7 +111,7 @@ def pretrain(
     """
     whole("checkpoint_every", checkpoint_every)
     chosen = PretrainOptions(target=target, **options)
-    with put_back(as_network(network)), eval_mode(network), nullcontext() if checkpoint is None else locked(checkpoint):
+    with put_back(as_network(network)), eval_mode(network), locked(checkpoint):
         inputs = InputStream(batches)
         goal = radius_target(target, inputs.steps, len(network.cells), chosen.direction)
         run = Pretraining(Meter(network, goal, chosen, seed), inputs)
@@ -525,7 +525,11 @@ class InputStream:
 
     def __init__(self, batches: Iterable[Any]) -> None:
         if isinstance(batches, Tensor | Iterator) or not isinstance(batches, Iterable):
-            got = f"one tensor {tuple(batches.shape)}" if isinstance(batches, Tensor) else type(batches).__name__
+            got = (
+                f"one tensor {tuple(batches.shape)}: give [x]"
+                if isinstance(batches, Tensor)
+                else type(batches).__name__
+            )
             raise TypeError(f"batches must be a list, or other repeatable iterable, of inputs (T, B, n_in), got {got}.")
         self.batches, self.taken = batches, 0
         self.size = len(batches) if isinstance(batches, Sequence) else math.inf  # then known after one round

@@ -288,8 +288,11 @@ def radius_profile(
                     measured.append(torch.cat([r.radius for r in found]).view(shape).cpu())
                     exact.append(sum(r.exact.sum().item() for r in found) / t.x.shape[0])
                 due_to.append({name: part.mean().item() for name, part in contributions(t).items()})
-    spikes = torch.tensor([firing_rate(layer) if is_binary(layer) else math.nan for layer in outputs])
-    silent = torch.tensor([silent_steps(layer) if is_binary(layer) else math.nan for layer in outputs])
+    counted = [
+        z if is_binary(z) and not cell.integrator else None for cell, z in zip(network.cells, outputs, strict=True)
+    ]
+    spikes = torch.tensor([math.nan if z is None else firing_rate(z) for z in counted])
+    silent = torch.tensor([math.nan if z is None else silent_steps(z) for z in counted])
     treated: tuple[NonSquare | None, ...] = tuple(non_square if t.non_square else None for t in transitions)
     shares = torch.tensor(exact).view(-1, 2).T
     times, depths = torch.stack(time), torch.stack(depth)
@@ -300,7 +303,7 @@ def radius_profile(
 def _sum(parts: dict[str, float]) -> str:
     ordered = [item for item in sorted(parts.items(), key=lambda item: -abs(item[1])) if abs(item[1]) >= 0.005]
     text = "".join(f" {'-' if value < 0 else '+'} {name} {abs(value):.2f}" for name, value in ordered)
-    return text.removeprefix(" + ").strip() or "not known"
+    return text.removeprefix(" + ").strip() or ("below 0.005" if parts else "not known")
 
 
 def _mean_std(x: Tensor) -> str:

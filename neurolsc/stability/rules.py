@@ -150,7 +150,7 @@ class Criteria:
 
 # ---- rules
 
-LONGEST = 1e4  # largest time constant in steps that a rule sets
+LONGEST = 1e4  # in steps, how long a rule makes time constants; longer ones grow no further
 
 
 class Rule(Protocol):
@@ -217,19 +217,21 @@ def _multiply(cell: Cell, parameters: tuple[ScaledParameter, ...], *, time: floa
             if is_frozen(cell, scaled.parameter):
                 continue
             factor = (time if scaled.radius == "time" else depth) ** scaled.sign
+            if factor == 1:
+                continue
             owner, name = owner_of(cell, scaled.parameter)
             value = getattr(owner, name)
             if scaled.through == "value":
                 moved = value * factor
-                if scaled.limit is not None:  # what lies beyond it already stays
+                if scaled.limit is not None:  # what lies beyond it grows no further
                     most = torch.maximum(getattr(cell, scaled.limit)(), value.abs())
                     moved = moved.clamp(-most, most)
                 value = moved
             elif scaled.through == "share":
-                value = (value * factor).clamp(max=math.exp(-1 / LONGEST))
+                value = torch.minimum(value * factor, value.clamp(min=math.exp(-1 / LONGEST)))
             else:  # exp(-1/moved) = factor exp(-1/value), in logarithms
                 rate = 1 / value - torch.log(torch.as_tensor(factor, dtype=value.dtype))
-                value = 1 / rate.clamp(min=1 / LONGEST)
+                value = 1 / torch.maximum(rate, (1 / value).clamp(max=1 / LONGEST))
             set_value(owner, name, value)
 
 
@@ -320,9 +322,12 @@ class PretrainOptions:
         if not 0 <= self.shuffle <= 1:
             raise ValueError(f"shuffle must be True, False or a share of the steps from 0 to 1, got {self.shuffle!r}.")
         if self.kappa is not False:
-            low, high = self.kappa
-            if not 0 < low <= 1 <= high < math.inf:
-                raise ValueError(f"kappa must be bounds (low, high) with 0 < low <= 1 <= high, got {self.kappa!r}.")
+            bounds = (
+                self.kappa if isinstance(self.kappa, tuple | list) and len(self.kappa) == 2 else (math.nan, math.nan)
+            )
+            if not 0 < bounds[0] <= 1 <= bounds[1] < math.inf:
+                wanted = "bounds (low, high) with 0 < low <= 1 <= high, or False for no multipliers"
+                raise ValueError(f"kappa must be {wanted}, got {self.kappa!r}.")
 
 
 RELEASED: Mapping[str, Any] = MappingProxyType(

@@ -97,6 +97,7 @@ def test_a_batch_is_made_by_binning_of_the_spikes_of_the_file(root: Path):
     assert labels.tolist() == [15, 6, 117 % 20]
     assert (data.n_in, data.n_classes, data.steps, len(data)) == (140, 20, 50, 40)
     assert torch.equal(data[2][0], x[:, 1]) and data[2][1] == 6
+    assert torch.equal(data[-1][0], x[:, 2]) and data[-38][1] == 6
     assert data.left_out == sum(int((t >= 0.5).sum()) for t, _ in draw_words(40)) > 0
     with pytest.warns(UserWarning, match=r"9\d% of the spikes stand at the end of the window of 0\.05 s"):
         SHD.from_file(root / "shd_train.h5", window=0.05, dt=0.01)

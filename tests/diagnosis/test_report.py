@@ -175,6 +175,20 @@ def test_a_dead_layer_of_another_library_is_named_and_woken():
     assert network.run(x).spikes[0].count_nonzero() == 0  # and the network itself is as before
 
 
+def test_layers_whose_rates_are_not_known_are_woken_with_the_others():
+    snn = pytest.importorskip("snntorch")
+    torch.manual_seed(0)
+    layers = [snn.Leaky(0.9, init_hidden=True, **graded) for graded in ({"graded_spikes_factor": 2.0}, {})]
+    modules = [nn.Linear(20, 8), layers[0], nn.Linear(8, 8), layers[1], nn.Linear(8, 3)]
+    with torch.no_grad():
+        modules[2].weight.mul_(1e-3)
+        modules[2].bias.zero_()
+    network, x, labels = wrap(nn.Sequential(*modules)), torch.rand(30, 12, 20), torch.arange(12) % 3
+    found = diagnose(network, (x, labels), samples=3, steps=4)
+    (trial,) = [t for t in try_cures(network, (x, labels), found, updates=1) if t.name == "dead layer"]
+    assert trial.cure == "thresholds scaled to rates of 0.15, 0.15"
+
+
 def test_a_network_in_the_middle_of_a_training_is_copied():
     snn = pytest.importorskip("snntorch")
     layer = snn.Leaky(beta=0.9, init_hidden=True)

@@ -12,11 +12,14 @@ from neurolsc import LIF, Network, diagnose, initialisers, wrap
 from neurolsc.initialisers import (
     LSC,
     LSUV,
+    BySource,
     Chain,
     Default,
     FluctuationDriven,
     Glorot,
     Initialiser,
+    LSCLyapunov,
+    LSCSingular,
     Orthogonal,
     RateMatching,
     Relay,
@@ -126,6 +129,22 @@ def test_a_cell_that_says_nothing_of_itself_is_refused_by_name_and_nothing_is_ch
     with pytest.raises(TypeError, match="layer 2, a Mute,"):
         named(spec).apply(network, [few()], seed=0)
     assert all(torch.equal(value, before[key]) for key, value in weights(network).items())
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: LSUV(variance=0.0),
+        lambda: LSCSingular(target=0.0),
+        lambda: LSCLyapunov(samples=0),
+        lambda: BySource(depth=-1.0),
+        lambda: Relay(drawn=-1),
+        lambda: FluctuationDriven(sigma=-1.0),
+    ],
+)
+def test_a_setting_out_of_range_is_refused_where_it_is_given(make):
+    with pytest.raises(ValueError, match="must be"):
+        make()
 
 
 def test_inputs_that_do_not_fit_are_refused():  # as pre-training does: test_pretrain.py

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn.functional import log_softmax, max_pool2d, relu
 from torch.testing import assert_close
 
-from neurolsc import pretrain, radius_profile, wrap
+from neurolsc import LIF, load, pretrain, radius_profile, save, wrap
+from neurolsc.export import quantize
 from neurolsc.initialisers import RateMatching
 from neurolsc.interop import norse as in_norse
 from tests.interop.layers import SNNTORCH
@@ -129,6 +130,15 @@ def test_a_cell_of_ours_is_taken_as_it_is_and_modules_before_it_belong_to_it():
 
 
 # ---------------------------------------------------------------- with x: the order of use, compared with the model
+
+
+def test_cells_of_ours_with_a_linear_are_saved_and_exported_as_a_network_of_ours(tmp_path):
+    network = wrap([LIF(N_IN, 8, reset="zero", threshold=0.1), nn.Linear(8, 3, bias=False)])
+    save(network, tmp_path / "n.safetensors")
+    x = steps()
+    assert_close(load(tmp_path / "n.safetensors")(x), network(x))
+    assert network.run(x).spikes[0].any()
+    assert quantize(network, force=True).n_in == N_IN
 
 
 def test_without_x_the_order_is_that_of_definition_and_with_x_that_of_use():

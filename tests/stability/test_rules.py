@@ -6,12 +6,25 @@ from itertools import pairwise
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from neurolsc import LIF, ALIFLowPass, ALIFPlusMinus, Cell, Criteria, Network, PaperRule, TransitionRule
-from neurolsc.neurons import BRF, RF
+from neurolsc import (
+    GRU,
+    LIF,
+    LRU,
+    LSTM,
+    ALIFLowPass,
+    ALIFPlusMinus,
+    Cell,
+    Criteria,
+    Network,
+    PaperRule,
+    TransitionRule,
+    wrap,
+)
+from neurolsc.neurons import BRF, PLIF, RF
 from neurolsc.neurons.cell import ScaledParameter
-from neurolsc.stability import below_threshold, rules
+from neurolsc.stability import below_threshold, rules, time_constants
 from neurolsc.stability.pretrain import Measurement, Meter
 from neurolsc.stability.rules import (
     LayerRadii,
@@ -21,6 +34,7 @@ from neurolsc.stability.rules import (
     radius_target,
     standard_error,
 )
+from tests.patterns import same_bits, weights
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -201,6 +215,31 @@ def test_a_rule_reaches_into_modules_and_holds_shares_below_one(monkeypatch):
     torch.testing.assert_close(cell.memory.weight.detach(), 1.1 * before)
     torch.testing.assert_close(cell.memory.share, torch.tensor([0.55, math.exp(-1 / 100)]))
     torch.testing.assert_close(share, torch.tensor([0.5, 0.99]))  # a buffer may be shared, so it is replaced
+
+
+@pytest.mark.parametrize("name", ["tau_theta", "modulus"])
+def test_long_memories_are_not_moved_by_the_depth_and_grow_no_longer(name):
+    cell: Cell = ALIFPlusMinus(3, 4, tau_theta=1e5) if name == "tau_theta" else LRU(3, 4)
+    if isinstance(cell, LRU):
+        cell.modulus = torch.linspace(0.99995, 0.999999, cell.n_state)
+    before = getattr(cell, name).detach().clone()
+    TransitionRule().apply(cell, time=1.0, depth=1.1)
+    assert torch.equal(getattr(cell, name), before)
+    TransitionRule().apply(cell, time=1.1, depth=1.0)
+    torch.testing.assert_close(getattr(cell, name).detach(), before)
+    TransitionRule().apply(cell, time=0.9, depth=1.0)
+    assert (getattr(cell, name) < before).all()
+
+
+@pytest.mark.parametrize("make", [GRU, LSTM, LRU, PLIF, lambda n_in, n: wrap(nn.GRU(n_in, n)).cells[0]])
+def test_a_frozen_gate_stays_and_is_told_from_a_constant(make):
+    cell = make(3, 4).requires_grad_(False)
+    before = weights(cell)
+    TransitionRule().apply(cell, time=0.9, depth=0.9)
+    assert same_bits(weights(cell), before)
+    (memory,) = time_constants(cell)
+    assert (memory.fixed, memory.trained) == (False, False)
+    assert time_constants(cell.requires_grad_(True))[0].trained
 
 
 @pytest.mark.parametrize("kind", [RF, BRF])

@@ -18,6 +18,7 @@ from neurolsc import (
     match_firing_rates,
     scale_to_radius,
 )
+from neurolsc.neurons import LI
 from neurolsc.stability import rules
 from neurolsc.stability.scale import settle
 from neurolsc.surrogate import FastSigmoid
@@ -70,13 +71,19 @@ def test_weights_are_multiples_of_the_first_ones_and_decays_too(make_network, ma
 
 def test_a_target_out_of_reach_leaves_the_closest_scale_and_a_finding(make_network, make_spikes, monkeypatch):
     # a silent surrogate and no decay above exp(-1/2): the radius cannot exceed 0.61
-    network = make_network(spike=FastSigmoid(dampening=0.0), n_in=32)
+    network = make_network(spike=FastSigmoid(dampening=0.0), n_in=32, tau_v=1.0, tau_theta=1.0)
     monkeypatch.setattr(rules, "LONGEST", 2.0)
     result = scale_to_radius(network, make_spikes(N=32), target=0.9, progress=False)
     assert not result.converged
     torch.testing.assert_close(result.profile.time_mean, torch.full((2,), 0.6065), rtol=0, atol=1e-3)
     assert all(p.isfinite().all() for p in network.parameters())
     assert any("due to the leak" in str(finding) for finding in result.findings)
+
+
+def test_an_integrator_that_is_at_rest_does_not_count_as_dead():
+    network = Network([LIF(8, 16, threshold=1e6), LI(16, 3)], torch.nn.Identity())
+    result = scale_to_radius(network, (torch.rand(10, 4, 8) < 0.5).double(), progress=False)
+    assert [finding.layer for finding in result.findings if "never fires" in str(finding)] == [1]
 
 
 # ---- firing rates
