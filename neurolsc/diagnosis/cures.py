@@ -9,10 +9,12 @@ from torch import Tensor
 
 from neurolsc.diagnosis.measurements import Batch, Measurements, batch_first, copied, loss_after
 from neurolsc.diagnosis.report import (
+    DEPTH,
     EXPLODING,
     NEURONS,
     OFTEN,
     RARE,
+    RATE,
     SATURATED,
     SCALE,
     TOO_FAST,
@@ -26,9 +28,6 @@ from neurolsc.stability import TransitionRule, match_firing_rates
 from neurolsc.stability.conditions import DEAD
 from neurolsc.tasks import Classification, Task
 from neurolsc.validation import positive
-
-RATE = 0.15  # spikes per neuron and step to which thresholds are scaled, in the middle of rates that learn
-DEPTH = 0.5  # radius through depth to which input weights are scaled, in the middle of those that learn
 
 
 class Cure(NamedTuple):

@@ -37,6 +37,8 @@ BUSY = 0.9  # spikes per neuron and step above which a layer says little but yes
 # Rates outside of which a threshold is out of scale. Networks woken to 0.06 to 0.25 learn, those at 0.0002 to 0.04
 # hardly. A threshold of no size fires at every voltage above 0, half of the steps.
 RARE, OFTEN = 0.01, 0.4
+RATE = 0.15  # spikes per neuron and step to which thresholds are scaled, in the middle of rates that learn
+DEPTH = 0.5  # radius through depth to which input weights are scaled, in the middle of those that learn
 MOST_DEAD = 0.5  # share of silent neurons above which it is no sparse code any more
 # Synchrony above which all neurons do more than half of what they do together; layers that speech or digits drive have
 # 0.1 to 0.3.
@@ -168,7 +170,9 @@ def layer_faults(network: Network, measured: Measurements, *, learnt: bool) -> I
     Of a network that has learnt, layers may fire often, and gradients grow.
     """
     scaled = all(network.cells[i].thresholds() is not None for i in network.spiking)
-    to_rate = "scale its thresholds to a rate of 0.15 (match_firing_rates)" if scaled else "scale its input weights"
+    to_rate = (
+        f"scale its thresholds to a rate of {RATE:g} (match_firing_rates)" if scaled else "scale its input weights"
+    )
     often, silent_below = BUSY if learnt else OFTEN, False
     for i, layer in enumerate(measured.layers):
         rate, dead, saturated, synchrony = layer.activity
@@ -212,7 +216,7 @@ def layer_faults(network: Network, measured: Measurements, *, learnt: bool) -> I
             small = layer.singular_depth
             problem = f"lets no gradient through to the layer below, largest singular value {small:.2g}"
             cause = "its input weights are small, or spikes below have hardly a derivative"
-            cure = "scale w_in up to a radius of 0.5 through depth, and the thresholds to the rate"
+            cure = f"scale w_in up to a radius of {DEPTH:g} through depth, and the thresholds to the rate"
             yield fault(VANISHING, problem, cause, cure)
         for c in (c for c in layer.constants if not c.fixed):
             if not c.trained:

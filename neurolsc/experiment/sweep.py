@@ -128,7 +128,7 @@ class Processes:
         spawn = multiprocessing.get_context("spawn")
         executor = alive[0] if alive else ProcessPoolExecutor(1, mp_context=spawn, initializer=_become_worker)
         before = dict(os.environ)
-        os.environ.update(OMP_NUM_THREADS="1", MPLBACKEND="Agg")  # read by a new process when it imports torch
+        os.environ["OMP_NUM_THREADS"] = "1"  # read by a new process when it imports torch
         try:
             self.executors[executor] = executor.submit(job.run)
         finally:

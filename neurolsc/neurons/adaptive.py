@@ -20,13 +20,12 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc.display import state_repr
-from neurolsc.neurons.blocks import NeuronCell, Range, matrix_of
+from neurolsc.neurons.blocks import RESET, NeuronCell, Range, matrix_of
 from neurolsc.neurons.cell import Bound, LogParameter, ScaledParameter, register
 from neurolsc.neurons.derivatives import Term
 from neurolsc.validation import number, one_of
 
 MEMBRANE = Term("membrane", "shorten tau_u and tau_w", "lengthen tau_u or tau_w", "#0072b2")
-RESET = Term("reset", "lower the thresholds", "raise w_rec", "#cc79a7")
 ADAPTATION = Term("adaptation", "lower a and b", "lengthen tau_w", "#d55e00")
 
 

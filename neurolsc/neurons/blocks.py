@@ -35,6 +35,7 @@ RECURRENCE = Term(
     "scale w_rec up: while a layer hardly fires its surrogate is small",
     "#009e73",
 )
+RESET = Term("reset", "lower the thresholds", "raise w_rec", "#cc79a7")
 
 
 @dataclass(eq=False)

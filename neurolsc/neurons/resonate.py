@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc.display import state_repr
-from neurolsc.neurons.blocks import NeuronCell, Range, matrix_of
+from neurolsc.neurons.blocks import RESET, NeuronCell, Range, matrix_of
 from neurolsc.neurons.cell import Bound, LogParameter, Membrane, ScaledParameter, register
 from neurolsc.neurons.derivatives import Term
 from neurolsc.validation import number
@@ -32,7 +32,6 @@ from neurolsc.validation import number
 ROTATION = Term("rotation", "raise the damping", "lower the damping", "#0072b2")
 EULER_ROTATION = replace(ROTATION, too_large="raise the damping, to 1 / dt at most, or lower omega")
 REFRACTORY = Term("refractory", "lower the thresholds", "lower the damping", "#d55e00")
-RESET = Term("reset", "lower the thresholds", "raise w_rec", "#cc79a7")
 HIGHEST = 1 - 1e-6  # of dt omega
 
 

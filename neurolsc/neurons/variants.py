@@ -10,14 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc.display import state_repr
-from neurolsc.neurons.blocks import NeuronCell, NeuronStep, matrix_of, uniform
+from neurolsc.neurons.blocks import RESET, NeuronCell, NeuronStep, matrix_of, uniform
 from neurolsc.neurons.cell import Cell, LogParameter, ScaledParameter, is_frozen, register, set_value, truncated_normal
 from neurolsc.neurons.derivatives import Term
 from neurolsc.neurons.spiking import LIF, ALIFPlus, ALIFState, LIFState, SpikingCell, alif_blocks
 from neurolsc.validation import number
 
 LEAK = Term("leak", "lower the decay", "raise the decay", "#0072b2")
-RESET = Term("reset", "lower the thresholds", "raise w_rec", "#cc79a7")
 
 
 class CubaState(NamedTuple):
