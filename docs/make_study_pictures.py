@@ -101,7 +101,10 @@ def draw_registered(path: Path, found: list[Comparison]) -> None:
             ax.plot([low, high], [at, at], **look)
             ax.plot((low + high) / 2, at, "o", **look)
         ax.set_yticks(range(len(found)), [comparison.name for comparison in found])
-        ax.set(ylim=(-0.7, len(found) - 0.3), xlabel="difference in mode accuracy on the test, points")
+        ax.set_xscale("symlog", linthresh=10)
+        ax.set_xticks(ticks := (-10, -5, 0, 5, 10, 20, 50), map(str, ticks))
+        ax.set_ylim(-0.7, len(found) - 0.3)
+        ax.set_xlabel("difference in mode accuracy on the test, points (logarithmic beyond 10)")
         handles = [Line2D([], [], marker="o", color=color, label=said) for said, color in colors.items()]
         figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize="small")
         finish(figure, path, "registered; eight new seeds an arm, 95 % intervals; gray: within 3 points")
