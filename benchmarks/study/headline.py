@@ -66,16 +66,11 @@ ARMS = [
 ]
 
 
-def run(
-    trial: Trial,
-    root: str,
-    also: Callable[[Network, Experiment], dict] | None = None,
-    settings: dict[str, Any] = SETTINGS,
-) -> dict:
+def run(trial: Trial, root: str, also: Callable[[Network, Experiment], dict] | None = None) -> dict:
     """Train a network and score it on the test set; its row, and what else is measured of the trained network."""
     torch.set_num_threads(1)
     arm = trial.arm
-    settings = settings | arm._asdict() | {"root": root, "lr": trial.lr, "seed": trial.seed}
+    settings: dict[str, Any] = SETTINGS | arm._asdict() | {"root": root, "lr": trial.lr, "seed": trial.seed}
     experiment = Experiment.from_settings(settings | ({"tau_v": 20.0} if arm.cell == "LIF" else {}))
     before: dict = {}
 

@@ -325,14 +325,6 @@ def apart() -> list[Comparison]:
     return found
 
 
-def as_paper() -> list[Comparison]:
-    """The paper's pre-training with the paper's training (section 13)."""
-    none, one, half, woken = "Default()", "LSC(1.0, rule='paper')", "LSC(0.5, rule='paper')", "woken"
-    pairs = ((one, none), (half, none), (half, one), (one, woken), (half, woken))
-    arms = {f"{a} - {b}": (("ALIFPlus", "2", a), ("ALIFPlus", "2", b)) for a, b in pairs}
-    return family_of(arms, _registered("as-paper")[0])
-
-
 def _interval(test: Any) -> str:
     low, high = test.confidence_interval(0.95)
     return f"{(low + high) / 2:+.1f} ({low:+.1f} to {high:+.1f})"
@@ -365,12 +357,6 @@ def study_baselines() -> list[str]:
 def study_apart() -> list[str]:
     """The registered comparisons of parts of `Relay()` whose trials are all over."""
     return compared_rows(apart(), _registered("headline", "baselines", "apart"))
-
-
-@table
-def study_as_paper() -> list[str]:
-    """The registered comparisons under the paper's training whose trials are all over."""
-    return compared_rows(as_paper(), _registered("as-paper"))
 
 
 def _folds(name: str, fold: str, pairs: Iterable[tuple[Arm, Arm]], factor: float = 1.0) -> list[list[str]]:

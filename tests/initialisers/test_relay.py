@@ -180,7 +180,8 @@ def test_a_wider_layer_reads_in_turn_and_a_narrower_one_is_no_relay(x: Tensor):
     drawn = network.cells[2].get_parameter("w_in").clone()
     report = Relay(drawn=1).apply(network, [x])
     assert [str(found) for found in report] == [
-        "layer 3: as a relay it would read 10 of 24 neurons; nothing to do: it keeps its drawn weights and is woken."
+        "layer 3: as a relay it would read 10 of 24 neurons; nothing to do: it keeps its drawn weights, and its thresholds "
+        "are scaled to the rate."
     ]
     assert report.summary.endswith("relays: layer 2")
     spikes = network.run(x).spikes
