@@ -212,7 +212,7 @@ class Iterated(IterableDataset[Any]):
         (DataLoader(Patterns(6), collate_fn=list), TypeError, r"a batch must be tensors x \(T, B, N\).*got a list"),
         (Loader(Patterns(3), batch_size=4, drop_last=True), ValueError, "is an empty DataLoader"),
         (Loader(Streams(6)), ValueError, "has streams"),
-        (Loader(Iterated()), TypeError, "is a DataLoader of an IterableDataset, which has no length"),
+        (Loader(Iterated()), TypeError, "is a DataLoader of an IterableDataset without a length"),
     ],
 )
 def test_a_loader_of_other_batches_is_refused(loader: Any, error: type[Exception], message: str):

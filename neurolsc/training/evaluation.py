@@ -161,10 +161,8 @@ def batches(
 ) -> DataLoader[tuple[Tensor, ...]]:
     """The batches of a data set, in order or, without ``streams``, shuffled by a generator; a loader as it is."""
     if isinstance(dataset, DataLoader):
-        if isinstance(dataset.dataset, IterableDataset):
-            raise TypeError(
-                f"{name} is a DataLoader of an IterableDataset, which has no length: give one of a Dataset."
-            )
+        if isinstance(dataset.dataset, IterableDataset) and not hasattr(dataset.dataset, "__len__"):
+            raise TypeError(f"{name} is a DataLoader of an IterableDataset without a length: give it a __len__.")
         if len(dataset) == 0:
             raise ValueError(f"{name} is an empty DataLoader; at least one batch is needed.")
         if hasattr(dataset.dataset, "streams"):
