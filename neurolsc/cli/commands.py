@@ -371,8 +371,8 @@ def table(sweep: Path, by: tuple[str, ...]) -> None:
     click.echo(text, nl=False)
     if failed := sum(row["error"] is not None for row in rows):
         click.echo(f"\n{failed} trials failed: the column error of table.csv says why.")
-    if (left := grid.total(rows) - len(rows)) > 0:
-        click.echo(f"\n{left} of {grid.total(rows)} trials are not over.")
+    if (total := grid.total(rows)) > len(rows):
+        click.echo(f"\n{total - len(rows)} of {total} trials are not over.")
 
 
 @app.command()

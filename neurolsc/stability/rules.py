@@ -222,11 +222,10 @@ def _multiply(cell: Cell, parameters: tuple[ScaledParameter, ...], *, time: floa
             owner, name = owner_of(cell, scaled.parameter)
             value = getattr(owner, name)
             if scaled.through == "value":
-                moved = value * factor
-                if scaled.limit is not None:  # what lies beyond it grows no further
-                    most = torch.maximum(getattr(cell, scaled.limit)(), value.abs())
-                    moved = moved.clamp(-most, most)
-                value = moved
+                most = None if scaled.limit is None else torch.maximum(getattr(cell, scaled.limit)(), value.abs())
+                value = value * factor
+                if most is not None:  # what lies beyond the limit grows no further
+                    value = value.clamp(-most, most)
             elif scaled.through == "share":
                 value = torch.minimum(value * factor, value.clamp(min=math.exp(-1 / LONGEST)))
             else:  # exp(-1/moved) = factor exp(-1/value), in logarithms
@@ -322,10 +321,8 @@ class PretrainOptions:
         if not 0 <= self.shuffle <= 1:
             raise ValueError(f"shuffle must be True, False or a share of the steps from 0 to 1, got {self.shuffle!r}.")
         if self.kappa is not False:
-            bounds = (
-                self.kappa if isinstance(self.kappa, tuple | list) and len(self.kappa) == 2 else (math.nan, math.nan)
-            )
-            if not 0 < bounds[0] <= 1 <= bounds[1] < math.inf:
+            two = isinstance(self.kappa, tuple | list) and len(self.kappa) == 2
+            if not two or not 0 < self.kappa[0] <= 1 <= self.kappa[1] < math.inf:
                 wanted = "bounds (low, high) with 0 < low <= 1 <= high, or False for no multipliers"
                 raise ValueError(f"kappa must be {wanted}, got {self.kappa!r}.")
 

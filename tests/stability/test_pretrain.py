@@ -346,7 +346,7 @@ def test_a_target_out_of_reach_names_what_holds_the_radius(source, settings, mak
 @pytest.mark.parametrize(
     ("batches", "kind", "message"),
     [
-        (torch.zeros(5, 3, 30), TypeError, r"must be a list, .* got one tensor \(5, 3, 30\)"),
+        (torch.zeros(5, 3, 30), TypeError, r"must be a list, .* got one tensor \(5, 3, 30\): give \[x\]"),
         ([torch.zeros(5, 3)], ValueError, r"inputs must be \(T, B, n_in\), got \(5, 3\) in batch 1"),
         ([torch.zeros(5, 3, 1, 30)], ValueError, r"in batch 1: give x.flatten\(2\)"),
         ([(torch.zeros(3, 5, 4), torch.zeros(3))], ValueError, r"3 labels and x \(3, 5, 4\), which is batch first"),
@@ -365,6 +365,7 @@ def test_what_no_batches_are_is_refused_at_once(batches, kind, message, make_net
     [
         ({"target": "half"}, ValueError, r"target must be a radius in \(0, inf\), 'balanced'"),
         ({"kappa": (1.1, 1.2)}, ValueError, "0 < low <= 1 <= high"),
+        ({"kappa": None}, ValueError, "or False for no multipliers, got None"),
         ({"shuffle": 1.1}, ValueError, "shuffle must be True, False or a share of the steps from 0 to 1, got 1.1"),
         (
             {"direction": "depth", "include_input": False},
