@@ -31,7 +31,7 @@ from tqdm import tqdm
 import neurolsc
 from neurolsc import surrogate as ours
 from neurolsc.datasets import LatencyEncoding, SpikeLatencyMNIST, collate, input_batches
-from neurolsc.initialisers import named
+from neurolsc.init import named
 from neurolsc.metrics import mode_accuracy
 
 RESULTS = Path(__file__).parent / "results" / "starts.csv"
@@ -294,7 +294,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
-    warnings.simplefilter("ignore", neurolsc.ForeignNeuronWarning)
+    warnings.simplefilter("ignore", neurolsc.WrappedNeuronWarning)
     data, start_batches = digits()
     done = set(map(arm_of, csv.DictReader(args.out.open()))) if args.out.exists() else set()
     every = [Arm(*network, start) for network in NETWORKS for start in args.arms]

@@ -32,7 +32,7 @@ DEPTHS = (2, 5, 10)
 COMPARED = ("relays", "from layer 2 on", "radii by source", "woken")
 """the starts at several depths"""
 SHOWN = {
-    "survives": "share of the input that survives",
+    "similarity_to_input": "similarity to the input",
     "depth_radius": "radius through depth",
     "firing_rate": "spikes per neuron and step",
     "time_radius": "radius through time",

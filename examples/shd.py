@@ -6,7 +6,7 @@ import torch
 
 from neurolsc import ALIFPlus, Network, evaluate, train
 from neurolsc.datasets import SHD, ChannelJitter, SpikeDrop, TimeStretch, input_batches
-from neurolsc.initialisers import Relay
+from neurolsc.init import Relay
 
 WIDTH, EPOCHS, BATCH, LR, SEED = 128, 60, 8, 5e-3, 0
 FORM = {"dt": 0.02, "window": 1.0, "channels": 140, "repeat": 1}

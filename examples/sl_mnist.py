@@ -6,7 +6,7 @@ import torch
 
 from neurolsc import ALIFPlus, Network, evaluate, radius_profile, train
 from neurolsc.datasets import SpikeLatencyMNIST, input_batches
-from neurolsc.initialisers import Relay
+from neurolsc.init import Relay
 
 WIDTH, EPOCHS, SEED = 64, 12, 0
 

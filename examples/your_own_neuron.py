@@ -11,7 +11,7 @@ from torch import Tensor
 
 import neurolsc
 from neurolsc.datasets import SpikeLatencyMNIST, input_batches
-from neurolsc.initialisers import RateMatching
+from neurolsc.init import RateMatching
 from neurolsc.neurons import LogParameter, NeuronCell, ScaledParameter, Term
 
 

@@ -94,7 +94,7 @@ def test_radii_measures_a_new_network_a_run_a_saved_one_and_what_a_start_leaves(
     fresh = Experiment(NetworkSettings(width=8, seed=3), data, start=StartSettings("RateMatching(0.2)"))
     network = fresh.run(tmp_path / "run").network
     ours = str(neurolsc.radius_profile(network, fresh.first_inputs("train", 2), steps=4, seed=3))
-    assert "time radius due to" in ours
+    assert "time radius, by term" in ours
     few = ["--samples", "2", "--times", "4"]
     flags = [*DIGITS, "--seed", "3"]
     assert ours in succeed("radii", tmp_path / "run", *few)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from neurolsc import GRU, LSTM, ALIFPlus, Embedding, Network, load, pretrain, radius_profile, save, train
-from neurolsc.initialisers import named
+from neurolsc.init import named
 from neurolsc.stability.indicators import state_gradients
 from neurolsc.tasks import ClassPerStep
 

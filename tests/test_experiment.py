@@ -87,7 +87,7 @@ def test_a_start_comes_first_and_reports_what_it_did_not_reach(tmp_path):
     network = experiment.run(tmp_path / "run", say=lines.append).network
     by_hand = experiment.build()
     inputs = neurolsc.datasets.input_batches(DATA.load("train"), 32, seed=4)
-    found = neurolsc.initialisers.named(experiment.start.start).apply(by_hand, inputs, seed=4)
+    found = neurolsc.init.named(experiment.start.start).apply(by_hand, inputs, seed=4)
     assert found and lines == [str(finding) for finding in found]
     assert all(torch.equal(value, by_hand.state_dict()[key]) for key, value in network.state_dict().items())
     report = json.loads((tmp_path / "run/start.json").read_text())

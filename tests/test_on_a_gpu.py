@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import neurolsc
 from neurolsc import ALIFPlus, ALIFPlusMinus, Network, diagnose, evaluate, pretrain, radius_profile, train
-from neurolsc.initialisers import (
+from neurolsc.init import (
     IKUN,
     LSC,
     LSUV,

@@ -18,8 +18,8 @@ import torch
 from headline import NEW, Arm, Trial, command_line, finish, run, trial_of
 from torch import Tensor
 
-from neurolsc import Network, initialisers
-from neurolsc.initialisers import Initialiser, RateMatching, Relay
+from neurolsc import Network, init
+from neurolsc.init import Initialiser, RateMatching, Relay
 from neurolsc.stability.conditions import Finding
 
 RESULTS = Path(__file__).parents[1] / "results" / "study_apart.csv"
@@ -35,7 +35,7 @@ PARTS = {  # what is as in relays, by layer and parameter; the rest is as drawn
 }
 
 
-@initialisers.register
+@init.register
 @dataclass(frozen=True)
 class PartOfRelay(Initialiser):
     """Some parts of a network as `Relay` sets them, the others as drawn; then all layers are woken."""
@@ -53,7 +53,7 @@ class PartOfRelay(Initialiser):
         return RateMatching(self.rate).apply(network, inputs)
 
 
-@initialisers.register
+@init.register
 @dataclass(frozen=True)
 class Scaled(Initialiser):
     """Weights and thresholds of layers 3 and up times a factor: spikes stay, derivatives of the surrogate do not."""
@@ -70,7 +70,7 @@ class Scaled(Initialiser):
         return ()
 
 
-@initialisers.register
+@init.register
 @dataclass(frozen=True)
 class WeakAdaptation(Scaled):
     """What spikes add to the thresholds of all layers, times a factor."""

@@ -21,10 +21,10 @@ from apart import part
 from headline import Arm, listed
 from torch import Tensor, nn
 
-from neurolsc import ALIFPlus, Network, initialisers, match_firing_rates, register
+from neurolsc import ALIFPlus, Network, init, match_firing_rates, register
 from neurolsc.experiment import Experiment
-from neurolsc.initialisers import Initialiser
-from neurolsc.initialisers.base import first_input
+from neurolsc.init import Initialiser
+from neurolsc.init.base import first_input
 from neurolsc.stability.conditions import Finding
 
 RESULTS = Path(__file__).parents[1] / "results" / "study_baselines.csv"
@@ -53,7 +53,7 @@ class SkipALIFPlus(ALIFPlus):
         return (z + x if self.n_in == self.n_hidden else z), last
 
 
-@initialisers.register
+@init.register
 @dataclass(frozen=True)
 class WokenBranches(Initialiser):
     """The thresholds of each layer scaled until its own spikes have a rate, whatever the skip adds to them."""
@@ -97,7 +97,7 @@ class NormedALIFPlus(ALIFPlus):
         return self.plain().update(self.current(x), z, state)
 
 
-@initialisers.register
+@init.register
 @dataclass(frozen=True)
 class WokenNorms(Initialiser):
     """Running statistics of the first inputs, then thresholds that fire at a rate, layer by layer."""

@@ -90,7 +90,7 @@ def run(trial: Trial, root: str, also: Callable[[Network, Experiment], dict] | N
         except FloatingPointError as error:
             row |= {"error": str(error), "validation": CHANCE, "test": CHANCE, "best_epoch": "", "seconds": ""}
             row["end_rates"] = ""
-    for name in ("firing_rate", "time_radius", "depth_radius", "exponent", "survives"):
+    for name in ("firing_rate", "time_radius", "depth_radius", "exponent", "similarity_to_input"):
         row[name] = listed(before.get(name) or [])
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     return row | {"commit": commit.stdout.strip(), "date": datetime.now(UTC).date().isoformat()}

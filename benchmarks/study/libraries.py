@@ -40,7 +40,7 @@ def in_grid(lr: float, up: bool) -> float | None:
 
 def main() -> None:
     args = command_line(__doc__, RESULTS, folder=False).parse_args()
-    warnings.simplefilter("ignore", neurolsc.ForeignNeuronWarning)
+    warnings.simplefilter("ignore", neurolsc.WrappedNeuronWarning)
     end, (data, batches) = time.monotonic() + 60 * args.minutes, digits()
     rows = csv.DictReader(args.out.open()) if args.out.exists() else ()
     validation = {Trial(arm_of(r), float(r["lr"]), int(r["seed"])): float(r["validation"]) for r in rows}

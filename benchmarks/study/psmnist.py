@@ -22,7 +22,7 @@ from torch import Tensor
 
 from neurolsc.datasets import SequentialMNIST, collate, input_batches
 from neurolsc.datasets.batches import fetch
-from neurolsc.initialisers import named
+from neurolsc.init import named
 from neurolsc.network import Network, NetworkState, Run
 from neurolsc.neurons.cell import CELLS
 from neurolsc.stability import lyapunov_exponents, radius_profile, signal_to_noise, state_gradients

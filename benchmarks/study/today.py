@@ -24,7 +24,7 @@ from torch.utils.data import Dataset
 from neurolsc.datasets import collate, input_batches
 from neurolsc.datasets.batches import fetch
 from neurolsc.experiment.config import DataSettings
-from neurolsc.initialisers import named
+from neurolsc.init import named
 from neurolsc.network import Network
 from neurolsc.neurons.cell import CELLS
 from neurolsc.stability import (

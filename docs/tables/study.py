@@ -21,8 +21,8 @@ _STATISTICS = {
     "exponent": "Lyapunov exponent",
     "singular_time": "singular value through time",
     "singular_depth": "singular value through depth",
-    "usable": "share of usable derivatives",
-    "survives": "share of the input that survives",
+    "active_surrogate_fraction": "active-surrogate fraction",
+    "similarity_to_input": "similarity to the input",
     "gradient": "norm of the gradient",
     "noise": "signal to noise of the gradient",
 }
@@ -546,7 +546,7 @@ def study_faults() -> list[str]:
     faults = tuple(rules.values())
     rules |= {
         "any of these faults": lambda r: any(fault(r) for fault in faults),
-        "note: less than 5% of the input at the top": lambda r: layers_of(r, "survives")[-1] < 0.05,
+        "note: less than 5% of the input at the top": lambda r: layers_of(r, "similarity_to_input")[-1] < 0.05,
     }
     everything = _whole(chosen_of(*_SPEECH))
     groups = {

@@ -10,7 +10,7 @@ import torch
 
 from neurolsc import LIF, Network, evaluate, radius_profile, train
 from neurolsc.datasets import SpikeLatencyMNIST, input_batches
-from neurolsc.initialisers import Relay
+from neurolsc.init import Relay
 from neurolsc.stability import state_gradients
 
 SEED = 0

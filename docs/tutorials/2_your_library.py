@@ -14,9 +14,9 @@ from snntorch.surrogate import fast_sigmoid
 from torch import nn
 
 import neurolsc
-from neurolsc import initialisers
+from neurolsc import init
 from neurolsc.datasets import LatencyEncoding, SpikeLatencyMNIST, collate, input_batches
-from neurolsc.stability import surviving_share
+from neurolsc.stability import similarity_to_input
 from neurolsc.tasks import cross_entropy
 
 SEED, LR = 0, 5e-3
@@ -102,9 +102,9 @@ print(*trials, sep="\n")
 
 # %%
 starts = {
-    "as built": initialisers.Default(),
-    "woken": initialisers.RateMatching(0.15),
-    "relays": initialisers.Relay(),
+    "as built": init.Default(),
+    "woken": init.RateMatching(0.15),
+    "relays": init.Relay(),
 }
 settings = {"epochs": 3, "batch_size": 64, "lr": LR, "progress": False}
 left, scores = {}, {}
@@ -114,7 +114,7 @@ for name, start in starts.items():
     network = neurolsc.wrap(net)
     found = start.apply(network, batches, seed=SEED)
     spikes = network.run(batches[1]).spikes
-    left[name] = [surviving_share(batches[1], layer) for layer in spikes]
+    left[name] = [similarity_to_input(batches[1], layer) for layer in spikes]
     result = neurolsc.train(network, train_set, validation, seed=SEED, **settings)
     scores[name] = result.best["validation_mode_accuracy"]
     print(

@@ -13,7 +13,7 @@ import torch
 
 from neurolsc import ALIFPlus, Network, evaluate, train
 from neurolsc.datasets import SHD, ChannelJitter, SpikeDrop, TimeStretch, collate, input_batches
-from neurolsc.initialisers import RateMatching, Relay
+from neurolsc.init import RateMatching, Relay
 
 EPOCHS, SEEDS = 40, (0, 1, 2)
 plt.rcParams["figure.figsize"] = (9, 3)

@@ -14,7 +14,7 @@ from examples.paper.recurrent import TASKS, network, of_network
 from neurolsc import theory
 from neurolsc.datasets import Words, input_batches
 from neurolsc.experiment.config import DataSettings, NetworkSettings, make
-from neurolsc.initialisers import named
+from neurolsc.init import named
 from neurolsc.stability import singular_values
 
 CELLS = ("LSTM", "ALIF+")

@@ -21,7 +21,7 @@ from neurolsc import LRU, LSTM, RNN, Cell, Network, evaluate, load, train
 from neurolsc.datasets import collate
 from neurolsc.datasets.batches import BatchDataset
 from neurolsc.experiment.config import DataSettings, NetworkSettings
-from neurolsc.initialisers import named
+from neurolsc.init import named
 from neurolsc.plots import color, finish, line_style, panels, styled
 from neurolsc.stability import (
     backward_norms,

@@ -223,8 +223,8 @@ def evaluate(run: Path, split: Literal["test", "validation"], batch_size: int, d
 def diagnose(run: Path, cures: bool, samples: int, out: Path | None) -> None:
     """Say what is wrong with a finished run, why, and what to try.
 
-    A line per layer: what its neurons do, radii, Lyapunov exponents, singular values, usable derivatives, what is left
-    of the input, and the gradient of the loss. Then the findings, from dead layers to a learning rate that is too high.
+    A line per layer: what its neurons do, radii, Lyapunov exponents, singular values, active-surrogate fraction,
+    similarity to the input, and the gradient of the loss. Then the findings, from dead layers to a learning rate that is too high.
     """
     whole("samples", samples)
     if out is None:

@@ -229,7 +229,7 @@ def layer_faults(network: Network, measured: Measurements, *, learnt: bool) -> I
                 )
                 yield fault(FROZEN, f"no step of an optimizer can move {c.name}", cause, cure)
         silent_below = rate == 0
-    relay = "start the upper layers as relays (initialisers.Relay)"
+    relay = "start the upper layers as relays (init.Relay)"
     sizes = [layer.gradient or 0.0 for layer in measured.layers]
     if not learnt and 0 < FADED * min(sizes) < max(sizes):
         small, large = sizes.index(min(sizes)) + 1, sizes.index(max(sizes)) + 1
@@ -315,24 +315,42 @@ class Diagnosis(Displayed, Sequence[Finding]):
         # Over the starts of the study this share goes with the score more closely than any other number: woken layers
         # lose it, and learn less: five of ALIF+ by 7 points than relays, ten of ALIF± by 13, ten of ALIF+ nothing at
         # all.
-        lost = [str(i) for i, m in enumerate(layers, start=1) if m.survives < 0.05 and m.activity.rate > 0]
-        if lost and layers[0].survives > 0.2:
+        lost = [str(i) for i, m in enumerate(layers, start=1) if m.similarity_to_input < 0.05 and m.activity.rate > 0]
+        if lost and layers[0].similarity_to_input > 0.2:
             notes.append(
-                f"of what tells samples apart {layers[0].survives:.0%} is left in layer 1, and less than 5% in layer "
-                f"{', '.join(lost)}; a network that starts as relays keeps it (initialisers.Relay)"
+                f"of what tells samples apart {layers[0].similarity_to_input:.0%} is left in layer 1, and less than 5% in layer "
+                f"{', '.join(lost)}; a network that starts as relays keeps it (init.Relay)"
             )
         return tuple(f"note: {note}" for note in notes)
 
     def parts(self) -> list[str | Table]:
         """A table with a line for each layer, and what was found."""
-        head = ("layer", "spikes", "dead", "busy", "sync", "time r.", "depth r.", "exponent", "sing. t, d", "usable")
+        head = (
+            "layer",
+            "spikes",
+            "dead",
+            "busy",
+            "sync",
+            "time r.",
+            "depth r.",
+            "exponent",
+            "sing. t, d",
+            "active sur.",
+        )
         profile, rows = self.measurements.profile, []
         for i, layer in enumerate(self.measurements.layers):
             forms = zip(layer.activity, (".3f", ".0%", ".0%", ".2f"), strict=True)
             row = [str(i + 1), *(or_dash(value, form) for value, form in forms)]
             row += [f"{profile.time_mean[i]:.3f}", f"{profile.depth_mean[i]:.3f}", f"{layer.exponent:+.3f}"]
-            row += [f"{layer.singular_time:.2f} {layer.singular_depth:.2f}", or_dash(layer.usable, ".0%")]
-            row += [or_dash(layer.survives, ".0%"), or_dash(layer.gradient, ".2e"), or_dash(layer.noise, ".3g")]
+            row += [
+                f"{layer.singular_time:.2f} {layer.singular_depth:.2f}",
+                or_dash(layer.active_surrogate_fraction, ".0%"),
+            ]
+            row += [
+                or_dash(layer.similarity_to_input, ".0%"),
+                or_dash(layer.gradient, ".2e"),
+                or_dash(layer.noise, ".3g"),
+            ]
             rows.append((*row, or_dash(layer.below_epsilon, ".0%")))
         shown: list[str | Table] = [Table((*head, "input", "gradient", "SNR", "< eps"), rows)]
         loss = self.measurements.loss
@@ -350,7 +368,7 @@ class Diagnosis(Displayed, Sequence[Finding]):
             "loss": measured.loss,
             "steps": measured.steps,
             "layers": [asdict(layer) | {"activity": layer.activity._asdict()} for layer in measured.layers],
-            "radii": {name: profile[name] for name in ("time_mean", "depth_mean", "due_to")},
+            "radii": {name: profile[name] for name in ("time_mean", "depth_mean", "contributions")},
             "gradient_back": None if back is None else back.tolist(),
         }
         return json.loads(json.dumps(values), parse_constant=lambda name: None)  # JSON has no NaN

@@ -17,8 +17,8 @@ from neurolsc import datasets
 from neurolsc.datasets.batches import BatchDataset, By, Split
 from neurolsc.datasets.sequences import PERIOD
 from neurolsc.datasets.speech import UNITS
-from neurolsc.initialisers import LSC, named
-from neurolsc.initialisers.spectral import Method
+from neurolsc.init import LSC, named
+from neurolsc.init.spectral import Method
 from neurolsc.io import clean, load
 from neurolsc.network import Embedding, Network
 from neurolsc.neurons.cell import CELLS, SURROGATES
@@ -270,7 +270,7 @@ def _of_lsc(name: str) -> Any:
 class PretrainSettings:
     """Radii before training.
 
-    These are settings of :class:`neurolsc.initialisers.LSC` under the names of flags; a target may also be 'none'.
+    These are settings of :class:`neurolsc.init.LSC` under the names of flags; a target may also be 'none'.
     """
 
     target: str = setting("none", "radius to pre-train to: a number, 'balanced', or 'none'")

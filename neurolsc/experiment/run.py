@@ -35,7 +35,7 @@ from neurolsc.experiment.config import (
     make,
     setting_names,
 )
-from neurolsc.initialisers import LSC, StartReport, named
+from neurolsc.init import LSC, StartReport, named
 from neurolsc.io import (
     differences,
     load,
@@ -200,7 +200,7 @@ class Experiment:
 
     @property
     def initialiser(self) -> str:
-        """The initialiser that the network starts with, as :func:`neurolsc.initialisers.named` reads it.
+        """The initialiser that the network starts with, as :func:`neurolsc.init.named` reads it.
 
         If the settings name none: ``Default`` where weights are read from a file, radii are set to a target, or the
         cell does not name the input matrix, voltage and threshold that Relay sets; else ``Relay()``.

@@ -53,7 +53,15 @@ def statistics(network: Network, experiment: Experiment) -> Row:
         "firing_rate": [None if z is None else metrics.firing_rate(z, batch.mask) for z in counted],
         "silent_steps": [None if z is None else metrics.silent_steps(z, batch.mask) for z in counted],
     }
-    for name in ("exponent", "singular_time", "singular_depth", "usable", "survives", "gradient", "noise"):
+    for name in (
+        "exponent",
+        "singular_time",
+        "singular_depth",
+        "active_surrogate_fraction",
+        "similarity_to_input",
+        "gradient",
+        "noise",
+    ):
         values = [getattr(layer, name) for layer in found.layers]
         row[name] = [value if value is not None and math.isfinite(value) else None for value in values]
     return row

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import pad
 
-from neurolsc.interop.foreign import ForeignCell
+from neurolsc.interop.wrapped import WrappedCell
 from neurolsc.io import CONVERTERS, check_finite
 from neurolsc.network import Network, eval_mode
 from neurolsc.neurons import ALIF, LI, LIF, Cell, CubaLIF
@@ -105,7 +105,7 @@ def from_wrapped(network: Network) -> Network:
         TypeError: if a layer or module has no counterpart; the message names it.
         ValueError: if a setting of it has none; the message says what to change.
     """
-    if not any(isinstance(cell, ForeignCell) for cell in network.cells):
+    if not any(isinstance(cell, WrappedCell) for cell in network.cells):
         return network
     like = network.dtype_and_device
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -133,7 +133,7 @@ CONVERTERS.append(_saved)
 
 
 def _cell(name: str, cell: Cell) -> Cell:
-    if not isinstance(cell, ForeignCell):
+    if not isinstance(cell, WrappedCell):
         return cell.copy()
     like, layer, n = cell.dtype_and_device, cell.layer, cell.n_hidden
     library, kind = type(layer).__module__.partition(".")[0], type(layer).__name__

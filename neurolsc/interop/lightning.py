@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
-from neurolsc.initialisers import Initialiser
+from neurolsc.init import Initialiser
 from neurolsc.interop.wrap import wrap
 from neurolsc.network import Network
 from neurolsc.stability.conditions import Finding
@@ -49,7 +49,7 @@ class Starting(Callback):
     checkpoint is not started again. Training in several processes is refused: each would start from other weights.
 
     Args:
-        start: any of :mod:`neurolsc.initialisers`, such as ``Relay()``.
+        start: any of :mod:`neurolsc.init`, such as ``Relay()``.
         module: name of the attribute of the LightningModule that holds the network, a :class:`neurolsc.Network` or what
             :func:`neurolsc.wrap` takes; dotted names reach further down. Empty: the LightningModule itself.
         batches: start on so many batches of the training data.

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc import neurons
-from neurolsc.interop.foreign import ForeignCell, borrowed, state_class, warn_of, weight_before
+from neurolsc.interop.wrapped import WrappedCell, borrowed, state_class, warn_of, weight_before
 from neurolsc.neurons.blocks import Spike
 from neurolsc.neurons.cell import Membrane, ScaledParameter, State, Thresholds
 from neurolsc.neurons.spiking import ResetName, SpikingCell
@@ -300,7 +300,7 @@ def _set(layer: Any, name: str, value: Tensor) -> None:
         layer.p = layer.p._replace(**{name: value.detach().clone()})
 
 
-class NorseCell(ForeignCell):
+class NorseCell(WrappedCell):
     """A layer of norse: a cell, or a layer with time, which takes one step at a time.
 
     Raises:
@@ -346,7 +346,7 @@ class NorseCell(ForeignCell):
         if kind.startswith("LSNN"):  # an input reaches only the current within a step: no radius follows its weights
             self.input_matrices, scaled = tuple(each.parameter for each in scaled), []
         scaled += [ScaledParameter("layer.recurrent_weights", "time")] * recurrent
-        scaled += (ScaledParameter(RATES[rate], "time", through="share") for rate in self.rates)
+        scaled += (ScaledParameter(RATES[rate], "time", through="decay_factor") for rate in self.rates)
         super().__init__(layer, before, input_shape, scaled)
 
     def thresholds(self) -> Thresholds | None:

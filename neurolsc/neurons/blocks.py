@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from neurolsc.neurons.cell import SURROGATES, Cell, Membrane, ScaledParameter, State, Thresholds, definer
 from neurolsc.neurons.derivatives import (
     Derivatives,
+    EigenpairHint,
     Factors,
-    Known,
     LinearOperator,
     Matrices,
     StepMap,
@@ -308,7 +308,7 @@ class SpikingStep(NeuronStep):
     path to the neuron and back.
     """
 
-    def known(self, right: bool, tolerance: float) -> Known:
+    def eigenpair_hint(self, right: bool, tolerance: float) -> EigenpairHint:
         """The largest eigenvalue of D, and where it is the radius within a relative tolerance."""
         alone, n = IsolatedNeurons.of(self), len(self.w_rec)
         largest, which = alone.modulus.max(1, keepdim=True)
@@ -337,7 +337,7 @@ class SpikingStep(NeuronStep):
         if self.columns > n:
             vector = vector.scatter(1, which + n, theta)
         kind = vector.dtype.to_complex()
-        return Known(value.squeeze(1).to(kind), vector.to(kind), exists, proven)
+        return EigenpairHint(value.squeeze(1).to(kind), vector.to(kind), exists, proven)
 
     def factors(self, shift: Tensor) -> Factors | None:
         r"""A factorisation of an n x n matrix, also where the state has 2 n variables.

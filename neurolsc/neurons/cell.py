@@ -29,7 +29,7 @@ class ScaledParameter:
         parameter: its name on the cell; dotted, ``"layer.weight"``, where it belongs to a module of the cell.
         radius: the radius that grows with it, through ``"time"`` or ``"depth"``.
         through: what a multiplier multiplies: the ``"value"``; of a time constant tau in steps the ``"decay"``
-            exp(-1/tau); of a ``"share"``, a decay stored as such, the value, which stays below 1.
+            exp(-1/tau); of a ``"decay_factor"``, a decay stored as such, the value, which stays below 1.
         sign: +1 where the radius grows with the parameter, -1 where it shrinks: a multiplier k acts as k**sign.
         limit: name of a method of the cell that returns the magnitude beyond which the radius would move the other way;
             a multiplier stops there.
@@ -37,7 +37,7 @@ class ScaledParameter:
 
     parameter: str
     radius: Literal["time", "depth"]
-    through: Literal["value", "decay", "share"] = "value"
+    through: Literal["value", "decay", "decay_factor"] = "value"
     sign: int = 1
     limit: str | None = None
 

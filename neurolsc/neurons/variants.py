@@ -154,7 +154,7 @@ class ALIFLowPass(ALIFPlus):
     scaled_parameters = (
         *SpikingCell.scaled_parameters,
         ScaledParameter("adaptation", "time"),
-        ScaledParameter("retention", "time", through="share"),
+        ScaledParameter("retention", "time", through="decay_factor"),
     )
 
     def __init__(self, n_in: int, n_hidden: int, **settings: Any) -> None:
@@ -232,7 +232,7 @@ class PLIF(NeuronCell):
     """
 
     settings = ("hard_reset",)
-    scaled_parameters = (*NeuronCell.scaled_parameters, ScaledParameter("decay", "time", through="share"))
+    scaled_parameters = (*NeuronCell.scaled_parameters, ScaledParameter("decay", "time", through="decay_factor"))
     stored_in = (("decay", "w"),)
     block_terms = (LEAK, RESET)
     state_type = LIFState

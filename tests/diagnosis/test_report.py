@@ -11,7 +11,7 @@ from torch import nn
 
 from neurolsc import ALIFPlus, Network, diagnose, try_cures, wrap
 from neurolsc.diagnosis.measurements import copied
-from neurolsc.initialisers import RateMatching, Relay
+from neurolsc.init import RateMatching, Relay
 from neurolsc.stability import lyapunov_exponents, radius_profile, signal_to_noise, state_gradients
 from neurolsc.tasks import ClassPerStep, cross_entropy
 from tests.diagnosis.networks import PLANTS, batch, healthy
@@ -55,8 +55,8 @@ def test_an_input_that_depth_loses_is_a_note(start, noted):
     assert len(lost) == noted
     if noted:
         layers = found.measurements.layers
-        gone = [i for i, layer in enumerate(layers, start=1) if layer.survives < 0.05]
-        assert gone and f"{layers[0].survives:.0%} is left in layer 1" in lost[0]
+        gone = [i for i, layer in enumerate(layers, start=1) if layer.similarity_to_input < 0.05]
+        assert gone and f"{layers[0].similarity_to_input:.0%} is left in layer 1" in lost[0]
         assert f"less than 5% in layer {', '.join(map(str, gone))};" in lost[0]
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from neurolsc import radius_profile, wrap
-from neurolsc.initialisers import LSC, Relay
+from neurolsc.init import LSC, Relay
 from neurolsc.interop.lightning import Flossing, Starting
 from neurolsc.stability import lyapunov_exponents
 

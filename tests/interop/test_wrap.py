@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from neurolsc import LIF, load, pretrain, radius_profile, save, wrap
 from neurolsc.export import quantize
-from neurolsc.initialisers import RateMatching
+from neurolsc.init import RateMatching
 from neurolsc.interop import norse as in_norse
 from tests.interop.layers import SNNTORCH
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from neurolsc import Network, diagnose, load, match_firing_rates, save
 from neurolsc.cli import app
 from neurolsc.export import quantize, to_nir
-from neurolsc.initialisers import Relay
+from neurolsc.init import Relay
 from neurolsc.neurons import BRF, PLIF, RF, TCLIF, EFAdLIF, ExactRF, RadLIF, SEAdLIF
 from neurolsc.stability import below_threshold
 from tests.neurons.steps import KINDS, layers

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from neurolsc import LIF, ALIFPlus, Cell, Network, load, save, wrap
-from neurolsc.initialisers import IKUN, LSUV, ActivityPropagation, FluctuationDriven, FourConditions, Glorot, He
-from neurolsc.initialisers.base import Layer
-from neurolsc.initialisers.weights import _retained_share
+from neurolsc.init import IKUN, LSUV, ActivityPropagation, FluctuationDriven, FourConditions, Glorot, He
+from neurolsc.init.base import Layer
+from neurolsc.init.weights import _retained_share
 from neurolsc.surrogate import Exponential, FastSigmoid
-from tests.initialisers.networks import NETWORKS, all_voltages, norse, rates, spikes
+from tests.init.networks import NETWORKS, all_voltages, norse, rates, spikes
 
 WIDE = 300
 FEW = ["ALIFPlus", "norse"]

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from neurolsc import LIF, Network, TransitionRule, pretrain, scale_to_radius
-from neurolsc.initialisers import LSC, LSCLyapunov, LSCSingular, Orthogonal, named
-from neurolsc.initialisers.spectral import largest_exponent
+from neurolsc.init import LSC, LSCLyapunov, LSCSingular, Orthogonal, named
+from neurolsc.init.spectral import largest_exponent
 from neurolsc.neurons.cell import weight_matrices
 from neurolsc.stability import RELEASED
 from neurolsc.stability.transitions import follow
 from neurolsc.surrogate import FastSigmoid
-from tests.initialisers.networks import NETWORKS, rates, spikes
+from tests.init.networks import NETWORKS, rates, spikes
 from tests.stability.dense import depth_derivative, time_derivative
 
 

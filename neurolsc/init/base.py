@@ -15,7 +15,7 @@ from neurolsc.network import Network, as_network
 from neurolsc.neurons.cell import Membrane, Table, WeightMatrix, owner_of, set_value, weight_matrices
 from neurolsc.stability.conditions import Finding
 from neurolsc.stability.pretrain import input_of
-from neurolsc.stability.scale import reads, steps
+from neurolsc.stability.scale import layer_inputs, steps
 from neurolsc.validation import meant
 
 
@@ -44,7 +44,7 @@ class Initialiser(ABC):
     (``requires_grad=False``) and the readout stay. Draws come from the seed, not from torch's own generator.
 
     ``first + second`` applies both, in this order; ``str`` returns the text from which
-    :func:`neurolsc.initialisers.named` makes an equal object.
+    :func:`neurolsc.init.named` makes an equal object.
     """
 
     @abstractmethod
@@ -108,7 +108,7 @@ def register(cls: I) -> I:
     """Make an initialiser known to :func:`named` under the name of its class; a decorator.
 
     Args:
-        cls: a frozen dataclass derived from :class:`neurolsc.initialisers.Initialiser`.
+        cls: a frozen dataclass derived from :class:`neurolsc.init.Initialiser`.
 
     Raises:
         ValueError: if another class has the name.
@@ -278,13 +278,13 @@ def layers_of(network: Network, *needs: Need, integrators: bool = False) -> list
 
 
 def bottom_up(network: Network, x: Tensor, layers: Sequence[Layer]) -> Iterator[tuple[Layer, Tensor]]:
-    """Layers with their inputs (T, B, n_in) in a run on x, sent by the layers below as they are by then set."""
+    """Yield layers with their inputs (T, B, n_in), from a run on x with the layers below as already modified."""
     chosen = {layer.index: layer for layer in layers}
-    return ((chosen[i], read) for i, read in enumerate(reads(network, x)) if i in chosen)
+    return ((chosen[i], read) for i, read in enumerate(layer_inputs(network, x)) if i in chosen)
 
 
-def put(where: WeightMatrix, weights: Tensor) -> None:
-    """Set a matrix; single weights of 0, which are connections that do not exist, stay."""
+def set_nonzero(where: WeightMatrix, weights: Tensor) -> None:
+    """Set the nonzero weights of a matrix; a single weight of 0 is a connection that does not exist, and stays 0."""
     absent = where.weights == 0
     where.set(weights if absent.all() else weights.to(where.weights).masked_fill(absent, 0))
 
@@ -295,7 +295,7 @@ def scaling(matrices: Sequence[WeightMatrix]) -> Callable[[float], None]:
 
     def scale(log: float) -> None:
         for matrix, weights in zip(matrices, start, strict=True):
-            put(matrix, math.exp(log) * weights)
+            set_nonzero(matrix, math.exp(log) * weights)
 
     return scale
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from neurolsc.initialisers.base import (
+from neurolsc.init.base import (
     Initialiser,
     Layer,
     StartReport,
@@ -17,15 +17,15 @@ from neurolsc.initialisers.base import (
     first_input,
     generator,
     layers_of,
-    put,
     register,
     scaling,
+    set_nonzero,
 )
 from neurolsc.network import Network, eval_mode
 from neurolsc.neurons.cell import WeightMatrix, is_frozen, weight_matrices
 from neurolsc.stability.conditions import NO_SURROGATE, Finding, surrogate_fault, surrogate_slope
 from neurolsc.stability.profile import depth_radius, radius_profile, time_radius
-from neurolsc.stability.scale import match_firing_rates, no_thresholds, rate, reads, scale_to_rate, settle, steps
+from neurolsc.stability.scale import layer_inputs, match_firing_rates, no_thresholds, rate, scale_to_rate, settle, steps
 from neurolsc.stability.transitions import Transitions, draw_steps, flat, stacked, without
 from neurolsc.validation import number, whole
 
@@ -207,7 +207,7 @@ class BySource(Initialiser):
         with eval_mode(network), torch.no_grad():
             _, _, rates_before, radius_before = measured()
             (some, times), below = drawn(x), (None, None)
-            for index, (cell, read) in enumerate(zip(network.cells, reads(network, x), strict=True)):
+            for index, (cell, read) in enumerate(zip(network.cells, layer_inputs(network, x), strict=True)):
                 at = Transitions(cell, read[times][:, some].flatten(0, 1), cell.initial_state(1), *below)
                 points = Points(read, at, some, times)
                 if index in network.spiking:
@@ -232,7 +232,7 @@ class BySource(Initialiser):
         cell, own = layer.cell, layer.recurrent
         below = weight_matrices(cell, "depth") if layer.index else ()
         for matrix in own if self.recurrence == 0 else ():
-            put(matrix, torch.zeros_like(matrix.weights))
+            set_nonzero(matrix, torch.zeros_like(matrix.weights))
         moved = {"depth": (below, self.depth), "recurrence": (own, self.recurrence)}
         wanted = {name: target for name, (matrices, target) in moved.items() if matrices and target}
 
@@ -268,7 +268,7 @@ class BySource(Initialiser):
                     break
                 for name, factor in factors.items():
                     for matrix in moved[name][0]:
-                        put(matrix, factor * matrix.weights)
+                        set_nonzero(matrix, factor * matrix.weights)
 
         approach()
         bounded = bool(own) and measure("time") > (1 + _SETTLED) * self.time
@@ -413,7 +413,7 @@ class Relay(Initialiser):
         def left(drive: Tensor) -> Tensor:
             """Set the input weights, in thresholds; the voltage left of a spike without recurrence."""
             for matrix in layer.inputs:
-                put(matrix, _diagonal(matrix, drive * theta / taken))
+                set_nonzero(matrix, _diagonal(matrix, drive * theta / taken))
             for matrix in own:
                 matrix.set(torch.zeros_like(matrix.weights))
             start = cell.initial_state(1)
@@ -425,7 +425,7 @@ class Relay(Initialiser):
             remains = left(drive)
             for matrix, weights in zip(own, drawn, strict=True):
                 matrix.set(weights)  # what is 0 in them is no connection, and stays
-                put(matrix, _diagonal(matrix, -remains))
+                set_nonzero(matrix, _diagonal(matrix, -remains))
             sent = cell.run(read, cell.initial_state(read.shape[1]))[0]
             total = 0.5 * (sent.sum() + wanted.sum()).item()
             return (sent * wanted).sum().item() / total if total else 0.0

@@ -6,10 +6,10 @@ singular values (LSC and its relatives, Orthogonal); `relay` at a firing rate (R
 upper layers pass on what they read).
 """
 
-from neurolsc.initialisers.base import Chain, Initialiser, StartReport, named, register
-from neurolsc.initialisers.relay import BySource, RateMatching, Relay
-from neurolsc.initialisers.spectral import LSC, LSCLyapunov, LSCSingular, Orthogonal
-from neurolsc.initialisers.weights import (
+from neurolsc.init.base import Chain, Initialiser, StartReport, named, register
+from neurolsc.init.relay import BySource, RateMatching, Relay
+from neurolsc.init.spectral import LSC, LSCLyapunov, LSCSingular, Orthogonal
+from neurolsc.init.weights import (
     IKUN,
     LSUV,
     ActivityPropagation,

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Network, radius_profile, wrap
-from neurolsc.initialisers import BySource, RateMatching, Relay
-from neurolsc.initialisers.relay import recurrence_share
+from neurolsc.init import BySource, RateMatching, Relay
+from neurolsc.init.relay import recurrence_share
 from neurolsc.neurons import ALIFPositive
 from neurolsc.neurons.cell import set_value
 from neurolsc.stability.transitions import follow
 from neurolsc.surrogate import FastSigmoid
-from tests.initialisers.networks import NETWORKS, rates, spikes
+from tests.init.networks import NETWORKS, rates, spikes
 from tests.stability.dense import depth_derivative
 
 T, B, N = 30, 8, 40

@@ -8,8 +8,8 @@ import snntorch
 import torch
 from torch import Tensor, nn
 
-from neurolsc import LIF, Network, diagnose, initialisers, wrap
-from neurolsc.initialisers import (
+from neurolsc import LIF, Network, diagnose, init, wrap
+from neurolsc.init import (
     LSC,
     LSUV,
     BySource,
@@ -26,9 +26,9 @@ from neurolsc.initialisers import (
     named,
     register,
 )
-from neurolsc.initialisers.base import INITIALISERS
+from neurolsc.init.base import INITIALISERS
 from neurolsc.stability.conditions import Finding
-from tests.initialisers.networks import N_IN, NETWORKS, WIDTH, rates, spikes, weights
+from tests.init.networks import N_IN, NETWORKS, WIDTH, rates, spikes, weights
 from tests.interop.layers import norse
 
 SPECS = [
@@ -57,7 +57,7 @@ def few(seed: int = 1) -> Tensor:
 
 
 def test_every_known_initialiser_is_tried_here():
-    public = {n for n in initialisers.__all__ if n[0].isupper()} - {"Chain", "Initialiser", "StartReport"}
+    public = {n for n in init.__all__ if n[0].isupper()} - {"Chain", "Initialiser", "StartReport"}
     assert {name for name in INITIALISERS if any(name in spec for spec in SPECS)} == set(INITIALISERS) == public
 
 
