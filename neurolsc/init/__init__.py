@@ -1,12 +1,12 @@
-"""Ways to start: objects that set a network before it is trained, each with formula and source.
+"""Initialisers: objects that set weights and thresholds before training, each with formula and source.
 
-`base` has what all share, chains, and their texts; `weights` starts by variance and the statistics of spikes (Default,
-Glorot, He, IKUN, LSUV, FluctuationDriven, ActivityPropagation, FourConditions); `spectral` by radii, exponents and
-singular values (LSC and its relatives, Orthogonal); `relay` at a firing rate (RateMatching, BySource, and Relay, whose
-upper layers pass on what they read).
+`base` has what all share, chains, and their texts; `weights` initialises by variance and the statistics of spikes
+(Default, Glorot, He, IKUN, LSUV, FluctuationDriven, ActivityPropagation, FourConditions); `spectral` by radii,
+exponents and singular values (LSC and its relatives, Orthogonal); `relay` at a firing rate (RateMatching, BySource, and
+Relay, whose upper layers pass on what they read).
 """
 
-from neurolsc.init.base import Chain, Initialiser, StartReport, named, register
+from neurolsc.init.base import Chain, Initialiser, InitReport, named, register
 from neurolsc.init.relay import BySource, RateMatching, Relay
 from neurolsc.init.spectral import LSC, LSCLyapunov, LSCSingular, Orthogonal
 from neurolsc.init.weights import (
@@ -32,13 +32,13 @@ __all__ = [
     "FourConditions",
     "Glorot",
     "He",
+    "InitReport",
     "Initialiser",
     "LSCLyapunov",
     "LSCSingular",
     "Orthogonal",
     "RateMatching",
     "Relay",
-    "StartReport",
     "named",
     "register",
 ]

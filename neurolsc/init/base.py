@@ -19,16 +19,16 @@ from neurolsc.stability.scale import layer_inputs, steps
 from neurolsc.validation import meant
 
 
-class StartReport(tuple[Finding, ...]):
-    """Findings of a start, with a summary line.
+class InitReport(tuple[Finding, ...]):
+    """Findings of an initialisation, with a summary line.
 
     Attributes:
-        summary: firing rates and radii before and after, on the last batch; empty where the start measures none.
+        summary: firing rates and radii before and after, on the last batch; empty where the initialiser measures none.
     """
 
     summary: str
 
-    def __new__(cls, findings: Iterable[Finding] = (), summary: str = "") -> "StartReport":
+    def __new__(cls, findings: Iterable[Finding] = (), summary: str = "") -> "InitReport":
         report = super().__new__(cls, findings)
         report.summary = summary
         return report
@@ -38,7 +38,7 @@ class StartReport(tuple[Finding, ...]):
 
 
 class Initialiser(ABC):
-    """A way to start: sets parameters of the cells of a network, in place.
+    """Sets parameters of the cells of a network before training, in place.
 
     A subclass is a frozen dataclass whose fields are the numbers of the method. Frozen parameters
     (``requires_grad=False``) and the readout stay. Draws come from the seed, not from torch's own generator.
@@ -58,7 +58,7 @@ class Initialiser(ABC):
             seed: seed of all draws.
 
         Returns:
-            What could not be reached, and where; empty if all is well. Some return a :class:`StartReport`.
+            What could not be reached, and where; empty if all is well. Some return a :class:`InitReport`.
 
         Raises:
             TypeError: if a cell lacks what the method needs.
@@ -90,8 +90,8 @@ class Chain(Initialiser):
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
         """Apply all parts; return their findings and summaries, in the same order."""
         reports = [part.apply(network, inputs, seed=seed) for part in self.parts]
-        summaries = [report.summary for report in reports if isinstance(report, StartReport) and report.summary]
-        return StartReport([finding for report in reports for finding in report], "; then ".join(summaries))
+        summaries = [report.summary for report in reports if isinstance(report, InitReport) and report.summary]
+        return InitReport([finding for report in reports for finding in report], "; then ".join(summaries))
 
     def __str__(self) -> str:
         return " + ".join(map(str, self.parts))

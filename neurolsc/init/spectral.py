@@ -1,4 +1,4 @@
-"""Starts by the spectrum of derivatives and matrices: radii, exponents, singular values."""
+"""Initialisers by the spectrum of derivatives and matrices: radii, exponents, singular values."""
 
 import math
 from collections.abc import Callable, Sequence

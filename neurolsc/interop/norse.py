@@ -365,7 +365,7 @@ class NorseCell(WrappedCell):
         return Membrane("v", theta, spike) if self.threshold_names else None
 
     def start(self, current: Tensor) -> State:
-        """The layer's own start, every variable (B, ...) in the dtype of the parameters."""
+        """The layer's own state at rest, every variable (B, ...) in the dtype of the parameters."""
         hidden = getattr(self.layer, "hidden_size", None)
         shape = current.shape if hidden is None else (len(current), int(hidden))
         leaves = [*_start(self.layer, current[None] if self.has_time else current), torch.zeros(())]

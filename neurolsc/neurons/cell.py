@@ -118,8 +118,8 @@ class Cell(nn.Module, ABC):
         paper_scaled_parameters: the same after the paper, Sec. II-D and App. H.
         recurrent_synapses: neurons of its own layer that read a neuron; None if not known.
         stored_in: pairs of a settable quantity and the parameter of another name that stores it, as a gate's retention.
-        integrator: True if it sends its voltage and no spikes: starts by thresholds or rates, and diagnoses, pass over
-            it; Glorot, He and LSCSingular set its weights.
+        integrator: True if it sends its voltage and no spikes: initialisers of thresholds or rates, and diagnoses, pass
+            over it; Glorot, He and LSCSingular set its weights.
         input_matrices: names of input weights that set no radius through depth, as in norse's LSNN.
     """
 
@@ -258,7 +258,7 @@ class Cell(nn.Module, ABC):
         return copy.deepcopy(self)
 
 
-# Names that are no part of a step: starting values, descriptions, what is known of the step.
+# Attributes whose override leaves closed_form and run_at_once valid: initial values, descriptions.
 NO_STEP = frozenset(
     (
         *("initial_state", "pretrained", "config", "settings", "extra_repr", "draw_adaptation", "copy"),

@@ -52,7 +52,7 @@ class LRU(Cell):
 
     Attributes:
         w_in: (n_hidden, n_in), Glorot uniform; None where n_in is n_hidden.
-        nu_log, phase, gamma_log: ν, φ and γ (n_state,): at the start \|λ\| is uniform in [0.5, 1], the phase in [0,
+        nu_log, phase, gamma_log: ν, φ and γ (n_state,): before training \|λ\| is uniform in [0.5, 1], the phase in [0,
             π/10], and e^γ is the root of 1 - \|λ\|².
         b_real, b_imag: B (n_state, n_hidden), Gaussian of deviation 1/√n_hidden each.
         c_real, c_imag: C (n_hidden, n_state), of deviation 1/√(2 n_state).

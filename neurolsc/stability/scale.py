@@ -185,7 +185,7 @@ def match_firing_rates(network: Network, x: Tensor, rates: Sequence[float], *, t
 def no_thresholds(layer: str) -> str:
     """The message for a layer without thresholds."""
     return (
-        f"{layer} does not say how its thresholds scale: use a start of weights alone, Glorot(), Orthogonal() or LSC(), "
+        f"{layer} does not say how its thresholds scale: use an initialiser of weights alone, Glorot(), Orthogonal() or LSC(), "
         "or write its thresholds()."
     )
 

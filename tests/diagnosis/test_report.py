@@ -44,12 +44,14 @@ def test_the_text_has_a_line_per_layer_and_the_findings_below(ill, diagnosis):
     assert not any("tells samples apart" in note for note in diagnosis.notes), "a silent layer does not lose the input"
 
 
-@pytest.mark.parametrize(("start", "noted"), [(RateMatching(0.15), True), (Relay(), False)], ids=["woken", "relays"])
-def test_an_input_that_depth_loses_is_a_note(start, noted):
+@pytest.mark.parametrize(
+    ("initialiser", "noted"), [(RateMatching(0.15), True), (Relay(), False)], ids=["rate-matched", "identity"]
+)
+def test_an_input_that_depth_loses_is_a_note(initialiser, noted):
     torch.manual_seed(0)
     x, labels = batch("digits")
     network = Network([ALIFPlus(140, 64), *(ALIFPlus(64, 64) for _ in range(4))], 20)
-    start.apply(network, [x])
+    initialiser.apply(network, [x])
     found = diagnose(network, (x, labels))
     lost = [note for note in found.notes if "tells samples apart" in note]
     assert len(lost) == noted

@@ -1,4 +1,4 @@
-"""spikingjelly's neurons as our cells: their own steps, starts and diagnoses; and its users' silent fifth layer."""
+"""spikingjelly's neurons as our cells: steps, initialisations and diagnoses; and its users' silent fifth layer."""
 
 import copy
 from itertools import chain

@@ -167,7 +167,7 @@ def test_parameters_outside_of_a_domain_are_refused_by_name(make, message):
 
 
 @every_kind
-def test_starts_rates_and_diagnoses_take_every_kind(kind, make_spikes):
+def test_initialisations_rates_and_diagnoses_take_every_kind(kind, make_spikes):
     x = make_spikes(T=30, B=4)
     network = layers(kind, width=12)
     Relay().apply(network, [x])

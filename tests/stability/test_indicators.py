@@ -1,4 +1,4 @@
-"""Growth, singular values, gradients, active surrogates, similarity to the input, activity and time constants: closed forms."""
+"""Growth, singular values, gradients, surrogates, similarity to the input, activity, time constants: closed forms."""
 
 import math
 
