@@ -1,4 +1,4 @@
-"""Networks of snnTorch as built, rate-matched and initialised: the registered comparisons (registration.md, sections 19, 20).
+"""Networks of snnTorch as built, rate-matched and with `Relay()`: comparisons (registration.md, sections 19, 20).
 
     python benchmarks/study/libraries.py [--minutes 100]
 

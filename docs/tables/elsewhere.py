@@ -10,7 +10,7 @@ INITIALISERS = ("built", "rate-matched", "Relay()")
 
 
 @table
-def initialisers() -> list[str]:
+def initialisations() -> list[str]:
     """Initialisations of other libraries' networks: test scores at the rate that validation chose."""
     with (RESULTS / "initialisations.csv").open() as file:
         found = list(csv.DictReader(file))
@@ -24,7 +24,7 @@ def initialisers() -> list[str]:
         "data": f"{kinds} networks, 64 wide, 25 steps, 5 epochs, 3 seeds",
     }
     head = ["layers, reset, surrogate", "as built", "rate-matched", "`Relay()`"]
-    return [*rows(head, body), *caption(about, "test, %, mean±deviation; rate-matched and identity layers fire 0.15")]
+    return [*rows(head, body), *caption(about, "test, %, mean±deviation; rate-matched and `Relay()` fire 0.15")]
 
 
 def _libraries() -> Trials:
@@ -82,7 +82,7 @@ def initialisations_deep() -> list[str]:
     head = ["layers, surrogate", "as built", "rate-matched", "`Relay()`"]
     return [
         *rows(head, body),
-        *caption(about, "test, %, mean±deviation; rate-matched and identity layers begin at a rate of 0.15"),
+        *caption(about, "test, %, mean±deviation; rate-matched and `Relay()` begin at a rate of 0.15"),
     ]
 
 

@@ -126,7 +126,7 @@ class Result:
         return found
 
     def duel(self, first: str, second: str, where: Callable[[Row], bool]) -> Count:
-        """How often one initialisation did better than another on the test set, all else the same; ties are not counted."""
+        """How often one initialisation did better than another on the test set, all else equal; no ties."""
         measure = self.grid.measure
         rest = [name for name in self.grid.varied if name != "init"]
         sides: dict[str, dict[tuple[Any, ...], float]] = {first: {}, second: {}}

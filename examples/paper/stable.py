@@ -399,7 +399,7 @@ INITIALISERS = {"rate-matched": "RateMatching(0.1)", "radius 0.5": "LSC(0.5, met
 
 
 class SpikesFigure(Figure[list[Reach]]):
-    """How many steps of truncated backpropagation a spiking network needs, by time constant and initialisation; ours."""
+    """How many steps of truncated backpropagation a spiking network needs, by time constant and initialiser; ours."""
 
     name, title = "stable-spikes", "Truncation of spiking networks"
 

@@ -161,7 +161,7 @@ def test_networks_of_other_libraries_are_measured_and_left_as_they_are(library):
     assert all(torch.equal(network.state_dict()[name], value) for name, value in before.items())
 
 
-def test_a_dead_layer_of_another_library_is_named_and_woken():
+def test_a_dead_layer_of_another_library_is_named_and_fires_after_the_cure():
     torch.manual_seed(0)
     modules = model("snnTorch")
     with torch.no_grad():
@@ -177,7 +177,7 @@ def test_a_dead_layer_of_another_library_is_named_and_woken():
     assert network.run(x).spikes[0].count_nonzero() == 0  # and the network itself is as before
 
 
-def test_layers_whose_rates_are_not_known_are_woken_with_the_others():
+def test_layers_whose_rates_are_not_known_are_scaled_with_the_others():
     snn = pytest.importorskip("snntorch")
     torch.manual_seed(0)
     layers = [snn.Leaky(0.9, init_hidden=True, **graded) for graded in ({"graded_spikes_factor": 2.0}, {})]

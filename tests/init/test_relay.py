@@ -212,7 +212,7 @@ def test_layers_of_snntorch_pass_on_every_spike_with_and_without_recurrence(kind
 
 
 @pytest.mark.parametrize("slope", [6.0, 100.0])
-def test_thresholds_of_relays_come_down_to_the_width_of_a_narrow_surrogate_or_to_the_woken_ones(
+def test_thresholds_of_identity_layers_come_down_to_the_width_of_a_narrow_surrogate_or_to_the_rate_matched_ones(
     slope: float, x: Tensor
 ):
     def thresholds(drawn: int) -> list[float]:
