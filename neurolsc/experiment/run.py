@@ -200,7 +200,7 @@ class Experiment:
 
     @property
     def lsc(self) -> LSC | None:
-        """What sets the radii to a target; None: nothing."""
+        """The LSC initialiser of these settings; None if there is none."""
         return None if self.pretraining is None else self.pretraining.lsc
 
     @property
@@ -258,7 +258,7 @@ class Experiment:
         return collate(fetch(dataset, range(min(count, len(dataset)))))
 
     def first_inputs(self, split: Split, count: int) -> Tensor:
-        """Their inputs x, cut to the length of the shortest."""
+        """Inputs x of the first `count` samples, cut to the length of the shortest."""
         x, _, *mask = self.first_samples(split, count)
         return x[: int(mask[0].sum(0).min())] if mask else x
 

@@ -130,7 +130,7 @@ class Points(NamedTuple):
 @register
 @dataclass(frozen=True)
 class BySource(Initialiser):
-    r"""The radius through depth, the strength of the recurrence and the firing rate of each layer.
+    r"""Scale each layer to a depth radius, a ratio of recurrent to input current, and a firing rate.
 
     .. math:: \mathrm{E}\,\rho\Big(\frac{\partial h[t, l]}{\partial h[t', l-1]}\Big) = \rho_{depth},
         \quad \lVert W_{rec, l}\, z_l \rVert \le c\, \lVert W_{in, l}\, z_{l-1} \rVert,

@@ -368,7 +368,7 @@ def _set_dampening(layer: Layer, spike: Surrogate) -> list[Finding]:
     """Condition 3; a frozen dampening stays."""
     peak = float(spike.shape(torch.zeros(1, dtype=torch.float64)))
     excitation = torch.stack([m.weights.double().clamp(min=0).flatten(1).sum(1) for m in layer.recurrent]).sum(0)
-    leak, gain = _retained_share(layer), peak * excitation.mean().item()
+    leak, gain = _decay_factor(layer), peak * excitation.mean().item()
     if not (gain > 0 and leak < 1):
         problem = "no dampening keeps its largest gradient at 1"
         return [layer.finding(problem, "give it a leak below 1 and positive recurrent weights")]
@@ -383,8 +383,8 @@ def _set_dampening(layer: Layer, spike: Surrogate) -> list[Finding]:
     return []
 
 
-def _retained_share(layer: Layer) -> float:
-    """The share of its voltage that a neuron at rest retains over a step, mean over neurons."""
+def _decay_factor(layer: Layer) -> float:
+    """The factor by which the voltage at rest decays in a step, mean over neurons."""
     cell, of, by = layer.cell, layer.membrane, -0.125
     rest = cell.initial_state(1)
     x, z = torch.zeros(1, cell.n_in, **cell.dtype_and_device), cell.output(rest)

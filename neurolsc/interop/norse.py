@@ -271,12 +271,12 @@ class ALIFPlusMinusRecurrent(_OverTime, ALIFPlusMinusRecurrentCell):
 # ---- norse's layers as our cells
 
 WRAPPED = re.compile("(LIF|LIFBox|LSNN|IAF|LI|LIBox)(Recurrent)?(Cell)?|LILinearCell")
-# norse's rates in 1/s, and the name of the decay that belongs to each: a step retains the share 1 - dt tau_inv
+# norse's rates in 1/s, and the name of the decay that belongs to each: 1 - dt tau_inv
 RATES = {"tau_mem_inv": "decay_mem", "tau_syn_inv": "decay_syn", "tau_adapt_inv": "decay_adapt"}
 
 
 class NeuronParameter:
-    """A value of a layer's neuron parameters p; of a rate tau_inv the share 1 - dt tau_inv that a step retains."""
+    """A value of a layer's neuron parameters p; of a rate tau_inv its decay factor 1 - dt tau_inv."""
 
     def __init__(self, name: str) -> None:
         self.name = name

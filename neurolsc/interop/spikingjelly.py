@@ -99,7 +99,7 @@ class SpikingJellyCell(WrappedCell):
 
     @property
     def decay(self) -> Tensor:
-        """The share 1 - 1/tau that a step retains; the input's gain follows."""
+        """The decay factor 1 - 1/tau of a step; the input's gain follows."""
         if hasattr(self.node, "w"):
             return torch.sigmoid(-self.node.w)
         return torch.tensor(1 - 1 / getattr(self.node, "tau", torch.inf), dtype=torch.float64)

@@ -337,7 +337,7 @@ def _differ(came: Tensor, wanted: Tensor) -> bool:
 
 
 def _parts(modules: Iterable[nn.Module], *, nested: bool = False) -> Iterator[nn.Module]:
-    """The recurrent layers and the largest modules without one in them, in order; nested: all in those as well."""
+    """Yield recurrent layers and the maximal stateless modules between them; nested: all modules in those, too."""
     for module in modules:
         if isinstance(module, Network):
             raise TypeError("wrap makes a Network of other modules; a Network is one already, use it as it is.")

@@ -196,7 +196,7 @@ class Cell(nn.Module, ABC):
         return torch.stack(outputs), state
 
     def run_at_once(self, x: Tensor, state: State, lengths: Tensor | None, late: Tensor | None) -> AtOnce:
-        """What :meth:`run` returns, by a faster way; None where that does not apply."""
+        """A fused :meth:`run`; None if these inputs need plain steps."""
         return None
 
     def derivatives(self) -> Derivatives | None:
@@ -213,7 +213,7 @@ class Cell(nn.Module, ABC):
         return issubclass(definer(type(self), method), step) and _parts_of_step(step).isdisjoint(vars(self))
 
     def thresholds(self) -> Thresholds | None:
-        """What scales the thresholds, and so the firing rates; None where none are known."""
+        """The handle that scales the thresholds, and so the firing rates; None if the cell has none."""
         return None
 
     def membrane(self) -> Membrane | None:
@@ -234,7 +234,7 @@ class Cell(nn.Module, ABC):
         return ()
 
     def gains(self) -> dict[str, float]:
-        """How far a unit of a parameter moves the state at rest, by name; learning rates can be divided by it."""
+        """Steady-state gains d state / d parameter, by name; learning rates can be divided by them."""
         return {}
 
     def config(self) -> dict[str, object]:

@@ -356,7 +356,7 @@ class Meter:
         return torch.Generator().manual_seed(self.seed * 1_000_003 + step)
 
     def count(self, x: Tensor, times: int = 1) -> int | None:
-        """How many time steps of an input to measure, `times` the option; None: all."""
+        """Time steps of an input to measure: times * options.steps, at most T; None for all."""
         return None if self.options.steps is None else min(times * self.options.steps, x.shape[0])
 
     def counted(self, measured: Measurement | RadiusProfile, total: int) -> list[LayerRadii]:

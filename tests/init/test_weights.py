@@ -13,7 +13,7 @@ from torch.testing import assert_close
 from neurolsc import LIF, ALIFPlus, Cell, Network, load, save, wrap
 from neurolsc.init import IKUN, LSUV, ActivityPropagation, FluctuationDriven, FourConditions, Glorot, He
 from neurolsc.init.base import Layer
-from neurolsc.init.weights import _retained_share
+from neurolsc.init.weights import _decay_factor
 from neurolsc.surrogate import Exponential, FastSigmoid
 from tests.init.networks import NETWORKS, all_voltages, norse, rates, spikes
 
@@ -190,8 +190,8 @@ def test_the_filter_and_the_leak_are_measured_and_leave_no_trace():
     assert_close(layer.impulse_response(12), decay ** torch.arange(12).unsqueeze(1), rtol=1e-3, atol=1e-4)
     assert torch.equal(layer.cell.w_in, before)
     with torch.no_grad():
-        assert _retained_share(layer) == pytest.approx(decay.mean().item(), rel=1e-4)
-        assert _retained_share(Layer(NETWORKS["snntorch"](), 0)) == pytest.approx(0.8, rel=1e-4)
+        assert _decay_factor(layer) == pytest.approx(decay.mean().item(), rel=1e-4)
+        assert _decay_factor(Layer(NETWORKS["snntorch"](), 0)) == pytest.approx(0.8, rel=1e-4)
 
 
 def test_activity_passes_through_ten_layers_at_a_variance_of_one():
