@@ -159,7 +159,7 @@ def test_links_outside_of_the_site_lead_to_files_and_headings():
 
 FORMER_WORDS = [
     r"\bwoken\b|\bwak(e|es|ing)\b",
-    r"\brelays\b",
+    r"\brelays\b|\bas a relay\b",
     r"neurolsc\.initialisers|import initialisers|interop\.foreign",
     r"\bStart(Report|Settings)\b|\bStarting\(",
     r"(?<![\w-])--start\b",

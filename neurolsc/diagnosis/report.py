@@ -229,17 +229,17 @@ def layer_faults(network: Network, measured: Measurements, *, learnt: bool) -> I
                 )
                 yield fault(FROZEN, f"no step of an optimizer can move {c.name}", cause, cure)
         silent_below = rate == 0
-    relay = "initialise the upper layers as identity (init.Relay)"
+    cure = "initialise the upper layers as identity (init.Relay)"
     sizes = [layer.gradient or 0.0 for layer in measured.layers]
     if not learnt and 0 < FADED * min(sizes) < max(sizes):
         small, large = sizes.index(min(sizes)) + 1, sizes.index(max(sizes)) + 1
         problem = f"the gradient of layer {small} is {min(sizes) / max(sizes):.0e} of that of layer {large}"
-        yield Finding(None, problem, relay, "every layer between takes a part of it", VANISHING)
+        yield Finding(None, problem, cure, "every layer between takes a part of it", VANISHING)
     across = math.prod(layer.singular_depth for layer in measured.layers[1:])
     if not learnt and across > BLOWN:
         problem = f"gradients grow up to {across:.2g}-fold from the last layer to the first"
         cause = "largest singular values through depth are above 1 in most layers"
-        yield Finding(None, problem, relay, cause, BLOWN_UP)
+        yield Finding(None, problem, cure, cause, BLOWN_UP)
 
 
 def missing_classes(labels: Tensor, classes: int) -> Iterator[Finding]:

@@ -294,7 +294,7 @@ class BySource(Initialiser):
 
 _WHOLE = 0.95  # share of the spikes passed on below which a layer keeps its drawn weights instead
 _KEEPS = "nothing to do: it keeps its drawn weights, and its thresholds are scaled to the rate"
-_CLOSEST = 0.02  # least distance from the threshold at a spike of a relay, in thresholds
+_CLOSEST = 0.02  # least distance from the threshold at a spike of an identity layer, in thresholds
 
 
 @register
@@ -312,9 +312,9 @@ class Relay(Initialiser):
     that a voltage takes. Biases of these layers are 0.
 
     The margin m is the distance, in thresholds, at which the surrogate's derivative is a quarter of its largest, at
-    most 1: 1 for a fast sigmoid of sharpness 1 and a threshold of 1. Under a narrow surrogate a relay at rest would
-    pass next to no gradient: where it would be less than a tenth of the most, its threshold is lowered until it is
-    that, or to where the drawn layer fires at ``rate`` if that is higher.
+    most 1: 1 for a fast sigmoid of sharpness 1 and a threshold of 1. Under a narrow surrogate an identity layer at rest
+    would pass next to no gradient: where it would be less than a tenth of the most, its threshold is lowered until it
+    is that, or to where the drawn layer fires at ``rate`` if that is higher.
 
     The lowest layers keep their random weights, at a rate and with a bounded recurrence, as by :class:`BySource`.
     Resting thresholds of identity layers, where these can be set, are equal; what spikes add to a threshold is a share
@@ -348,7 +348,7 @@ class Relay(Initialiser):
         return BySource(depth=0, recurrence=self.recurrence, rate=self.rate, time=self.time)
 
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> InitReport:
-        """Set all layers on the first batch; what is no relay, or is missed, is a finding."""
+        """Set all layers on the first batch; what is no identity layer, or is missed, is a finding."""
         lowest, identity, layers = self._lowest(), list[int](), layers_of(network, "inputs")
         for layer in layers:
             if layer.index < self.drawn:
@@ -356,10 +356,12 @@ class Relay(Initialiser):
                     _require_thresholds(layer)
                 continue
             layer.require("membrane")
-            if layer.cell.thresholds() is not None:  # of which a relay changes what spikes add
+            if layer.cell.thresholds() is not None:  # of which an identity layer changes what spikes add
                 _require_thresholds(layer)
             if any(matrix.weights.ndim > 2 for matrix in layer.matrices):
-                raise TypeError(f"{layer.name} is a convolution: a relay needs a matrix. Use RateMatching(0.15).")
+                raise TypeError(
+                    f"{layer.name} is a convolution: an identity layer needs a matrix. Use RateMatching(0.15)."
+                )
 
         def set_layer(layer: Layer, points: Points) -> list[Finding]:
             cell, read = layer.cell, points.read
@@ -374,7 +376,7 @@ class Relay(Initialiser):
             missed = lowest.set_layer(layer, points, seed)
             at_rate, rate_matched = copy.deepcopy(cell.state_dict()), layer.resting_threshold().mean().item()
             cell.load_state_dict(drawn)
-            same = self._make_relay(layer, read, rate_matched)
+            same = self._make_identity(layer, read, rate_matched)
             if same >= _WHOLE:
                 identity.append(layer.index + 1)
                 return []
@@ -386,8 +388,8 @@ class Relay(Initialiser):
         done = f"; identity: layer {', '.join(map(str, identity))}" if identity else none
         return InitReport(report, report.summary + done)
 
-    def _make_relay(self, layer: Layer, read: Tensor, rate_matched: float) -> float:
-        """Make a relay of a layer; the share of its spikes that it has read and sends."""
+    def _make_identity(self, layer: Layer, read: Tensor, rate_matched: float) -> float:
+        """Make a layer the identity; the share of its spikes that it has read and sends."""
         cell, own, thresholds = layer.cell, layer.recurrent, layer.cell.thresholds()
         theta = layer.resting_threshold().mean().item()
         along = torch.cat([torch.zeros(1), torch.logspace(-3, 0, 601)]).to(**cell.dtype_and_device) * theta

@@ -173,15 +173,15 @@ def test_the_lowest_layers_are_those_of_the_radii_by_source_and_the_others_pass_
     assert torch.equal(spikes[0], spikes[1]) == (drawn == 1)
 
 
-def test_a_wider_layer_reads_in_turn_and_a_narrower_one_is_no_relay(x: Tensor):
+def test_a_wider_layer_reads_in_turn_and_a_narrower_one_is_no_identity(x: Tensor):
     torch.manual_seed(0)
     widths = (N, 16, 24, 10)
     network = Network([LIF(a, b) for a, b in itertools.pairwise(widths)], 3, layer_delay=0)
     drawn = network.cells[2].get_parameter("w_in").clone()
     report = Relay(drawn=1).apply(network, [x])
     assert [str(found) for found in report] == [
-        "layer 3: as a relay it would read 10 of 24 neurons; nothing to do: it keeps its drawn weights, and its thresholds "
-        "are scaled to the rate."
+        "layer 3: as an identity layer it would read 10 of 24 neurons; nothing to do: it keeps its drawn weights, and "
+        "its thresholds are scaled to the rate."
     ]
     assert report.summary.endswith("identity: layer 2")
     spikes = network.run(x).spikes
@@ -251,7 +251,7 @@ def test_a_layer_that_can_be_no_identity_layer_keeps_its_drawn_weights_at_the_ra
     drawn = [layer.input_weights.clone() for layer in layers]
     network = wrap(norse.SequentialState(*layers, nn.Linear(16, 3)))
     found = Relay(drawn=1).apply(network, [x])  # norse's synapses remember: a relay would repeat what it reads
-    assert {f.layer for f in found if "as a relay" in f.problem} == {2}
+    assert {f.layer for f in found if "as an identity layer" in f.problem} == {2}
     for layer, weights, sent in zip(layers, drawn, network.run(x).spikes, strict=True):
         assert torch.equal(layer.input_weights, weights)
         assert sent.mean().item() == pytest.approx(0.15, rel=0.1)
@@ -261,7 +261,7 @@ def test_a_convolution_is_refused_before_anything_is_changed():
     layers = [nn.Conv2d(1, 2, 3), snn.Leaky(0.5), nn.Conv2d(2, 2, 3), snn.Leaky(0.5), nn.Flatten()]
     network = wrap([*layers, nn.Linear(8, 4), snn.Leaky(0.5), nn.Linear(4, 2)], input_shape=(1, 6, 6))
     before = {name: p.clone() for name, p in network.state_dict().items()}
-    with pytest.raises(TypeError, match=r"layer 2, .* is a convolution: a relay needs a matrix"):
+    with pytest.raises(TypeError, match=r"layer 2, .* is a convolution: an identity layer needs a matrix"):
         Relay(rate=0.0, drawn=1).apply(network, [torch.rand(5, 3, network.n_in)])
     assert all(torch.equal(before[name], p) for name, p in network.state_dict().items())
 
@@ -269,7 +269,7 @@ def test_a_convolution_is_refused_before_anything_is_changed():
 def test_a_connection_that_does_not_exist_stays_none(x: Tensor):
     network = deep(LIF, 3)
     with torch.no_grad():
-        network.cells[0].w_in[3] = 0.0  # so that a relay loses no spikes by the connection that lacks
+        network.cells[0].w_in[3] = 0.0  # so that the identity loses no spikes by the connection that lacks
         network.cells[1].w_in[:, 3] = 0.0
         network.cells[1].w_rec.fill_diagonal_(0.0)
     Relay(drawn=1).apply(network, [x.double()])
