@@ -4,7 +4,6 @@
 - ``wrapped``: the base of wrapped layers; PyTorch's own; our cells behind other modules.
 - ``snntorch``, ``norse``: our LIF, ALIF+ and ALIF± with the surface of that library's layers; its layers as cells.
 - ``spikingjelly``: its neurons as cells.
-- ``lightning``: an initialisation and its radii as a callback.
 - ``neurobench``: a network in NeuroBench's harness, with all of its synapses counted.
 
 Each needs the library that it is named after, and is imported by whoever has it.
