@@ -1,6 +1,7 @@
 """Other people's neurons as our cells, and our cells as their layers.
 
 - ``wrap``: a model as a network of cells over the same parameters, whatever library it is of.
+- ``prepared``: a user's module and x as such a network and what it reads.
 - ``wrapped``: the base of wrapped layers; PyTorch's own; our cells behind other modules.
 - ``snntorch``, ``norse``: our LIF, ALIF+ and ALIF± with the surface of that library's layers; its layers as cells.
 - ``spikingjelly``: its neurons as cells.
