@@ -11,8 +11,10 @@ from typing import Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
+from neurolsc.display import Table
 from neurolsc.network import Network, as_network
-from neurolsc.neurons.cell import Membrane, Table, WeightMatrix, owner_of, set_value, weight_matrices
+from neurolsc.neurons.cell import Membrane, WeightMatrix, owner_of, set_value, weight_matrices
+from neurolsc.neurons.cell import Table as Register
 from neurolsc.stability.conditions import Finding
 from neurolsc.stability.pretrain import input_of
 from neurolsc.stability.scale import layer_inputs, steps
@@ -46,13 +48,16 @@ class LayerReport:
             return 1.0
         return self.threshold_before / self.threshold_after
 
-    def __str__(self) -> str:
-        line = f"layer {self.layer:<3}{self.done:<9}"
-        if self.rate_after is None:
-            return f"{line}{self.why}"
-        line += f"spikes {self.rate_before:<8.2g}-> {self.rate_after:<8.2g}threshold {self.threshold_after:<6.2g}"
-        line += f"step x{self.step_growth:<5.2g}"
-        return f"{line}{self.why}".rstrip()
+    def cells(self) -> tuple[str, ...]:
+        """The cells of a line of :class:`InitReport`."""
+        numbers = ("", "", "")
+        if self.rate_after is not None:
+            numbers = (
+                f"{self.rate_before:.2g} -> {self.rate_after:.2g}",
+                f"{self.threshold_before:.2g} -> {self.threshold_after:.2g}",
+                f"x {self.step_growth:.2g}",
+            )
+        return (f"layer {self.layer}", self.done, *numbers, self.why)
 
 
 class InitReport(tuple[Finding, ...]):
@@ -87,7 +92,11 @@ class InitReport(tuple[Finding, ...]):
         return max((layer.step_growth for layer in self.layers), default=1.0)
 
     def __str__(self) -> str:
-        lines = [self.title, self.summary, *map(str, self.layers), *map(str, self)]
+        lines = [self.title, self.summary]
+        if self.layers:
+            head = ("", "weights", "spikes/step", "threshold", "step", "")
+            lines.append(str(Table(head, [layer.cells() for layer in self.layers])))
+        lines += map(str, self)
         return "\n".join(line for line in lines if line)
 
 
@@ -155,7 +164,7 @@ class Chain(Initialiser):
 
 I = TypeVar("I", bound=type[Initialiser])  # noqa: E741
 
-INITIALISERS: Table[Initialiser] = Table("initialiser", Initialiser)
+INITIALISERS: Register[Initialiser] = Register("initialiser", Initialiser)
 
 
 def register(cls: I) -> I:

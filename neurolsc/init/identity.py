@@ -22,13 +22,16 @@ from neurolsc.init.relay import recurrence_share
 from neurolsc.network import Network, eval_mode
 from neurolsc.neurons.cell import Cell, WeightMatrix, is_frozen
 from neurolsc.stability.conditions import NO_SURROGATE, Finding, surrogate_fault, surrogate_slope
+from neurolsc.stability.pretrain import put_back
 from neurolsc.stability.scale import layer_inputs, rate, scale_to_rate, steps
 from neurolsc.stability.transitions import Transitions, stacked
 from neurolsc.validation import number, whole
 
 # Spikes that a neuron reads within its memory, N r sum_t h(t) / theta. One step of Adam moves the voltage by this many
-# learning rates, in thresholds: with 9 and a learning rate of 0.01, by a tenth of the threshold.
-SPIKES_IN_MEMORY = 9.0
+# learning rates, in thresholds: with 9 and a learning rate of 0.01, by a tenth of the threshold. Outputs that spike bear
+# no more: the first steps push all of them to silence or to a spike in every step, where no gradient is left.
+# Outputs that integrate have no such ends, and more spikes carry more.
+SPIKES_IN_MEMORY, BEFORE_AN_INTEGRATOR = 9.0, 30.0
 # Firing rates that are chosen. Below the lowest a layer of 64 neurons sends a few spikes in a whole sample; above the
 # highest neurons begin to fire in most of the steps that they remember.
 LOWEST_RATE, HIGHEST_RATE = 0.01, 0.15
@@ -61,11 +64,12 @@ class Identity(Initialiser):
     of its spikes, as a neuron does that remembers, or that is a convolution.
 
     A learning rate acts on a neuron by the spikes that it reads within its memory: one step of Adam moves the voltage
-    by as many learning rates. So by default the rate is the one at which that number is nine,
+    by as many learning rates. So by default the rate is the one at which that number is k,
 
-    .. math:: r = 9\, \vartheta \Big/ \Big(N \sum_t h[t]\Big), \quad 0.01 \le r \le 0.15
+    .. math:: r = k\, \vartheta \Big/ \Big(N \sum_t h[t]\Big), \quad 0.01 \le r \le 0.15
 
-    with N neurons in the layer below and the voltage h[t] after an input of 1 at t = 0.
+    with N neurons in the layer below and the voltage h[t] after an input of 1 at t = 0: k is 9 where the output spikes,
+    as too large steps silence or saturate it, and 30 where it integrates or is linear.
 
     Attributes:
         rate: spikes per neuron and step; 0: chosen as above.
@@ -101,7 +105,7 @@ class Identity(Initialiser):
                 raise ValueError(str(fault))
         reports = []
         findings: list[Finding] = list(faults)
-        with eval_mode(network), torch.no_grad():
+        with put_back(network), eval_mode(network), torch.no_grad():
             before = network.run(x).spikes
             for index, read in enumerate(layer_inputs(network, x)):
                 layer = Layer(network, index)
@@ -136,7 +140,7 @@ class Identity(Initialiser):
                 done, found = "identity", []
             else:
                 layer.cell.load_state_dict(at_rate)
-                why = f"would pass on {passed:.0%} of its spikes"
+                why = f"passes on only {passed:.0%}"
         after = layer.resting_threshold().mean().item()
         fires = rate(layer.cell, read)
         return LayerReport(number_of_layer, done, why, fired, fires, threshold, after), found
@@ -152,27 +156,27 @@ class Identity(Initialiser):
             return "sends no spikes"
         thresholds = cell.thresholds()
         if thresholds is None:
-            return "does not say how its thresholds scale"
+            return "thresholds unknown"
         if any(is_frozen(cell, name) for name in thresholds.names):
-            return "has frozen thresholds"
+            return "frozen thresholds"
         if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in cell.modules()):
-            return "its currents are normalised"
+            return "normalised currents"
         return ""
 
     def no_identity(self, layer: Layer, read: Tensor) -> str:
         """Why a layer cannot begin as the identity; empty if it may."""
         if layer.index < self.lowest:
-            return "the lowest keeps its weights" if self.lowest == 1 else "the lowest keep their weights"
+            return "lowest"
         if not layer.inputs:
             return "names no input weights"
         if any(matrix.weights.ndim > 2 for matrix in layer.matrices):
-            return "is a convolution"
+            return "convolution"
         if layer.cell.n_hidden < read.shape[-1]:
-            return f"would read {layer.cell.n_hidden} of {read.shape[-1]} neurons"
+            return f"narrower: {layer.cell.n_hidden} of {read.shape[-1]}"
         return ""
 
     def chosen_rate(self, network: Network, layer: Layer, length: int) -> float:
-        """The rate at which a neuron above reads nine spikes within its memory, as the class says.
+        """The rate at which a neuron above reads 9 or 30 spikes within its memory, as the class says.
 
         The last layer is read by none. It gets the rate that a layer as wide as the one below would get.
         """
@@ -182,7 +186,8 @@ class Identity(Initialiser):
         response = reader.impulse_response(min(length, LONGEST_MEMORY)).clamp(min=0)
         memory = response.sum(0).mean().item()
         threshold = reader.resting_threshold().mean().item()
-        found = SPIKES_IN_MEMORY * threshold / (width * max(memory, 1e-3))
+        spikes = SPIKES_IN_MEMORY if output_spikes(network) else BEFORE_AN_INTEGRATOR
+        found = spikes * threshold / (width * max(memory, 1e-3))
         return min(max(found, LOWEST_RATE), HIGHEST_RATE)
 
     # ---- what is set
@@ -302,6 +307,12 @@ def diagonal(matrix: WeightMatrix, values: Tensor) -> Tensor:
     n_hidden, n_in = matrix.weights.shape
     chosen = torch.arange(n_hidden)[:, None] % n_in == torch.arange(n_in)
     return by_neuron(values, matrix) * chosen
+
+
+def output_spikes(network: Network) -> bool:
+    """Whether what the loss reads are spikes: the last layer spikes, and the readout has no weights."""
+    weights = any(True for _ in network.readout.parameters())
+    return not weights and len(network.cells) - 1 in network.spiking
 
 
 def points_of(cell: Cell, read: Tensor, draw: torch.Generator) -> Transitions:
