@@ -28,8 +28,8 @@ from neurolsc.stability.transitions import Transitions, stacked
 from neurolsc.validation import number, whole
 
 # Spikes that a neuron reads within its memory, N r sum_t h(t) / theta. One step of Adam moves the voltage by this many
-# learning rates, in thresholds: with 9 and a learning rate of 0.01, by a tenth of the threshold. Outputs that spike bear
-# no more: the first steps push all of them to silence or to a spike in every step, where no gradient is left.
+# learning rates, in thresholds: with 9 and a learning rate of 0.01, by a tenth of the threshold. Outputs that spike
+# bear no more: the first steps push all of them to silence or to a spike in every step, where no gradient is left.
 # Outputs that integrate have no such ends, and more spikes carry more.
 SPIKES_IN_MEMORY, BEFORE_AN_INTEGRATOR = 9.0, 30.0
 # Firing rates that are chosen. Below the lowest a layer of 64 neurons sends a few spikes in a whole sample; above the
