@@ -31,10 +31,14 @@ from neurolsc.validation import number, whole
 # learning rates, in thresholds: with 9 and a learning rate of 0.01, by a tenth of the threshold. Outputs that spike
 # bear no more: the first steps push all of them to silence or to a spike in every step, where no gradient is left.
 # Outputs that integrate have no such ends, and more spikes carry more.
-SPIKES_IN_MEMORY, BEFORE_AN_INTEGRATOR = 9.0, 30.0
-# Firing rates that are chosen. Below the lowest a layer of 64 neurons sends a few spikes in a whole sample; above the
-# highest neurons begin to fire in most of the steps that they remember.
-LOWEST_RATE, HIGHEST_RATE = 0.01, 0.15
+SPIKES_OF_A_SPIKING_OUTPUT = 9.0
+SPIKES_OF_AN_INTEGRATOR = 30.0
+# Firing rates that are chosen. Below the lowest a layer of 64 neurons sends a few spikes in a whole sample, and layers
+# of 1,000 that fire 0.05 as they are built learn no better at 0.01. Above the highest, neurons begin to fire in most of
+# the steps that they remember.
+LOWEST_OF_A_SPIKING_OUTPUT = 0.01
+LOWEST_OF_AN_INTEGRATOR = 0.05
+HIGHEST_RATE = 0.15
 LONGEST_MEMORY = 100  # steps of the impulse response that are summed
 THRESHOLDS_REACH = 1e4  # largest factor of thresholds
 PASSED_ON = 0.95  # share of its spikes that an identity layer must pass on; else it keeps its drawn weights
@@ -66,10 +70,10 @@ class Identity(Initialiser):
     A learning rate acts on a neuron by the spikes that it reads within its memory: one step of Adam moves the voltage
     by as many learning rates. So by default the rate is the one at which that number is k,
 
-    .. math:: r = k\, \vartheta \Big/ \Big(N \sum_t h[t]\Big), \quad 0.01 \le r \le 0.15
+    .. math:: r = k\, \vartheta \Big/ \Big(N \sum_t h[t]\Big), \quad r_0 \le r \le 0.15
 
     with N neurons in the layer below and the voltage h[t] after an input of 1 at t = 0: k is 9 where the output spikes,
-    as too large steps silence or saturate it, and 30 where it integrates or is linear.
+    as too large steps silence or saturate it, and 30 where it integrates or is linear; :math:`r_0` is 0.01 and 0.05.
 
     Attributes:
         rate: spikes per neuron and step; 0: chosen as above.
@@ -186,9 +190,11 @@ class Identity(Initialiser):
         response = reader.impulse_response(min(length, LONGEST_MEMORY)).clamp(min=0)
         memory = response.sum(0).mean().item()
         threshold = reader.resting_threshold().mean().item()
-        spikes = SPIKES_IN_MEMORY if output_spikes(network) else BEFORE_AN_INTEGRATOR
+        spikes, lowest = SPIKES_OF_AN_INTEGRATOR, LOWEST_OF_AN_INTEGRATOR
+        if output_spikes(network):
+            spikes, lowest = SPIKES_OF_A_SPIKING_OUTPUT, LOWEST_OF_A_SPIKING_OUTPUT
         found = spikes * threshold / (width * max(memory, 1e-3))
-        return min(max(found, LOWEST_RATE), HIGHEST_RATE)
+        return min(max(found, lowest), HIGHEST_RATE)
 
     # ---- what is set
 

@@ -96,7 +96,8 @@ def test_the_chosen_rate_is_nine_spikes_within_the_memory_of_a_neuron_or_thirty_
     network, x = wrap(nn.Sequential(*modules)), spikes(T, 32, N)
     Identity(drawn=0.0).apply(network, [x])
     memory = sum(beta**t for t in range(T))
-    wanted = min(max((30 if linear else 9) / (width * memory), 0.01), 0.15)
+    spikes_read, lowest = (30, 0.05) if linear else (9, 0.01)
+    wanted = min(max(spikes_read / (width * memory), lowest), 0.15)
     rates = [sent.mean().item() for sent in network.run(x).spikes]
     assert rates == pytest.approx([wanted] * 3, rel=0.15)
 
