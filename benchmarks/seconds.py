@@ -281,7 +281,9 @@ def shown(row: dict[str, object] | None, step: float) -> str:
 
 def table(columns: dict[str, dict[str, dict[str, dict[str, object]]]]) -> str:
     """Networks and calls, each with the seconds of all columns, in brackets the training steps."""
-    about = f"Processor seconds of one core, in brackets training steps; bold: beyond {LEAST:.0f} s and {STEPS:.0f} steps"
+    about = (
+        f"Processor seconds of one core, in brackets training steps; bold: beyond {LEAST:.0f} s and {STEPS:.0f} steps"
+    )
     lines = [f"{about}. -: the initialisation needs what these cells do not have."]
     for name, column in columns.items():
         calls = [call for call in CALLS if any(call in rows for rows in column["rows"].values())]

@@ -20,6 +20,7 @@ from torch import Tensor
 from neurolsc.network import Network
 from neurolsc.neurons.cell import Cell, State, WeightMatrix, owner_of, set_value
 from neurolsc.neurons.derivatives import Factors, JacobianOperator, Known, LinearOperator, flat, lu_factors, unflat
+from neurolsc.stability.isolated import BlockStep, hint, shifted_factors
 from neurolsc.surrogate import exact_values
 from neurolsc.validation import whole
 
@@ -161,7 +162,12 @@ class OperatorProduct:
         return OperatorProduct([part.take(index) for part in self.operators], len(index))
 
     def known(self, right: bool, tolerance: float) -> Known | None:
-        return self.operators[0].known(right, tolerance) if len(self.operators) == 1 else None
+        return hint(self.operators[0], right, tolerance) if len(self.operators) == 1 else None
+
+    def blocks(self) -> BlockStep | None:
+        """The blocks of single neurons, if the product has nothing else."""
+        only = self.operators[0]
+        return only if len(self.operators) == 1 and isinstance(only, BlockStep) else None
 
     def matrix(self, point: int, like: Tensor) -> Tensor:
         return self.take(torch.tensor([point], device=like.device)).matrices(like)[0]
@@ -179,7 +185,7 @@ class OperatorProduct:
         """M - shift I of one point, factorised; real if the shift is."""
         if len(self.operators) == 1:
             one = self.operators[0].take(torch.tensor([point], device=like.device))
-            if cheaper := one.factors(shift):
+            if cheaper := shifted_factors(one, shift):
                 return cheaper
         m = self.matrix(point, like).to(shift.dtype)
         return lu_factors(m - shift * torch.eye(self.size, dtype=shift.dtype, device=m.device))
