@@ -44,9 +44,14 @@ class Transitions(NamedTuple):
         return flat(self.before).shape[1]
 
     @property
+    def states_below(self) -> int:
+        """Size of the state below, or of the input."""
+        return self.cell.n_in if self.state_below is None else flat(self.state_below).shape[1]
+
+    @property
     def non_square(self) -> bool:
         """True if the state and the state below (or the input) differ in size."""
-        return self.states != (self.cell.n_in if self.state_below is None else flat(self.state_below).shape[1])
+        return self.states != self.states_below
 
     def at(self, points: slice | Tensor) -> "Transitions":
         below = None if self.state_below is None else type(self.state_below)(*(h[points] for h in self.state_below))
