@@ -34,6 +34,7 @@ CALLS = (
     "diagnose",
     "radius_profile",
     "RateMatching(0.15)",
+    "Identity()",
     "Relay()",
     "BySource()",
     "LSUV()",
@@ -222,7 +223,7 @@ def measure(name: str, call: str) -> dict[str, object]:
     """Seconds of one call on one network, and of a training step."""
     warnings.simplefilter("ignore")
     import neurolsc
-    from neurolsc.initialisers import named
+    from neurolsc.init import named
 
     torch.manual_seed(0)
     torch.set_num_threads(1)

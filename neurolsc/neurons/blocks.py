@@ -143,7 +143,7 @@ class NeuronCell(Cell):
         spike: the surrogate; by default a new ``FastSigmoid()``.
         threshold: the fixed threshold of all neurons, positive; the buffer ``theta`` may be set per neuron. None for
             neurons with another :meth:`distance`.
-        starts: what draws the input and the recurrent weights in place.
+        initial: what draws the input and the recurrent weights in place.
 
     Attributes:
         w_in: input weights (n_hidden, n_in), by default uniform in ±1/sqrt(n_in).
@@ -166,14 +166,14 @@ class NeuronCell(Cell):
         *,
         spike: Spike | None = None,
         threshold: float | None = 1.0,
-        starts: tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]] = (uniform, nn.init.orthogonal_),
+        initial: tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]] = (uniform, nn.init.orthogonal_),
     ) -> None:
         super().__init__(n_in, n_hidden)
         self.spike = FastSigmoid() if spike is None else spike_function("spike", spike)
         if threshold is not None:
             self.register_buffer("theta", torch.full((n_hidden,), number("threshold", threshold)))
-        self.w_in = nn.Parameter(starts[0](torch.empty(n_hidden, n_in)))
-        self.w_rec = nn.Parameter(starts[1](torch.empty(n_hidden, n_hidden)))
+        self.w_in = nn.Parameter(initial[0](torch.empty(n_hidden, n_in)))
+        self.w_rec = nn.Parameter(initial[1](torch.empty(n_hidden, n_hidden)))
         self.recurrent_synapses = n_hidden
 
     def draw(self, name: str, ends: Range, *, positive: bool = False, in_log: bool = False) -> Range:

@@ -17,9 +17,9 @@ from torch import Tensor
 from neurolsc.neurons.blocks import DiagonalBlocks, SpikingStep
 from neurolsc.neurons.derivatives import (
     Derivatives,
+    EigenpairHint,
     Factors,
     JacobianOperator,
-    Known,
     LinearOperator,
     Matrices,
     State,
@@ -274,14 +274,14 @@ PRODUCTS = 12  # at most, to bound a norm; from norms of about 0.95 on it takes 
 CHANCE = 0.003  # a random start has less than this / sqrt(n) of an eigenvector with a probability of 0.8 times this
 
 
-def hint(operator: LinearOperator, right: bool, tolerance: float) -> Known | None:
+def eigenpair_hint(operator: LinearOperator, right: bool, tolerance: float) -> EigenpairHint | None:
     """The largest eigenvalue of an operator with a right or left eigenvector, where no product is needed."""
     if isinstance(operator, SpikingStep):
         return isolated_hint(operator, right, tolerance)
-    return operator.known(right, tolerance)
+    return operator.eigenpair_hint(right, tolerance)
 
 
-def isolated_hint(step: SpikingStep, right: bool, tolerance: float) -> Known:
+def isolated_hint(step: SpikingStep, right: bool, tolerance: float) -> EigenpairHint:
     r"""The largest eigenvalue of an isolated neuron, and where it is the radius within a relative tolerance.
 
     Where leaks hold the radius of a LIF (v) or an ALIF (v, theta), no product with the derivative is needed. Without
@@ -341,7 +341,7 @@ def isolated_hint(step: SpikingStep, right: bool, tolerance: float) -> Known:
     if step.columns > n:
         vector = vector.scatter(1, which + n, theta)
     kind = vector.dtype.to_complex()
-    return Known(value.squeeze(1).to(kind), vector.to(kind), exists, proven)
+    return EigenpairHint(value.squeeze(1).to(kind), vector.to(kind), exists, proven)
 
 
 class IsolatedNeurons(NamedTuple):

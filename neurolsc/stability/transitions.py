@@ -19,8 +19,16 @@ from torch import Tensor
 
 from neurolsc.network import Network
 from neurolsc.neurons.cell import Cell, State, WeightMatrix, owner_of, set_value
-from neurolsc.neurons.derivatives import Factors, JacobianOperator, Known, LinearOperator, flat, lu_factors, unflat
-from neurolsc.stability.isolated import BlockStep, hint, shifted_factors
+from neurolsc.neurons.derivatives import (
+    EigenpairHint,
+    Factors,
+    JacobianOperator,
+    LinearOperator,
+    flat,
+    lu_factors,
+    unflat,
+)
+from neurolsc.stability.isolated import BlockStep, eigenpair_hint, shifted_factors
 from neurolsc.surrogate import exact_values
 from neurolsc.validation import whole
 
@@ -166,8 +174,8 @@ class OperatorProduct:
     def take(self, index: Tensor) -> "OperatorProduct":
         return OperatorProduct([part.take(index) for part in self.operators], len(index))
 
-    def known(self, right: bool, tolerance: float) -> Known | None:
-        return hint(self.operators[0], right, tolerance) if len(self.operators) == 1 else None
+    def eigenpair_hint(self, right: bool, tolerance: float) -> EigenpairHint | None:
+        return eigenpair_hint(self.operators[0], right, tolerance) if len(self.operators) == 1 else None
 
     def blocks(self) -> BlockStep | None:
         """The blocks of single neurons, if the product has nothing else."""

@@ -37,7 +37,7 @@ from tests.stability.dense import (
 
 pytestmark = [
     pytest.mark.usefixtures("float64"),
-    pytest.mark.filterwarnings("ignore::neurolsc.ForeignNeuronWarning"),
+    pytest.mark.filterwarnings("ignore::neurolsc.WrappedNeuronWarning"),
 ]
 
 N_IN, N = 7, 5
@@ -148,7 +148,7 @@ def test_neuron_by_neuron_derivatives_are_those_of_autograd(name):
     profile = radius_profile(network, x, steps=8)
     wanted = torch.linalg.eigvals(dense.detach()).abs().amax(1).view(8, 3)
     torch.testing.assert_close(profile.time[0], wanted, rtol=1e-9, atol=1e-7)
-    assert sum(profile.due_to[0].values()) == pytest.approx(profile.time_mean.item(), rel=1e-6)
+    assert sum(profile.contributions[0].values()) == pytest.approx(profile.time_mean.item(), rel=1e-6)
     along, _ = singular_values(network, x)
     torch.testing.assert_close(along[0], torch.linalg.matrix_norm(dense.detach(), 2).view(8, 3), rtol=1e-9, atol=1e-12)
 
@@ -185,7 +185,7 @@ def test_one_to_one_recurrence_is_what_a_radius_is_due_to():
     profile = radius_profile(network, 5 * torch.rand(20, 6, N_IN))
     assert profile.time_mean.item() > 1.2
     assert profile.main_term(0).name == "recurrence"
-    assert profile.due_to[0]["leak or reset"] == pytest.approx(0.5, rel=1e-6)
+    assert profile.contributions[0]["leak or reset"] == pytest.approx(0.5, rel=1e-6)
 
 
 COUPLED = {

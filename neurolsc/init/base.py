@@ -15,36 +15,90 @@ from neurolsc.network import Network, as_network
 from neurolsc.neurons.cell import Membrane, Table, WeightMatrix, owner_of, set_value, weight_matrices
 from neurolsc.stability.conditions import Finding
 from neurolsc.stability.pretrain import input_of
-from neurolsc.stability.scale import reads, steps
+from neurolsc.stability.scale import layer_inputs, steps
 from neurolsc.validation import meant
 
 
-class StartReport(tuple[Finding, ...]):
-    """Findings of a start, with a summary line.
+@dataclass(frozen=True)
+class LayerReport:
+    """What an initialisation did to one layer.
 
     Attributes:
-        summary: firing rates and radii before and after, on the last batch; empty where the start measures none.
+        layer: the layer, counted from 1.
+        done: "identity", "drawn" (its drawn weights, with other thresholds) or "left" (as it was).
+        why: why it is not the identity, or why it is left; empty for the identity.
+        rate_before, rate_after: spikes per neuron and step; None where nothing was measured.
+        threshold_before, threshold_after: mean threshold at rest; None likewise.
+    """
+
+    layer: int
+    done: str
+    why: str = ""
+    rate_before: float | None = None
+    rate_after: float | None = None
+    threshold_before: float | None = None
+    threshold_after: float | None = None
+
+    @property
+    def step_growth(self) -> float:
+        """By what factor a step of an optimizer has grown against the threshold."""
+        if not self.threshold_before or not self.threshold_after:
+            return 1.0
+        return self.threshold_before / self.threshold_after
+
+    def __str__(self) -> str:
+        line = f"layer {self.layer:<3}{self.done:<9}"
+        if self.rate_after is None:
+            return f"{line}{self.why}"
+        line += f"spikes {self.rate_before:<8.2g}-> {self.rate_after:<8.2g}threshold {self.threshold_after:<6.2g}"
+        line += f"step x{self.step_growth:<5.2g}"
+        return f"{line}{self.why}".rstrip()
+
+
+class InitReport(tuple[Finding, ...]):
+    """What an initialisation did, a line a layer; a tuple of its findings, what it could not reach.
+
+    Attributes:
+        summary: firing rates and radii before and after, on the last batch; empty where none are measured.
+        layers: what was done to each layer; empty where the initialisation does not say.
+        title: its first line when printed.
     """
 
     summary: str
+    layers: tuple[LayerReport, ...]
+    title: str
 
-    def __new__(cls, findings: Iterable[Finding] = (), summary: str = "") -> "StartReport":
+    def __new__(
+        cls,
+        findings: Iterable[Finding] = (),
+        summary: str = "",
+        layers: tuple[LayerReport, ...] = (),
+        title: str = "",
+    ) -> "InitReport":
         report = super().__new__(cls, findings)
         report.summary = summary
+        report.layers = layers
+        report.title = title
         return report
 
+    @property
+    def step_growth(self) -> float:
+        """By what factor a step of an optimizer has grown against a threshold, the largest of all layers."""
+        return max((layer.step_growth for layer in self.layers), default=1.0)
+
     def __str__(self) -> str:
-        return "\n".join([self.summary, *map(str, self)] if self.summary else map(str, self))
+        lines = [self.title, self.summary, *map(str, self.layers), *map(str, self)]
+        return "\n".join(line for line in lines if line)
 
 
 class Initialiser(ABC):
-    """A way to start: sets parameters of the cells of a network, in place.
+    """Sets parameters of the cells of a network before training, in place.
 
     A subclass is a frozen dataclass whose fields are the numbers of the method. Frozen parameters
     (``requires_grad=False``) and the readout stay. Draws come from the seed, not from torch's own generator.
 
     ``first + second`` applies both, in this order; ``str`` returns the text from which
-    :func:`neurolsc.initialisers.named` makes an equal object.
+    :func:`neurolsc.init.named` makes an equal object.
     """
 
     @abstractmethod
@@ -58,7 +112,7 @@ class Initialiser(ABC):
             seed: seed of all draws.
 
         Returns:
-            What could not be reached, and where; empty if all is well. Some return a :class:`StartReport`.
+            What could not be reached, and where; empty if all is well. Some return a :class:`InitReport`.
 
         Raises:
             TypeError: if a cell lacks what the method needs.
@@ -90,8 +144,8 @@ class Chain(Initialiser):
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
         """Apply all parts; return their findings and summaries, in the same order."""
         reports = [part.apply(network, inputs, seed=seed) for part in self.parts]
-        summaries = [report.summary for report in reports if isinstance(report, StartReport) and report.summary]
-        return StartReport([finding for report in reports for finding in report], "; then ".join(summaries))
+        summaries = [report.summary for report in reports if isinstance(report, InitReport) and report.summary]
+        return InitReport([finding for report in reports for finding in report], "; then ".join(summaries))
 
     def __str__(self) -> str:
         return " + ".join(map(str, self.parts))
@@ -108,7 +162,7 @@ def register(cls: I) -> I:
     """Make an initialiser known to :func:`named` under the name of its class; a decorator.
 
     Args:
-        cls: a frozen dataclass derived from :class:`neurolsc.initialisers.Initialiser`.
+        cls: a frozen dataclass derived from :class:`neurolsc.init.Initialiser`.
 
     Raises:
         ValueError: if another class has the name.
@@ -278,13 +332,13 @@ def layers_of(network: Network, *needs: Need, integrators: bool = False) -> list
 
 
 def bottom_up(network: Network, x: Tensor, layers: Sequence[Layer]) -> Iterator[tuple[Layer, Tensor]]:
-    """Layers with their inputs (T, B, n_in) in a run on x, sent by the layers below as they are by then set."""
+    """Yield layers with their inputs (T, B, n_in), from a run on x with the layers below as already modified."""
     chosen = {layer.index: layer for layer in layers}
-    return ((chosen[i], read) for i, read in enumerate(reads(network, x)) if i in chosen)
+    return ((chosen[i], read) for i, read in enumerate(layer_inputs(network, x)) if i in chosen)
 
 
-def put(where: WeightMatrix, weights: Tensor) -> None:
-    """Set a matrix; single weights of 0, which are connections that do not exist, stay."""
+def set_nonzero(where: WeightMatrix, weights: Tensor) -> None:
+    """Set the nonzero weights of a matrix; a single weight of 0 is a connection that does not exist, and stays 0."""
     absent = where.weights == 0
     where.set(weights if absent.all() else weights.to(where.weights).masked_fill(absent, 0))
 
@@ -295,7 +349,7 @@ def scaling(matrices: Sequence[WeightMatrix]) -> Callable[[float], None]:
 
     def scale(log: float) -> None:
         for matrix, weights in zip(matrices, start, strict=True):
-            put(matrix, math.exp(log) * weights)
+            set_nonzero(matrix, math.exp(log) * weights)
 
     return scale
 
