@@ -82,7 +82,7 @@ class Radii(NamedTuple):
     """Radii of a batch of derivatives."""
 
     radius: Tensor  # (P,) largest eigenvalue modulus
-    exact: Tensor  # (P,) bool: from dense eigenvalues
+    exact: Tensor  # (P,) bool: from dense eigenvalues, or from the blocks of single neurons
 
     def at(self, index: Tensor) -> "Radii":
         return Radii(self.radius[index], self.exact[index])
@@ -112,6 +112,11 @@ def radii(operator: OperatorProduct, like: Tensor, method: Method = "krylov") ->
     Raises:
         FloatingPointError: if a product is NaN or infinite.
     """
+    blocks = operator.blocks()
+    if blocks is not None and method != "exact":
+        finite(blocks.k)
+        radius = blocks.radii()
+        return Radii(radius, torch.ones_like(radius, dtype=torch.bool))
     dense = method == "exact" or operator.size <= DENSE_BELOW
 
     def of(part: OperatorProduct) -> Radii:
@@ -144,6 +149,11 @@ def radii(operator: OperatorProduct, like: Tensor, method: Method = "krylov") ->
 def leading_pairs(operator: OperatorProduct, like: Tensor) -> Pairs:
     """Eigenpairs of the largest eigenvalue at every point, without gradient."""
     with torch.no_grad():
+        blocks = operator.blocks()
+        if blocks is not None:
+            finite(blocks.k)
+            value, right, left = blocks.pairs()
+            return Pairs(value, right, left, torch.ones_like(value, dtype=torch.bool))
         if operator.size > DENSE_BELOW:
             return _pairs(operator, like)[1]
         found = [leading_pair(finite(m)) for m in operator.matrices(like)]

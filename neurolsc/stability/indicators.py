@@ -16,6 +16,7 @@ from neurolsc.neurons.derivatives import JacobianOperator, LinearOperator, flat,
 from neurolsc.stability.arnoldi import radii, safe_sqrt
 from neurolsc.stability.conditions import surrogate_slope
 from neurolsc.stability.eigen import spectral_radius
+from neurolsc.stability.isolated import BlockStep
 from neurolsc.stability.transitions import (
     Transitions,
     depth_operators,
@@ -108,7 +109,8 @@ def exponent_loss(network: Network, x: Tensor, target: float = 0.0, *, count: in
 
 def layer_exponents(t: Transitions, batch: int, count: int, seed: int) -> Tensor:
     """Exponents (B, count) of one layer at all steps of a run, points ordered (step, sample)."""
-    size, like = t.states, t.x
+    size = t.states
+    like = t.x
     steps = len(like) // batch
     start = torch.randn(size, count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     q = torch.linalg.qr(start)[0].to(like).expand(batch, -1, -1)
@@ -118,8 +120,14 @@ def layer_exponents(t: Transitions, batch: int, count: int, seed: int) -> Tensor
         derivatives = time_operator(some)
         for first in range(0, len(some.x), batch):
             moved = derivatives.take(first + copies).matvec(q.mT.reshape(batch * count, size))
-            q, r = torch.linalg.qr(moved.view(batch, count, size).mT)
-            total += r.diagonal(dim1=1, dim2=2).abs().log()
+            moved = moved.view(batch, count, size).mT
+            if count == 1:  # the same as QR, which costs more than the product
+                length = torch.linalg.vector_norm(moved, dim=1)
+                q = moved / length.clamp(min=torch.finfo(length.dtype).tiny).unsqueeze(1)
+                total = total + length.log()
+                continue
+            q, r = torch.linalg.qr(moved)
+            total = total + r.diagonal(dim1=1, dim2=2).abs().log()
     return total / steps
 
 
@@ -172,6 +180,9 @@ def recurrence_radius(t: Transitions) -> Tensor:
 
 def largest_singular(t: Transitions, operators: Sequence[LinearOperator]) -> Tensor:
     """The largest singular values (P,) of a product of operators at the points of t."""
+    only = operators[0]
+    if len(operators) == 1 and isinstance(only, BlockStep):
+        return only.singular_values()
     points = 1 if all(part.same for part in operators) else len(t.x)
     return safe_sqrt(radii(gram(operators, points), t.x).radius).expand(len(t.x))
 

@@ -403,7 +403,7 @@ class Meter:
             return radius_profile(
                 self.network,
                 x[:, :samples],
-                steps=self.count(x, CLOSER),
+                steps=self.count(x, CLOSER) or len(x),
                 non_square=self.options.non_square,
                 target=self.goal,
                 seed=self.seed * 1_000_003 - 2 - step,

@@ -190,15 +190,54 @@ def no_thresholds(layer: str) -> str:
     )
 
 
+# A layer whose step has so many numbers takes as long as they are many: its scale is sought on some samples first.
+MANY, SOME = 2**15, 16
+# the logarithm of a rate falls about so much faster than that of the thresholds rises; a first guess
+STEEPNESS = 1.5
+
+
 def scale_to_rate(cell: Cell, thresholds: Thresholds, read: Tensor, wanted: float, *, reach: float) -> float:
-    """Scale thresholds, by `reach` at most, until a cell's rate is nearest to a wanted one; return its rate."""
-    return settle(
-        lambda log: thresholds.scale(math.exp(-log)),
-        lambda: rate(cell, read),
-        wanted,
-        reach=math.log(reach),
-        close=1e-3 * wanted,
-    )
+    """Scale thresholds, by `reach` at most, until a cell's rate is nearest to a wanted one; return its rate.
+
+    The rate is found to a thousandth, if it does not move in jumps: as a root by the logarithms of both, in which a
+    layer is nearly a line, so that four or five runs do.
+    """
+    if wanted == 0:  # which has no logarithm
+        return settle(
+            lambda log: thresholds.scale(math.exp(-log)),
+            lambda: rate(cell, read),
+            0.0,
+            reach=math.log(reach),
+            close=0.0,
+        )
+    most = math.log(reach)
+    here = 0.0
+
+    def search(part: Tensor, close: float) -> float:
+        """Set the scale on some samples, from where it is; the rate there."""
+        nonlocal here
+        start = here
+        rates: dict[float, float] = {}  # by their logarithms
+        least = 0.5 / (part.shape[0] * part.shape[1] * cell.n_hidden)  # stands for a rate of 0
+
+        def set_to(log: float) -> None:
+            nonlocal here
+            here = min(max(start + log, -most), most)
+            thresholds.scale(math.exp(-here))
+
+        def log_rate() -> float:
+            fires = rate(cell, part)
+            log = math.log(max(fires, least))
+            rates[log] = fires
+            return log
+
+        return rates[settle(set_to, log_rate, math.log(wanted), reach=2 * most, close=close, slope=STEEPNESS)]
+
+    samples = read.shape[1]
+    if samples >= 2 * SOME and samples * max(cell.n_in, cell.n_hidden) >= MANY:
+        spaced = torch.arange(SOME, device=read.device) * samples // SOME
+        search(read[:, spaced], 0.01)
+    return search(read, 1e-3)
 
 
 # ---- a layer by itself
@@ -244,12 +283,14 @@ def settle(
     reach: float,
     close: float,
     limit: float = 0.0,
+    slope: float | None = None,
 ) -> float:
     """Set a value so that its measure is nearest to a target, of all values tried; return the measure.
 
     Of values that measure the same it is the one nearest to 0. The measure increases with the value, up to noise; the
     value goes no farther than `reach` from 0, where it starts. A difference of `close` from the target will do. Where
-    the measure tends to the target, as a gate closes, the value stays where it is so far from it as `limit`.
+    the measure tends to the target, as a gate closes, the value stays where it is so far from it as `limit`. A `slope`
+    is about how much the measure grows with the value: the first step goes to where the target then is.
     """
     from scipy.optimize import brentq  # takes 0.2 s to import
 
@@ -264,10 +305,15 @@ def settle(
         return missed if abs(missed) > close else 0.0
 
     # widen away from 0 until the sign changes
-    here, near = miss(0.0), 0.0
-    far = -math.copysign(0.25, here)
+    here = miss(0.0)
+    near = 0.0
+    first = 0.25
+    if slope is not None and abs(here) < 1e12:
+        first = min(max(1.1 * abs(here) / slope, 1e-3), 2.0, reach)
+    far = -math.copysign(first, here)
     while here and abs(near) < reach:
-        if miss(far) == 0 and 0 < limit < abs(here):
+        there = miss(far)
+        if there == 0 and 0 < limit < abs(here):
 
             def nearly(value: float) -> float:
                 apart = limit - abs(miss(value))
@@ -276,10 +322,20 @@ def settle(
             value = float(brentq(nearly, 0.0, far, xtol=1e-4))  # type: ignore[arg-type]
             set_to(value)
             return measure()
-        if miss(far) * here <= 0:
+        if there * here <= 0:
             brentq(miss, min(near, far), max(near, far), xtol=1e-4)
             break
-        near, far = far, math.copysign(min(2 * abs(far), reach), far)
+        near, far = far, _farther(near, far, miss(near), there, reach)
     _, _, value, found = min(tried)
     set_to(value)
     return found
+
+
+def _farther(near: float, far: float, miss_near: float, miss_far: float, reach: float) -> float:
+    """Where to look beyond `far`: a little behind the root of the line through both, two to eight times as far."""
+    size = 2 * abs(far)
+    closer = abs(miss_near) - abs(miss_far)
+    if closer > 0:
+        root = abs(far) + abs(miss_far) / closer * abs(far - near)
+        size = min(max(1.1 * root, 1.2 * abs(far)), 8 * abs(far))
+    return math.copysign(min(size, reach), far)
