@@ -28,8 +28,8 @@ from neurolsc.interop.wrapped import WrappedCell, borrowed, state_class, warn_of
 from neurolsc.neurons.blocks import Spike
 from neurolsc.neurons.cell import Membrane, ScaledParameter, State, Thresholds
 from neurolsc.neurons.derivatives import Derivatives
+from neurolsc.neurons.neuronwise import NeuronwiseDerivatives
 from neurolsc.neurons.spiking import ResetName, SpikingCell
-from neurolsc.stability.isolated import NeuronwiseDerivatives
 from neurolsc.validation import number, positive
 
 try:

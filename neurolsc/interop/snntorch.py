@@ -30,8 +30,8 @@ from neurolsc.interop.wrapped import WrappedCell, borrowed, state_class, warn_of
 from neurolsc.neurons.blocks import Spike, spike_function
 from neurolsc.neurons.cell import Membrane, ScaledParameter, State, Thresholds
 from neurolsc.neurons.derivatives import Derivatives
+from neurolsc.neurons.neuronwise import NeuronwiseDerivatives
 from neurolsc.neurons.spiking import Reset
-from neurolsc.stability.isolated import NeuronwiseDerivatives
 from neurolsc.surrogate import Arctan
 from neurolsc.validation import positive, whole
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from neurolsc.interop.wrapped import WrappedCell, state_class, warn_of, weight_before
 from neurolsc.neurons.cell import Membrane, ScaledParameter, State, Thresholds
 from neurolsc.neurons.derivatives import Derivatives
-from neurolsc.stability.isolated import NeuronwiseDerivatives
+from neurolsc.neurons.neuronwise import NeuronwiseDerivatives
 
 NODES = ("LIFNode", "ParametricLIFNode", "IFNode")
 VoltageState = state_class("v")

@@ -50,6 +50,7 @@ from neurolsc.stability.eigen import (
     start,
     unit,
 )
+from neurolsc.stability.isolated import pairs_of_blocks, radii_of_blocks
 from neurolsc.stability.transitions import OperatorProduct
 
 Method = Literal["krylov", "exact"]  # by products with vectors where that pays, or always dense
@@ -115,7 +116,7 @@ def radii(operator: OperatorProduct, like: Tensor, method: Method = "krylov") ->
     blocks = operator.blocks()
     if blocks is not None and method != "exact":
         finite(blocks.k)
-        radius = blocks.radii()
+        radius = radii_of_blocks(blocks)
         return Radii(radius, torch.ones_like(radius, dtype=torch.bool))
     dense = method == "exact" or operator.size <= DENSE_BELOW
 
@@ -152,7 +153,7 @@ def leading_pairs(operator: OperatorProduct, like: Tensor) -> Pairs:
         blocks = operator.blocks()
         if blocks is not None:
             finite(blocks.k)
-            value, right, left = blocks.pairs()
+            value, right, left = pairs_of_blocks(blocks)
             return Pairs(value, right, left, torch.ones_like(value, dtype=torch.bool))
         if operator.size > DENSE_BELOW:
             return _pairs(operator, like)[1]

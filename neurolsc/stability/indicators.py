@@ -13,10 +13,11 @@ from neurolsc.metrics import is_binary
 from neurolsc.network import Network, NetworkState, as_network, eval_mode
 from neurolsc.neurons.cell import State, weight_matrices
 from neurolsc.neurons.derivatives import JacobianOperator, LinearOperator, flat, unflat
+from neurolsc.neurons.neuronwise import BlockStep
 from neurolsc.stability.arnoldi import radii, safe_sqrt
 from neurolsc.stability.conditions import surrogate_slope
 from neurolsc.stability.eigen import spectral_radius
-from neurolsc.stability.isolated import BlockStep
+from neurolsc.stability.isolated import norms_of_blocks
 from neurolsc.stability.transitions import (
     Transitions,
     depth_operators,
@@ -182,7 +183,7 @@ def largest_singular(t: Transitions, operators: Sequence[LinearOperator]) -> Ten
     """The largest singular values (P,) of a product of operators at the points of t."""
     only = operators[0]
     if len(operators) == 1 and isinstance(only, BlockStep):
-        return only.singular_values()
+        return norms_of_blocks(only)
     points = 1 if all(part.same for part in operators) else len(t.x)
     return safe_sqrt(radii(gram(operators, points), t.x).radius).expand(len(t.x))
 

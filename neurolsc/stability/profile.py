@@ -16,6 +16,7 @@ from neurolsc.metrics import firing_rate, is_binary, silent_steps
 from neurolsc.network import Network, as_network, eval_mode
 from neurolsc.neurons.cell import weight_matrices
 from neurolsc.neurons.derivatives import StepMap, Term
+from neurolsc.neurons.neuronwise import OWN
 from neurolsc.stability.arnoldi import (
     DENSE_BELOW,
     METHODS,
@@ -27,7 +28,6 @@ from neurolsc.stability.arnoldi import (
     safe_sqrt,
 )
 from neurolsc.stability.conditions import surrogate_fault
-from neurolsc.stability.isolated import OWN
 from neurolsc.stability.rules import standard_error
 from neurolsc.stability.sampling import Grid, draws, first_shape, next_shape, operations
 from neurolsc.stability.transitions import (

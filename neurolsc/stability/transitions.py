@@ -28,7 +28,8 @@ from neurolsc.neurons.derivatives import (
     lu_factors,
     unflat,
 )
-from neurolsc.stability.isolated import BlockStep, eigenpair_hint, shifted_factors
+from neurolsc.neurons.neuronwise import BlockStep
+from neurolsc.stability.isolated import eigenpair_hint, shifted_factors
 from neurolsc.surrogate import exact_values
 from neurolsc.validation import whole
 
