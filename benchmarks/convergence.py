@@ -102,7 +102,7 @@ def run(setting: dict) -> dict:
         "silent_steps": [(~layer.ne(0).any(-1)).float().mean().item() for layer in spikes],
         "tau_theta": [cell.tau_theta.mean().item() for cell in network.cells],
         "theta_rest": [cell.theta_rest.mean().item() for cell in network.cells],
-        "due_to": list(profile.due_to),
+        "contributions": list(profile.contributions),
         "findings": [str(finding) for finding in result.findings],
     }
 

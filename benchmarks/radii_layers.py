@@ -1,4 +1,4 @@
-"""Are radii what is promised?  python benchmarks/radii_layers.py [--layers 900] [--start 0]
+"""Are radii what is promised?  python benchmarks/radii_layers.py [--layers 900] [--first 0]
 [--gradient] [--no-results]
 
 More than 10,000 points of random layers, the same as in tests/stability/test_arnoldi.py, each against
@@ -59,12 +59,12 @@ def main() -> None:
     """Check, print and write down."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layers", type=int, default=720)
-    parser.add_argument("--start", type=int, default=0, help="number of the first layer")
+    parser.add_argument("--first", type=int, default=0, help="number of the first layer")
     parser.add_argument("--gradient", action="store_true", help="all radii with a gradient, not every fifth layer's")
     parser.add_argument("--no-results", action="store_true", help="print only")
     arguments = parser.parse_args()
     started = time.process_time()
-    numbers = range(arguments.start, arguments.start + arguments.layers)
+    numbers = range(arguments.first, arguments.first + arguments.layers)
     rows = survey(numbers, arguments.gradient or None)
     points, wrong = sum(r.points for r in rows), sum(r.wrong for r in rows)
     text = f"{points} points of {arguments.layers} layers, {wrong} wrong. "

@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 import neurolsc
 from neurolsc.datasets import SHD, ChannelJitter, SpikeDrop, TimeStretch, input_batches
-from neurolsc.initialisers import BySource
+from neurolsc.init import BySource
 from neurolsc.io import write_json
 
 FORM = {"dt": 0.02, "window": 1.0, "channels": 140, "repeat": 1, "binary": True}

@@ -7,11 +7,11 @@ import matplotlib as mpl
 from matplotlib.lines import Line2D
 
 from docs.tables.elsewhere import libraries
+from docs.tables.neurons import INITIALISERS as OF_NEURONS
 from docs.tables.neurons import MEASURES, predicting, whole_blocks
-from docs.tables.neurons import STARTS as OF_NEURONS
 from docs.tables.results import grouped
 from docs.tables.study import (
-    STARTS,
+    INITIALISERS,
     Comparison,
     apart,
     baselines,
@@ -29,28 +29,28 @@ PICTURES = Path(__file__).parent / "pictures"
 NEURONS = {"ALIFPlus": ("ALIF+", "depth"), "ALIFPlusMinus": ("ALIF±", "cells"), "LIF": ("LIF", "lif")}
 """what a neuron is called, and the sweep that has it at several depths"""
 DEPTHS = (2, 5, 10)
-COMPARED = ("relays", "from layer 2 on", "radii by source", "woken")
-"""the starts at several depths"""
+COMPARED = ("identity", "from layer 2 on", "radii by source", "rate-matched")
+"""the initialisations at several depths"""
 SHOWN = {
-    "survives": "share of the input that survives",
+    "similarity_to_input": "similarity to the input",
     "depth_radius": "radius through depth",
     "firing_rate": "spikes per neuron and step",
     "time_radius": "radius through time",
 }
 """before training, the mean over layers"""
 FAMILIES = {
-    "relays": ("Relay",),
+    "identity": ("Relay",),
     "radii by source": ("BySource",),
-    "woken": ("RateMatching", "Orthogonal() + RateMatching"),
+    "rate-matched": ("RateMatching", "Orthogonal() + RateMatching"),
     "LSC": ("LSC",),
     "default": ("Default",),
-    "published starts": ("",),
+    "published initialisations": ("",),
 }
-"""of each what its starts begin with; the first that fits counts"""
+"""of each what the texts of its initialisations begin with; the first that fits counts"""
 WORDS = {name: name for name in COMPARED} | {
-    "relays": "relays from layer 3 on",
-    "from layer 2 on": "relays from layer 2 on",
-    "woken": "woken to the same rate",
+    "identity": "identity from layer 3 on",
+    "from layer 2 on": "identity from layer 2 on",
+    "rate-matched": "scaled to the same rate",
 }
 DAMPED = ("o", "^", "s")
 """marks of dampenings"""
@@ -58,9 +58,9 @@ MARKERS = {"2": "v", "5": "o", "10": "s"}
 """of networks with so many layers"""
 
 
-def family(start: str) -> str:
-    """What a start is one of."""
-    return next(name for name, words in FAMILIES.items() if start.startswith(words))
+def family(initialiser: str) -> str:
+    """The family of an initialisation."""
+    return next(name for name, words in FAMILIES.items() if initialiser.startswith(words))
 
 
 def draw_depth(path: Path) -> None:
@@ -115,29 +115,32 @@ def draw_radius(path: Path) -> None:
     with mpl.rc_context(STYLE):
         figure, grid = panels(1, 1, figsize=(7.6, 4.2))
         ax, trials = grid.flat[0], [row for row in chosen_of("radius") if not row["error"]]
-        starts, dampings = (list(dict.fromkeys(row[name] for row in trials)) for name in ("start", "dampening"))
+        initialisers, dampings = (list(dict.fromkeys(row[name] for row in trials)) for name in ("init", "dampening"))
         for row in trials:
-            look = {"color": COLORS[starts.index(row["start"])], "marker": DAMPED[dampings.index(row["dampening"])]}
+            look = {
+                "color": COLORS[initialisers.index(row["init"])],
+                "marker": DAMPED[dampings.index(row["dampening"])],
+            }
             at = max(layers_of(row, "time_radius")), float(row["test_mode_accuracy"])
             ax.plot(*at, linestyle="", alpha=0.75, markeredgewidth=0, **look)
         handles = [
-            Line2D([], [], marker="o", linestyle="", color=color, label=start)
-            for start, color in zip(starts, COLORS, strict=False)
+            Line2D([], [], marker="o", linestyle="", color=color, label=initialiser)
+            for initialiser, color in zip(initialisers, COLORS, strict=False)
         ]
         handles += [
             Line2D([], [], marker=marker, linestyle="", color="0.4", label=f"dampening {value}")
             for value, marker in zip(dampings, DAMPED, strict=False)
         ]
         ax.axvline(1, color="0.4", linestyle=":", linewidth=1)
-        ax.set(xlabel="radius through time at the start, the larger of two layers", ylim=(0, 1))
+        ax.set(xlabel="radius through time before training, the larger of two layers", ylim=(0, 1))
         ax.set_ylabel("mode accuracy, test")
         figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize="small")
         finish(figure, path, "1,800 digits, 2 x 64 LIF that fire 0.1, each at its chosen rate")
 
 
 def _scores(trials: list[dict[str, str]], name: str, depth: int) -> list[float]:
-    """Test scores of a start at a depth."""
-    found = [row for row in trials if row["layers"] == str(depth) and row["start"] in STARTS[name]]
+    """Test scores of an initialisation at a depth."""
+    found = [row for row in trials if row["layers"] == str(depth) and row["init"] in INITIALISERS[name]]
     return [float(row["test_mode_accuracy"]) for row in found]
 
 
@@ -150,7 +153,7 @@ def draw_statistics(path: Path) -> None:
         for ax, (name, words) in zip(grid.flat, SHOWN.items(), strict=True):
             for row in trials:
                 if layers := layers_of(row, name):
-                    look = {"marker": MARKERS[row["layers"]], "color": colors[family(row["start"])]}
+                    look = {"marker": MARKERS[row["layers"]], "color": colors[family(row["init"])]}
                     score = float(row["validation_mode_accuracy"])
                     ax.plot(mean(layers), score, linestyle="", markersize=6, alpha=0.65, markeredgewidth=0, **look)
             ax.set(xlabel=words, ylim=(0, 1), title=f"rank correlation {rank_of(trials, name, mean)}")
@@ -185,11 +188,13 @@ def draw_layers(path: Path) -> None:
             for ax, lines in ((top, drawn), (bottom, backs)):
                 for name, (values, color, style) in lines.items():
                     each = [of_layers(row, values) for row in found]
-                    start = [first] if ax is top else []
-                    at = range(1 - len(start), int(layers) + 1)
+                    before = [first] if ax is top else []
+                    at = range(1 - len(before), int(layers) + 1)
                     for one in each:
-                        ax.plot(at[len(start) :], one, "o", color=color, markersize=3, alpha=0.5, markeredgewidth=0)
-                    ax.plot(at, [*start, *map(mean, zip(*each, strict=True))], color=color, linestyle=style, label=name)
+                        ax.plot(at[len(before) :], one, "o", color=color, markersize=3, alpha=0.5, markeredgewidth=0)
+                    ax.plot(
+                        at, [*before, *map(mean, zip(*each, strict=True))], color=color, linestyle=style, label=name
+                    )
             bottom.axhline(mean(float(row["test"]) for row in found), color="0.4", linewidth=1, label="trained")
             top.set(title=f"{layers} layers of {NEURONS[cell][0]}", ylim=(0, 1))
             bottom.set_xlabel("layer (0: the input)")
@@ -197,7 +202,7 @@ def draw_layers(path: Path) -> None:
         grid[1][0].set_ylabel("mode accuracy, test")
         for row in grid:
             row[2].legend(fontsize="small", loc="lower right")
-        finish(figure, path, "spoken digits, relays; a mark for each of four seeds")
+        finish(figure, path, "spoken digits, identity layers; a mark for each of four seeds")
 
 
 def draw_today(path: Path) -> None:
@@ -205,13 +210,13 @@ def draw_today(path: Path) -> None:
     trials, marks = predicting(), dict(zip(OF_NEURONS, ("o", "^", "s", "v"), strict=True))
     neurons = list(dict.fromkeys(row["neuron"] for row in trials))
     colors = {name: mpl.colormaps["tab20"](i) for i, name in enumerate(neurons)}
-    starts = [start for start in OF_NEURONS if any(row["start"] == start for row in trials)]
+    initialisers = [initialiser for initialiser in OF_NEURONS if any(row["init"] == initialiser for row in trials)]
     with mpl.rc_context(STYLE):
         figure, grid = panels(1, 2, figsize=(9.4, 4.6), sharex=True, sharey=True)
         for ax, (name, of) in zip(grid.flat, list(MEASURES.items())[:2], strict=True):
             for row in trials:
                 at = of(row), float(row["validation"])
-                ax.plot(*at, marks[row["start"]], color=colors[row["neuron"]], markersize=7, markeredgewidth=0)
+                ax.plot(*at, marks[row["init"]], color=colors[row["neuron"]], markersize=7, markeredgewidth=0)
             ax.axvline(1, color="0.4", linestyle=":", linewidth=1)
             ax.axhline(0.1, color="0.4", linestyle=":", linewidth=1)
             ax.set(xlabel=name + ", the larger of two layers", ylim=(0, None), xscale="log")
@@ -219,7 +224,9 @@ def draw_today(path: Path) -> None:
             ax.set_xticks([], minor=True)
         grid.flat[0].set_ylabel("validation mode accuracy")
         handles = [Line2D([], [], marker="o", linestyle="", color=color, label=n) for n, color in colors.items()]
-        handles += [Line2D([], [], marker=marks[s], linestyle="", color="0.4", label=OF_NEURONS[s]) for s in starts]
+        handles += [
+            Line2D([], [], marker=marks[s], linestyle="", color="0.4", label=OF_NEURONS[s]) for s in initialisers
+        ]
         figure.legend(handles=handles, loc="outside lower center", ncols=6, fontsize="small")
         finish(figure, path, "spoken digits, 2 x 64 neurons, 64 updates at one learning rate")
 
@@ -229,15 +236,17 @@ def draw_today_back(path: Path) -> None:
     shown = [key for key in whole_blocks() if key[1] == "0"]
     with mpl.rc_context(STYLE):
         figure, grid = panels(1, len(shown), figsize=(3.1 * len(shown) + 0.6, 4.4), sharey=True)
-        for ax, (task, seed, start) in zip(grid.flat, shown, strict=True):
+        for ax, (task, seed, initialiser) in zip(grid.flat, shown, strict=True):
             steps = 100 if task != "speech" else 25
-            for i, row in enumerate(whole_blocks()[task, seed, start]):
+            for i, row in enumerate(whole_blocks()[task, seed, initialiser]):
                 sizes = of_layers(row, "back_1")
                 if sizes and sizes[0]:
                     at = [(steps - 1) * part // 4 for part in range(5)]
                     look = {"color": mpl.colormaps["tab20"](i), "label": row["neuron"]}
                     ax.plot(at, [size / sizes[0] for size in sizes], marker="o", markersize=3, **look)
-            ax.set(yscale="log", ylim=(1e-9, 1e9), xlabel="steps back", title=f"{OF_NEURONS[start]}, {steps} steps")
+            ax.set(
+                yscale="log", ylim=(1e-9, 1e9), xlabel="steps back", title=f"{OF_NEURONS[initialiser]}, {steps} steps"
+            )
             ax.axhline(1, color="0.4", linestyle=":", linewidth=1)
         grid.flat[0].set_ylabel("gradient by the lower layer's state")
         figure.legend(*grid.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=7, fontsize="small")

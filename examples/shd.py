@@ -6,7 +6,7 @@ import torch
 
 from neurolsc import ALIFPlus, Network, evaluate, train
 from neurolsc.datasets import SHD, ChannelJitter, SpikeDrop, TimeStretch, input_batches
-from neurolsc.initialisers import Relay
+from neurolsc.init import Relay
 
 WIDTH, EPOCHS, BATCH, LR, SEED = 128, 60, 8, 5e-3, 0
 FORM = {"dt": 0.02, "window": 1.0, "channels": 140, "repeat": 1}
@@ -40,5 +40,5 @@ print(f"spikes per neuron and step {rates}; the weights are those of epoch {resu
 assert min(scores.firing_rate) > 0
 assert scores.mode_accuracy > 0.3, "chance is 0.1"
 
-title = f"3 x {WIDTH} ALIFPlus, started by Relay(), 80 spoken digits in the package, seed {SEED}; validation: the same, unchanged"
+title = f"3 x {WIDTH} ALIFPlus, initialised by Relay(), 80 spoken digits, seed {SEED}; validation: the same, unchanged"
 result.plot(*sys.argv[1:], chance=0.1, title=title)

@@ -1,4 +1,4 @@
-"""How well do 3 x 64 ALIF+ learn a few spiking digits from a start of ours? Takes 40 s on a CPU."""
+"""How well do 3 x 64 ALIF+ learn a few spiking digits from an initialisation of ours? Takes 40 s on a CPU."""
 
 import sys
 
@@ -6,7 +6,7 @@ import torch
 
 from neurolsc import ALIFPlus, Network, evaluate, radius_profile, train
 from neurolsc.datasets import SpikeLatencyMNIST, input_batches
-from neurolsc.initialisers import Relay
+from neurolsc.init import Relay
 
 WIDTH, EPOCHS, SEED = 64, 12, 0
 
@@ -15,7 +15,7 @@ torch.manual_seed(SEED)
 layers = [ALIFPlus(784, WIDTH), ALIFPlus(WIDTH, WIDTH), ALIFPlus(WIDTH, WIDTH)]
 network = Network(layers, n_out=10, layer_delay=0)
 
-# Two layers are woken to 0.15 spikes per neuron and step; the third hands on every spike it reads.
+# Two layers are scaled to 0.15 spikes per neuron and step; the third hands on every spike it reads.
 inputs = input_batches(train_set, 32, seed=SEED)
 missed = Relay().apply(network, inputs, seed=SEED)
 print(radius_profile(network, inputs[0][:, :4], steps=16))
@@ -37,5 +37,5 @@ print(f"the last layer fires {scores.firing_rate[-1]:.2f} a step; steps without 
 assert not missed, "the rate is reached, and every spike handed on"
 assert scores.mode_accuracy > 0.6, "chance is 0.1"
 
-title = f"3 x {WIDTH} ALIFPlus, started by Relay(), spike-latency MNIST, seed {SEED}"
+title = f"3 x {WIDTH} ALIFPlus, initialised by Relay(), spike-latency MNIST, seed {SEED}"
 result.plot(*sys.argv[1:], chance=0.1, title=title)

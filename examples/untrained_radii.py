@@ -30,8 +30,8 @@ for layer, (time, depth) in enumerate(zip(paper.time_mean.tolist(), paper.depth_
 # At tau_theta = 100 steps the leak of the thresholds, exp(-1/100), holds the radius through time. A
 # short tau_theta alone does not bring it to one half, because the feedback of a spike on its own
 # threshold takes over: both have to shrink.
-assert all(parts["leak"] > 0.9 for parts in paper.due_to)
-assert all(parts["feedback"] > 0.1 for parts in profiles["tau_theta 1.4 steps instead of 100"].due_to)
+assert all(parts["leak"] > 0.9 for parts in paper.contributions)
+assert all(parts["feedback"] > 0.1 for parts in profiles["tau_theta 1.4 steps instead of 100"].contributions)
 assert profiles["both: tau_theta 1.4, adaptation / 4"].time_mean.max() < paper.time_mean.min()
 
 paper.plot(*sys.argv[1:], title=f"2 x {WIDTH} ALIFPlus, untrained, spike-latency MNIST, seed {SEED}")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import neurolsc
 from neurolsc.datasets import SpikeLatencyMNIST, input_batches
-from neurolsc.initialisers import RateMatching
+from neurolsc.init import RateMatching
 from neurolsc.neurons import LogParameter, NeuronCell, ScaledParameter, Term
 
 
@@ -63,7 +63,7 @@ if __name__ == "__main__":
         found.append(torch.stack((profile.time, profile.depth)))
     torch.testing.assert_close(*found, rtol=1e-10, atol=0)
     print(profile)
-    profile.plot(*sys.argv[1:], title="2 x 64 EIF, woken, spike-latency MNIST, seed 0")
+    profile.plot(*sys.argv[1:], title="2 x 64 EIF, rate-matched, spike-latency MNIST, seed 0")
     best = neurolsc.train(network.float(), digits, held_out, epochs=2, lr=1e-2, progress=False).best
     print(f"mode accuracy {best['validation_mode_accuracy']:.0%}, spikes per step {best['firing_rate'][-1]:.2f}")
     assert best["validation_mode_accuracy"] > 0.3, "chance is 0.1"

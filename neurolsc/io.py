@@ -135,7 +135,7 @@ def trained() -> list[str]:
 
 
 def _build(config: dict[str, Any], tensors: dict[str, Tensor]) -> Network:
-    """A network of the layout; the caller replaces its starting values."""
+    """A network of the layout; the caller replaces its initial values."""
     if len(config["cells"]) > len(tensors):
         raise ValueError(f"it has {len(config['cells'])} cells and only {len(tensors)} tensors.")
     largest = 2**20 + 4 * max((value.numel() for value in tensors.values()), default=0)
@@ -162,7 +162,7 @@ class _Limited(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(func, "__name__", "") == "uniform_" and args and args[0].ndim > 1:
-            return args[0]  # starting values take longest, and are replaced
+            return args[0]  # initial values take longest, and are replaced
         made = func(*args, **(kwargs or {}))
         if isinstance(made, Tensor) and made.numel() > self.most:
             raise ValueError(f"its layout needs {made.numel()} numbers at once, its tensors allow {self.most}.")

@@ -114,7 +114,7 @@ def plot_profile(
     steps: ArrayLike,
     time: ArrayLike,
     depth: ArrayLike,
-    due_to: Sequence[Mapping[str, float]],
+    contributions: Sequence[Mapping[str, float]],
     colors: Mapping[str, str],
     firing_rate: Sequence[float],
     target: tuple[float | None, float | None] | None = None,
@@ -122,20 +122,20 @@ def plot_profile(
     notes: Sequence[str] = (),
     title: str = "",
 ) -> Figure:
-    """Draw the radii of each layer over time in both directions, and the terms that those through time are due to.
+    """Draw the radii of each layer over time in both directions, and the terms of those through time.
 
     Args:
         steps: the steps (K,).
         time: radii through time (L, K, B).
         depth: radii through depth (L, K, B); row 0 from the input.
-        due_to: for each layer the contribution of each term to the mean radius through time, by name.
+        contributions: for each layer the contribution of each term to the mean radius through time, by name.
         colors: colours of terms, in the order in which they are drawn; other terms follow in colours of the palette.
         firing_rate: spikes per neuron and step of each layer; NaN for a layer without spikes.
         target: target radii (time, depth); None: that radius was left as it was.
         starred: for each depth row, True to mark it with a star in the legend.
         notes: sentences below the picture.
     """
-    count = len(due_to)
+    count = len(contributions)
     size = (13, 3.8 + 0.2 * max(0, -(-(count + 1) // _ACROSS) - 1))
     figure, ((*axes,),) = panels(1, 3, figsize=size, width_ratios=(1, 1, 0.28))
     titles = (
@@ -158,25 +158,25 @@ def plot_profile(
         ax.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=_ACROSS, columnspacing=1)
     axes[0].set_ylabel("spectral radius")
 
-    ax, left = axes[2], np.zeros(count)  # what the radius through time is due to
-    others = dict.fromkeys(name for shares in due_to for name in shares if name not in colors)
+    ax, left = axes[2], np.zeros(count)  # the terms of the radius through time
+    others = dict.fromkeys(name for shares in contributions for name in shares if name not in colors)
     free = [shade for shade in COLORS if shade not in colors.values()] or COLORS
-    added = [{term: max(value, 0.0) for term, value in terms.items()} for terms in due_to]
+    added = [{term: max(value, 0.0) for term, value in terms.items()} for terms in contributions]
     for name, shade in (dict(colors) | {name: free[i % len(free)] for i, name in enumerate(others)}).items():
         shares = np.array([terms.get(name, 0.0) / (sum(terms.values()) or 1) for terms in added])
         if shares.any():
             ax.barh(range(count), shares, left=left, color=shade, label=name, height=0.5)
             left += shares
     for layer in range(count):
-        if not due_to[layer]:
+        if not contributions[layer]:
             ax.text(0.5, layer, "not known", ha="center", va="center", fontsize="small")
     rates = enumerate(firing_rate, start=1)
     names = [f"layer {i}" if math.isnan(rate) else f"layer {i}: {rate:.2g} spikes" for i, rate in rates]
     ax.set_yticks(range(count), names, fontsize="small")
     ax.invert_yaxis()
     ax.set(xlim=(0, 1), xlabel="share")
-    ax.set_title("Radius through time due to", loc="right")
-    if any(due_to):
+    ax.set_title("Radius through time, by term", loc="right")
+    if any(contributions):
         ax.legend(ncols=2, fontsize="small", loc="upper right", bbox_to_anchor=(1.05, -0.16), columnspacing=1)
     lines = "Line: mean over samples. Band: smallest to largest."
     notes = [lines, "Right: spikes per neuron and step, shares of what adds to the mean radius.", *notes]

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 
-def to_tensor(value: object) -> str:
-    """What the refusal of something that should be a tensor adds if it is an array of NumPy."""
+def numpy_hint(value: object) -> str:
+    """How to make a tensor, for an error message, if a NumPy array was passed; else empty."""
     return ": torch.from_numpy makes it one" if type(value).__module__ == "numpy" else ""
 
 
@@ -19,7 +19,7 @@ def tensor(name: str, value: object) -> Tensor:
     """Return the value if it is a tensor."""
     if isinstance(value, Tensor):
         return value
-    cure = f": give {name} alone" if isinstance(value, tuple | list) else to_tensor(value)
+    cure = f": give {name} alone" if isinstance(value, tuple | list) else numpy_hint(value)
     raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}{cure}.")
 
 

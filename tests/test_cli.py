@@ -17,9 +17,9 @@ from neurolsc.cli import app, commands
 from neurolsc.experiment import (
     DataSettings,
     Experiment,
+    InitSettings,
     NetworkSettings,
     Outcome,
-    StartSettings,
     TrainSettings,
 )
 from neurolsc.experiment.run import NETWORK, SETTINGS, run_folder
@@ -39,12 +39,12 @@ SPOKEN = [*SMALL, *DIGITS]
 def test_every_command_explains_itself_with_each_setting_under_the_heading_of_its_kind():
     for command in app.commands:
         assert len(succeed(command, "--help")) > 200
-    headings = ["Options", "The network", "The data", "The start", "Radii before training", "The training"]
+    headings = ["Options", "The network", "The data", "The initialisation", "Radii before training", "The training"]
     text = succeed("train", "--help")
     parts = [text.index(f"\n{heading}:\n") for heading in headings]
     assert parts == sorted(parts)
     sections = [text[a:b] for a, b in zip(parts, [*parts[1:], len(text)], strict=True)]
-    flags = {"--out": 0, "--width": 1, "--split-by": 2, "--start": 3, "--rule": 4, "--lr": 5}
+    flags = {"--out": 0, "--width": 1, "--split-by": 2, "--init": 3, "--rule": 4, "--lr": 5}
     assert all([f"\n  {flag} " in section for section in sections].index(True) == i for flag, i in flags.items())
     assert "shd, text: share of" in " ".join(sections[2].split())
 
@@ -88,33 +88,33 @@ def test_bad_input_is_one_clear_line_and_leaves_no_run(tmp_path, command, words)
 # ---- radii, pretrain, train, evaluate
 
 
-def test_radii_measures_a_new_network_a_run_a_saved_one_and_what_a_start_leaves(tmp_path):
+def test_radii_measures_a_new_network_a_run_a_saved_one_and_what_an_initialisation_leaves(tmp_path):
     """Each as the library measures it: the run with its own data, split and seed."""
     data = DataSettings("shd", channels=70, dt=0.05, repeat=1)
-    fresh = Experiment(NetworkSettings(width=8, seed=3), data, start=StartSettings("RateMatching(0.2)"))
+    fresh = Experiment(NetworkSettings(width=8, seed=3), data, init=InitSettings("RateMatching(0.2)"))
     network = fresh.run(tmp_path / "run").network
     ours = str(neurolsc.radius_profile(network, fresh.first_inputs("train", 2), steps=4, seed=3))
-    assert "time radius due to" in ours
+    assert "time radius, by term" in ours
     few = ["--samples", "2", "--times", "4"]
     flags = [*DIGITS, "--seed", "3"]
     assert ours in succeed("radii", tmp_path / "run", *few)
     assert ours in succeed("radii", tmp_path / "run" / "network.safetensors", *few, *flags)
-    assert ours in succeed("radii", "--width", "8", "--start", "RateMatching(0.2)", *few, *flags)
-    out = tmp_path / "woken"
-    assert ours not in succeed("radii", tmp_path / "run", "--start", "RateMatching(0.4)", *few, "--out", out)
-    assert 'start = "RateMatching(0.4)"' in (out / "settings.toml").read_text()
+    assert ours in succeed("radii", "--width", "8", "--init", "RateMatching(0.2)", *few, *flags)
+    out = tmp_path / "matched"
+    assert ours not in succeed("radii", tmp_path / "run", "--init", "RateMatching(0.4)", *few, "--out", out)
+    assert 'init = "RateMatching(0.4)"' in (out / "settings.toml").read_text()
     assert len(json.loads((out / "profile.json").read_text())["time_mean"]) == 2
     assert (out / "profile.png").stat().st_size > 1000
 
 
 def test_radii_says_how_many_steps_back_the_gradient_has_to_go():
     data = DataSettings("jsb")
-    start = StartSettings("RateMatching(0.2)")
-    experiment = Experiment(NetworkSettings(cell="LIF", tau_v=5.0, width=8), data, start=start)
+    init = InitSettings("RateMatching(0.2)")
+    experiment = Experiment(NetworkSettings(cell="LIF", tau_v=5.0, width=8), data, init=init)
     x, (_, targets, *_) = experiment.first_inputs("train", 2), experiment.first_samples("train", 2)
     found = truncation_errors(experiment.begin()[0], x, lambda o: data.task.loss(o, targets[: len(x)]))
     assert all(1 < k < len(x) for k in found.needed())
-    flags = ["--cell", "LIF", "--tau-v", "5", "--width", "8", "--start", start.start, "--samples", "2", "--times", "2"]
+    flags = ["--cell", "LIF", "--tau-v", "5", "--width", "8", "--init", init.init, "--samples", "2", "--times", "2"]
     assert str(found) in succeed("radii", *flags, "--data", "jsb", "--truncation")
 
 
@@ -145,12 +145,12 @@ def taken(monkeypatch) -> list[Experiment]:
 
 def test_settings_come_from_flags_else_from_the_file_else_from_defaults(tmp_path, taken):
     (tmp_path / "settings.toml").write_text('width = 6\nlayers = 1\ncell = "LIF"\nclip_spectrum = 0.9\n')
-    words = ["--layers", "2", "--start", "Orthogonal() + RateMatching(0.15)", "--clip-gradient", "2"]
+    words = ["--layers", "2", "--init", "Orthogonal() + RateMatching(0.15)", "--clip-gradient", "2"]
     output = succeed("train", "--config", tmp_path / "settings.toml", *words, "--out", tmp_path / "run")
     assert "best epoch 1: validation mode accuracy 10.0%" in output
     (experiment,) = taken
     assert experiment.network == NetworkSettings(cell="LIF", width=6, layers=2)
-    assert experiment.start.start == "Orthogonal() + RateMatching(0.15)"
+    assert experiment.init.init == "Orthogonal() + RateMatching(0.15)"
     assert experiment.training == TrainSettings(clip_gradient=2.0, clip_spectrum=0.9)
 
 
@@ -210,7 +210,7 @@ def test_a_cell_of_ones_own_in_the_folder_of_the_command_is_trained_scored_and_m
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [part for part in sys.path if part])
     words = ["--cell", "my_own:OwnLeak", "--width", "8", "--layers", "1", *DIGITS]
-    succeed("train", *words, "--epochs", "1", "--start", "Default", "--out", "run")
+    succeed("train", *words, "--epochs", "1", "--init", "Default", "--out", "run")
     history = json.loads(Path("run/history.json").read_text())["history"]
     assert history[0]["firing_rate"] == [None]  # it does not spike
     registry.CELLS.pop("OwnLeak")  # as in a new process
@@ -241,7 +241,7 @@ def test_a_run_on_spoken_digits_notes_its_split_and_opens_the_test_file_in_evalu
 def test_diagnose_reads_a_run_with_its_history_tries_cures_and_writes_what_it_prints(tmp_path):
     run, out = tmp_path / "run", tmp_path / "doctor"
     data = DataSettings("shd", channels=70, dt=0.05, repeat=1)
-    Experiment(NetworkSettings(width=8, b_theta=100.0), data, start=StartSettings("Default")).run(run)  # silent
+    Experiment(NetworkSettings(width=8, b_theta=100.0), data, init=InitSettings("Default")).run(run)  # silent
     history = [{"train_loss": loss} for loss in (2.3, 2.4, 2.5)]
     (run / "history.json").write_text(json.dumps({"history": history}))
     before = {path.name: path.read_bytes() for path in run.iterdir()}
@@ -260,8 +260,8 @@ def test_diagnose_reads_a_run_with_its_history_tries_cures_and_writes_what_it_pr
 
 @pytest.mark.slow
 def test_the_demo_trains_its_arms_reports_them_and_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
-    lif = {"start": "BySource(recurrence=0)", "cell": "LIF", "tau_v": 50.0, "lr": 2e-3}
-    either, fixed = [{"start": "Default", "lr": 1e-2}, lif], commands.DEMO["fixed"] | {"width": 6}
+    lif = {"init": "BySource(recurrence=0)", "cell": "LIF", "tau_v": 50.0, "lr": 2e-3}
+    either, fixed = [{"init": "Default", "lr": 1e-2}, lif], commands.DEMO["fixed"] | {"width": 6}
     monkeypatch.setattr(commands, "DEMO", commands.DEMO | {"either": either, "fixed": fixed})
     monkeypatch.setattr(commands.experiments, "Processes", lambda _: Here())
     out = tmp_path / "demo"

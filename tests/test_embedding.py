@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from neurolsc import GRU, LSTM, ALIFPlus, Embedding, Network, load, pretrain, radius_profile, save, train
-from neurolsc.initialisers import named
+from neurolsc.init import named
 from neurolsc.stability.indicators import state_gradients
 from neurolsc.tasks import ClassPerStep
 
@@ -64,10 +64,10 @@ def test_a_file_keeps_it(x, tmp_path):
     assert repr(again) == repr(network)
 
 
-def test_it_is_measured_started_pre_trained_and_trained(x):
+def test_it_is_measured_initialised_pre_trained_and_trained(x):
     network = made(ALIFPlus)
-    for start in ("Orthogonal()", "Default"):
-        named(start).apply(network, [x], seed=0)
+    for initialiser in ("Orthogonal()", "Default"):
+        named(initialiser).apply(network, [x], seed=0)
     profile = radius_profile(network, x, steps=4)
     assert profile.depth.shape == (2, 4, 4)
     before = network.embedding.weight.detach().clone()

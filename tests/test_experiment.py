@@ -11,9 +11,9 @@ import neurolsc
 from neurolsc.experiment import (
     DataSettings,
     Experiment,
+    InitSettings,
     NetworkSettings,
     PretrainSettings,
-    StartSettings,
     Stopped,
     TrainSettings,
     load_network,
@@ -27,9 +27,9 @@ WHOLE = Experiment(
     DATA,
     PretrainSettings("0.5", method="scale", pretrain_samples=2, pretrain_times=4),
     TrainSettings(epochs=1, batch_size=32, lr=0.01),
-    StartSettings("Default"),
+    InitSettings("Default"),
 )
-STARTED = replace(WHOLE, start=StartSettings("FourConditions + RateMatching(0.99)"))
+INITIALISED = replace(WHOLE, init=InitSettings("FourConditions + RateMatching(0.99)"))
 UNTRAINED = {"settings.toml", "network.safetensors"}
 RADII = {f"radii_{when}.{kind}" for when in ("before", "after") for kind in ("json", "png")} | {"pretraining.json"}
 TRAINED = {"history.csv", "history.json", "learning.png", "split.json"}
@@ -57,7 +57,7 @@ def test_a_run_does_what_its_settings_name_and_saves_it(experiment, files, tmp_p
     assert torch.equal(saved["readout.weight"], fresh["readout.weight"]) is ("history.json" not in files)
 
 
-# ---- the start
+# ---- the initialisation
 
 
 class Wordless(neurolsc.ALIFPlus):
@@ -67,42 +67,42 @@ class Wordless(neurolsc.ALIFPlus):
 
 
 @pytest.mark.parametrize(
-    ("parts", "start"),
+    ("parts", "initialiser"),
     [
         ({}, "Relay()"),
-        ({"start": StartSettings("LSUV()")}, "LSUV()"),
+        ({"init": InitSettings("LSUV()")}, "LSUV()"),
         ({"pretraining": PretrainSettings("0.5")}, "Default"),
-        ({"pretraining": PretrainSettings("0.5"), "start": StartSettings("LSUV()")}, "LSUV()"),
+        ({"pretraining": PretrainSettings("0.5"), "init": InitSettings("LSUV()")}, "LSUV()"),
         ({"network": NetworkSettings(weights="x.safetensors")}, "Default"),
         ({"network": NetworkSettings(cell="tests.test_experiment:Wordless")}, "Default"),
         ({"network": NetworkSettings(cell="nowhere.at.all:Cell")}, "Relay()"),
     ],
 )
-def test_the_start_is_relay_unless_another_setting_sets_the_network(parts, start):
-    assert Experiment(**({"network": NetworkSettings(), "data": DATA} | parts)).initialiser == start
+def test_the_initialisation_is_relay_unless_another_setting_sets_the_network(parts, initialiser):
+    assert Experiment(**({"network": NetworkSettings(), "data": DATA} | parts)).initialiser == initialiser
 
 
-def test_a_start_comes_first_and_reports_what_it_did_not_reach(tmp_path):
-    lines, experiment = [], replace(STARTED, pretraining=None, training=None)
+def test_an_initialisation_comes_first_and_reports_what_it_did_not_reach(tmp_path):
+    lines, experiment = [], replace(INITIALISED, pretraining=None, training=None)
     network = experiment.run(tmp_path / "run", say=lines.append).network
     by_hand = experiment.build()
     inputs = neurolsc.datasets.input_batches(DATA.load("train"), 32, seed=4)
-    found = neurolsc.initialisers.named(experiment.start.start).apply(by_hand, inputs, seed=4)
+    found = neurolsc.init.named(experiment.init.init).apply(by_hand, inputs, seed=4)
     assert found and lines == [str(finding) for finding in found]
     assert all(torch.equal(value, by_hand.state_dict()[key]) for key, value in network.state_dict().items())
-    report = json.loads((tmp_path / "run/start.json").read_text())
-    assert report["start"] == experiment.start.start and report["findings"] == lines and report["seconds"] > 0
-    assert names(tmp_path / "run") == UNTRAINED | {"start.json"}
+    report = json.loads((tmp_path / "run/init.json").read_text())
+    assert report["init"] == experiment.init.init and report["findings"] == lines and report["seconds"] > 0
+    assert names(tmp_path / "run") == UNTRAINED | {"init.json"}
     with pytest.raises(ValueError, match=r"unknown name Lsuv; did you mean LSUV\?"):
-        StartSettings("Lsuv")
+        InitSettings("Lsuv")
 
 
 # ---- stopped and resumed
 
 
 @pytest.mark.slow
-def test_a_start_that_is_done_is_not_done_again(tmp_path, monkeypatch):
-    experiment = replace(STARTED, pretraining=None)
+def test_an_initialisation_that_is_done_is_not_done_again(tmp_path, monkeypatch):
+    experiment = replace(INITIALISED, pretraining=None)
     through = experiment.run(tmp_path / "through")
 
     def interrupt(*_, **__):
@@ -115,7 +115,7 @@ def test_a_start_that_is_done_is_not_done_again(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(Experiment, "begin", None)
         again = experiment.run(tmp_path / "run", say=lines.append)
-    assert lines == json.loads((tmp_path / "run/start.json").read_text())["findings"] != []
+    assert lines == json.loads((tmp_path / "run/init.json").read_text())["findings"] != []
     assert all(torch.equal(a, b) for a, b in zip(again.network.parameters(), through.network.parameters(), strict=True))
     assert names(tmp_path / "run") == names(tmp_path / "through")
 
@@ -171,7 +171,7 @@ def test_a_second_run_in_the_folder_is_refused_and_changes_nothing(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("error", "files"), [(KeyError, ()), (KeyboardInterrupt, ()), (ValueError, ("start.checkpoint",))]
+    ("error", "files"), [(KeyError, ()), (KeyboardInterrupt, ()), (ValueError, ("init.checkpoint",))]
 )
 def test_a_run_that_fails_early_leaves_nothing(error: type[BaseException], files: tuple[str, ...], tmp_path: Path):
     with pytest.raises(error) as caught, run_folder(tmp_path / "run", {}) as folder:
@@ -183,7 +183,7 @@ def test_a_run_that_fails_early_leaves_nothing(error: type[BaseException], files
     assert not names(tmp_path)
 
 
-@pytest.mark.parametrize("saved", ["start.checkpoint", "train.checkpoint", "network.safetensors"])
+@pytest.mark.parametrize("saved", ["init.checkpoint", "train.checkpoint", "network.safetensors"])
 def test_ctrl_c_keeps_a_checkpoint_and_names_its_folder(saved: str, tmp_path: Path):
     with pytest.raises(Stopped, match=r"run\.partial"), run_folder(tmp_path / "run", {}) as folder:
         (folder / saved).touch()

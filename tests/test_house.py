@@ -17,7 +17,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("datasets",),
     ("stability",),
     ("training",),
-    ("interop", "export", "initialisers", "diagnosis", "theory"),
+    ("interop", "export", "init", "diagnosis", "theory"),
     ("experiment",),
     ("cli",),
 )

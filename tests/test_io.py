@@ -46,7 +46,7 @@ def test_a_network_is_read_back_bit_by_bit_and_runs_alike(name: str, tmp_path: P
     network, dtype = NETWORKS[name](), torch.float32
     if name == "options":
         network, dtype = network.double(), torch.float64
-    with torch.no_grad():  # away from the starting values, which no constructor could give again
+    with torch.no_grad():  # away from the initial values, which no constructor could give again
         for parameter in network.parameters():
             parameter.mul_(1 + 0.1 * torch.randn_like(parameter)).add_(1e-3)
         for cell in network.cells:  # enough input for spikes

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from neurolsc import LIF, ALIFPlus, Cell, Network, evaluate, radius_profile
 from neurolsc.datasets import collate
-from neurolsc.initialisers import RateMatching
+from neurolsc.init import RateMatching
 
 pytestmark = pytest.mark.usefixtures("float64")
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import neurolsc
 from neurolsc import ALIFPlus, ALIFPlusMinus, Network, diagnose, evaluate, pretrain, radius_profile, train
-from neurolsc.initialisers import (
+from neurolsc.init import (
     IKUN,
     LSC,
     LSUV,
@@ -30,7 +30,7 @@ from neurolsc.stability.indicators import lyapunov_exponents
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device here")
 CUDA = "cuda"
-STARTS = [
+INITIALISERS = [
     Default(), He(), Orthogonal(), LSUV(), FluctuationDriven(), IKUN(), ActivityPropagation(), FourConditions(),
     LSCLyapunov(), LSCSingular(), LSC(0.5), LSC("balanced"), LSC(0.5, method="scale"), BySource(), RateMatching(0.15),
     Relay(),
@@ -102,11 +102,11 @@ def test_pretrains_in_float32(target):
     assert result.profile.time_mean.isfinite().all()
 
 
-@pytest.mark.parametrize("start", STARTS, ids=str)
-def test_starts_are_those_of_the_cpu(start):
+@pytest.mark.parametrize("initialiser", INITIALISERS, ids=str)
+def test_initialisations_are_those_of_the_cpu(initialiser):
     cpu, gpu = both()
     x, _ = data(16)
-    told = [str(start.apply(network, [x.to(where)], seed=3)) for network, where in ((cpu, "cpu"), (gpu, CUDA))]
+    told = [str(initialiser.apply(network, [x.to(where)], seed=3)) for network, where in ((cpu, "cpu"), (gpu, CUDA))]
     for (name, one), other in zip(cpu.named_parameters(), gpu.parameters(), strict=True):
         assert other.is_cuda
         torch.testing.assert_close(one, other.cpu(), rtol=2e-2, atol=1e-3, msg=lambda m, name=name: f"{name}: {m}")

@@ -117,7 +117,7 @@ def test_scores_stand_at_their_setting_in_order_with_every_run_as_a_dot():
 
 def test_where_there_are_words_every_value_has_a_row_from_the_top():
     arms = {"one": {"Default": [0.2, 0.4], "BySource()": [0.9]}, "other": {"BySource()": [0.5, 0.7]}}
-    figure = plots.plot_scores(arms, over="start", score="accuracy")
+    figure = plots.plot_scores(arms, over="init", score="accuracy")
     (ax,) = figure.axes
     assert [label.get_text() for label in ax.get_yticklabels()] == ["Default", "BySource()"]
     assert ax.get_ylim()[0] > ax.get_ylim()[1] and ax.get_xlim() == (0, 1)

@@ -17,7 +17,7 @@ PUBLIC = [
     "neurolsc.neurons",
     "neurolsc.stability",
     "neurolsc.theory",
-    "neurolsc.initialisers",
+    "neurolsc.init",
     "neurolsc.diagnosis",
     "neurolsc.datasets",
     "neurolsc.tasks",

@@ -153,3 +153,53 @@ def headings(page: Path) -> set[str]:
 
 def test_links_outside_of_the_site_lead_to_files_and_headings():
     assert {page: dead for page in LINKED if (dead := dead_links(page))} == {}
+
+
+# ---- words
+
+FORMER_WORDS = [
+    r"\bwoken\b|\bwak(e|es|ing)\b",
+    r"\brelays\b|\bas a relay\b",
+    r"neurolsc\.initialisers|import initialisers|interop\.foreign",
+    r"\bStart(Report|Settings)\b|\bStarting\(",
+    r"(?<![\w-])--start\b",
+    r"\bstart\.(json|checkpoint)\b",
+    r"\bstart_(firing_rate|seconds|time_radius|depth_radius|gradient|usable|survives)",
+    r"^start = ",
+    r"\bpublished starts\b|\bstart as relays\b|\bways to start\b",
+    r"Foreign(Cell|NeuronWarning)|PrecededCell",
+    r"\bdue_to\b|time radius due to",
+    r"\busable_share\b|\busable derivatives?\b|\bsurviving_share\b|[\".]survives\b",
+    r"through=\"share\"",
+    r"\bto_tensor\b",
+]
+"""what is called otherwise now, by the table in CHANGELOG.md"""
+# where former names are read or listed, what was registered under them, and texts of others
+WITH_FORMER_WORDS = ("CHANGELOG.md", "former.py", "test_former.py", "test_texts.py", "registration.md")
+
+
+def former_words(text: str) -> list[str]:
+    """Former words in a text."""
+    return [found.group() for words in FORMER_WORDS for found in re.finditer(words, text, re.M)]
+
+
+def test_texts_code_and_results_have_the_words_of_today():
+    kinds = ("*.py", "*.md", "*.toml", "*.yml", "*.txt", "*.csv", "*.json")
+    folders = ("neurolsc", "tests", "benchmarks", "docs", "examples", "datasets")
+    files = [file for folder in folders for kind in kinds for file in (ROOT / folder).rglob(kind)]
+    files += [*ROOT.glob("*.md"), *ROOT.glob("*.toml"), *ROOT.glob("*.yml")]
+    found = {}
+    for file in files:
+        if file.name not in WITH_FORMER_WORDS and "samples" not in file.parts:
+            words = former_words(file.read_text(encoding="utf-8"))
+            if words:
+                found[str(file.relative_to(ROOT))] = words
+    assert found == {}
+
+
+def test_the_changelog_names_former_words_and_the_help_does_not():
+    table = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").partition("| before | now |")[2].partition("\n\n")[0]
+    assert {"woken", "relays", "due_to", "usable_share", "ForeignCell", "--start"} <= set(former_words(table))
+    for command in (app, *app.commands.values()):
+        shown = CliRunner().invoke(app, [*([] if command is app else [str(command.name)]), "--help"]).output
+        assert former_words(shown) == []

@@ -1,4 +1,4 @@
-"""Which part of a start as relays is worth what? The registered arms (registration.md, sections 9, 15, 18).
+"""Which part of an identity initialisation is worth what? The registered arms (registration.md, sections 9, 15, 18).
 
     python benchmarks/study/apart.py FOLDER [--minutes 100]
 
@@ -18,13 +18,13 @@ import torch
 from headline import NEW, Arm, Trial, command_line, finish, run, trial_of
 from torch import Tensor
 
-from neurolsc import Network, initialisers
-from neurolsc.initialisers import Initialiser, RateMatching, Relay
+from neurolsc import Network, init
+from neurolsc.init import Initialiser, RateMatching, Relay
 from neurolsc.stability.conditions import Finding
 
 RESULTS = Path(__file__).parents[1] / "results" / "study_apart.csv"
-LR = 4e-3  # chosen in section 1 by relays and by woken networks
-PARTS = {  # what is as in relays, by layer and parameter; the rest is as drawn
+LR = 4e-3  # chosen in section 1 by identity and by rate-matched networks
+PARTS = {  # what `Relay` sets, by layer and parameter; the rest is as drawn
     "recurrence of layers 1 and 2": r"[01]\.w_rec",
     "all but w_in": r"[01]\..*|[2-9]\.(?!w_in).*",
     "w_in": r"[2-9]\.w_in",
@@ -35,10 +35,10 @@ PARTS = {  # what is as in relays, by layer and parameter; the rest is as drawn
 }
 
 
-@initialisers.register
+@init.register
 @dataclass(frozen=True)
 class PartOfRelay(Initialiser):
-    """Some parts of a network as `Relay` sets them, the others as drawn; then all layers are woken."""
+    """Some parts of a network as `Relay` sets them, the others as drawn; then all are scaled to a rate."""
 
     part: str
     rate: float
@@ -53,7 +53,7 @@ class PartOfRelay(Initialiser):
         return RateMatching(self.rate).apply(network, inputs)
 
 
-@initialisers.register
+@init.register
 @dataclass(frozen=True)
 class Scaled(Initialiser):
     """Weights and thresholds of layers 3 and up times a factor: spikes stay, derivatives of the surrogate do not."""
@@ -70,7 +70,7 @@ class Scaled(Initialiser):
         return ()
 
 
-@initialisers.register
+@init.register
 @dataclass(frozen=True)
 class WeakAdaptation(Scaled):
     """What spikes add to the thresholds of all layers, times a factor."""
@@ -79,14 +79,18 @@ class WeakAdaptation(Scaled):
 
 
 def part(name: str, rate: float = 0.15) -> str:
-    """The text of a start of which one part is as in relays."""
+    """The text of an initialiser that keeps one part of what `Relay` sets."""
     return f"PartOfRelay({name!r}, rate={rate})"
 
 
 def main() -> None:
     args = command_line(__doc__, RESULTS).parse_args()
-    starts = [*map(part, list(PARTS)[:-1]), "RateMatching(0.15) + Scaled(8)", f"{part('adaptation')} + Scaled(0.125)"]
-    arms = [Arm(5, "ALIFPlus", start) for start in starts]
+    initialisers = [
+        *map(part, list(PARTS)[:-1]),
+        "RateMatching(0.15) + Scaled(8)",
+        f"{part('adaptation')} + Scaled(0.125)",
+    ]
+    arms = [Arm(5, "ALIFPlus", initialiser) for initialiser in initialisers]
     trials = [Trial(arm, LR, seed) for arm, seed in itertools.product(arms, NEW)]
     finish(args.out, trials, trial_of, lambda trial: run(trial, str(args.folder)), args.minutes)
 

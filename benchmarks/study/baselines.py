@@ -1,5 +1,5 @@
-"""Skips, GRU, LSTM, normalised currents and other starts: the registered arms that networks started by `Relay()` are
-compared with (registration.md, sections 6, 10, 14, 16, 17, 20).
+"""Skips, GRU, LSTM, normalised currents and other initialisations: the registered arms that are compared
+with networks initialised by `Relay()` (registration.md, sections 6, 10, 14, 16, 17, 20).
 
     python benchmarks/study/baselines.py FOLDER [--workers 1] [--minutes 100]
 
@@ -21,21 +21,21 @@ from apart import part
 from headline import Arm, listed
 from torch import Tensor, nn
 
-from neurolsc import ALIFPlus, Network, initialisers, match_firing_rates, register
+from neurolsc import ALIFPlus, Network, init, match_firing_rates, register
 from neurolsc.experiment import Experiment
-from neurolsc.initialisers import Initialiser
-from neurolsc.initialisers.base import first_input
+from neurolsc.init import Initialiser
+from neurolsc.init.base import first_input
 from neurolsc.stability.conditions import Finding
 
 RESULTS = Path(__file__).parents[1] / "results" / "study_baselines.csv"
 ARMS = [
     Arm(5, "LIF", "BySource(depth=0, rate=0.1)"),
-    Arm(5, "SkipALIFPlus", "WokenBranches(0.15)"),
+    Arm(5, "SkipALIFPlus", "RateMatchedBranches(0.15)"),
     Arm(2, "GRU", "Default()"),
     Arm(5, "ALIFPlus", "WeakAdaptation(0.01) + RateMatching(0.15)"),
     Arm(2, "ALIFPlus", "WeakAdaptation(0.01) + RateMatching(0.15)"),
     Arm(2, "LSTM", "Default()"),
-    Arm(5, "NormedALIFPlus", "WokenNorms(0.15)"),
+    Arm(5, "NormedALIFPlus", "RateMatchedNorms(0.15)"),
     Arm(5, "LIF", part("all but w_in", rate=0.1)),
     Arm(10, "ALIFPlus", "WeakAdaptation(0.01) + RateMatching(0.15)"),
     Arm(10, "ALIFPlus", part("all but w_in")),
@@ -53,9 +53,9 @@ class SkipALIFPlus(ALIFPlus):
         return (z + x if self.n_in == self.n_hidden else z), last
 
 
-@initialisers.register
+@init.register
 @dataclass(frozen=True)
-class WokenBranches(Initialiser):
+class RateMatchedBranches(Initialiser):
     """The thresholds of each layer scaled until its own spikes have a rate, whatever the skip adds to them."""
 
     rate: float
@@ -97,9 +97,9 @@ class NormedALIFPlus(ALIFPlus):
         return self.plain().update(self.current(x), z, state)
 
 
-@initialisers.register
+@init.register
 @dataclass(frozen=True)
-class WokenNorms(Initialiser):
+class RateMatchedNorms(Initialiser):
     """Running statistics of the first inputs, then thresholds that fire at a rate, layer by layer."""
 
     rate: float

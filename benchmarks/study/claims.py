@@ -30,7 +30,7 @@ import torch
 from headline import CHANCE, CHOOSING, RATES, append, doubled, listed
 
 from neurolsc.experiment import Experiment
-from neurolsc.initialisers import LSC, named
+from neurolsc.init import LSC, named
 from neurolsc.io import load, read_tree, save, write_tree
 from neurolsc.network import Network
 from neurolsc.stability import radius_profile
@@ -42,10 +42,10 @@ MOST = 200  # steps of a pre-training
 
 # ---- the arms
 
-STARTS = {
+INITS = {
     "none": "Default()",
     "radius 1": f"LSC(1.0, loop='paper', max_steps={MOST})",
-    "woken": "RateMatching(0.15)",
+    "rate-matched": "RateMatching(0.15)",
     "radius 0.5": f"LSC(0.5, loop='paper', max_steps={MOST})",
     "balanced": f"LSC('balanced', loop='paper', max_steps={MOST})",
 }
@@ -60,7 +60,7 @@ class Arm(NamedTuple):
     part: str
     cell: str
     layers: int
-    start: str  # one of STARTS
+    init: str  # one of INITS
 
 
 class Trial(NamedTuple):
@@ -69,13 +69,13 @@ class Trial(NamedTuple):
     seed: int
 
 
-SPIKING = tuple(STARTS)
+SPIKING = tuple(INITS)
 GATED = ("none", "radius 0.5", "radius 1", "balanced")
 PARTS = {
-    "a": [Arm("a", "ALIFPlus", 2, start) for start in SPIKING],
-    "b": [Arm("b", "ALIFPlus", 5, start) for start in SPIKING],
-    "c": [Arm("c", cell, layers, start) for cell, layers, start in product(("LSTM", "GRU"), (2, 5), GATED)],
-    "d": [Arm("d", "ALIFPlus", 2, start) for start in ("none", "radius 1")],
+    "a": [Arm("a", "ALIFPlus", 2, init) for init in SPIKING],
+    "b": [Arm("b", "ALIFPlus", 5, init) for init in SPIKING],
+    "c": [Arm("c", cell, layers, init) for cell, layers, init in product(("LSTM", "GRU"), (2, 5), GATED)],
+    "d": [Arm("d", "ALIFPlus", 2, init) for init in ("none", "radius 1")],
 }
 # Core seconds of a trial and of a pre-training before any row is there, from one trial of each part with seed 100.
 PILOT = {"a": (240, 200), "b": (600, 500), "c": (300, 200), "d": (5000, 300)}
@@ -86,7 +86,7 @@ def experiment_of(trial: Trial, root: Path) -> Experiment:
     data = DIGITS if arm.part == "d" else SPEECH
     settings: dict[str, Any] = TRAINING | data | {"root": str(root / FOLDERS[str(data["data"])])}
     settings |= {"cell": arm.cell, "layers": arm.layers, "width": WIDTHS[arm.cell]}
-    settings |= {"layer_delay": 1, "readout_bias": True, "start": STARTS[arm.start]}
+    settings |= {"layer_delay": 1, "readout_bias": True, "init": INITS[arm.init]}
     if arm.cell == "ALIFPlus":
         settings["tau_theta"] = 100.0 if arm.part == "d" else 250.0
     return Experiment.from_settings(settings | {"lr": trial.lr, "seed": trial.seed})
@@ -95,35 +95,35 @@ def experiment_of(trial: Trial, root: Path) -> Experiment:
 # ---- a trial
 
 
-def started(trial: Trial, experiment: Experiment, work: Path) -> tuple[Network, dict[str, Any]]:
-    """The network before training, and what its start was; both are kept, as no learning rate changes them."""
+def initialised(trial: Trial, experiment: Experiment, work: Path) -> tuple[Network, dict[str, Any]]:
+    """The network before training, and facts about it; both are kept, as no learning rate changes them."""
     arm = trial.arm
-    name = f"{arm.part}-{arm.cell}-{arm.layers}-{arm.start}-{trial.seed}".replace(" ", "-")
+    name = f"{name_of(arm)}-{trial.seed}"
     network_file, facts_file = work / f"{name}.safetensors", work / f"{name}.facts"
     if facts_file.exists():
         return load(network_file), read_tree(facts_file)
     network = experiment.build()
-    start = named(STARTS[arm.start])
+    init = named(INITS[arm.init])
     inputs = experiment.input_batches()
     began = time.process_time()
     facts: dict[str, Any] = {"reached": "", "steps": "", "pooled": "", "radii": ""}
-    if isinstance(start, LSC):
+    if isinstance(init, LSC):
         try:
-            result = start.run(network, inputs, seed=trial.seed, checkpoint=work / f"{name}.pretraining")
+            result = init.run(network, inputs, seed=trial.seed, checkpoint=work / f"{name}.pretraining")
             radii = result.history[-1]["time"] + result.history[-1]["depth"]
             facts = {"reached": result.converged, "steps": result.steps}
             facts |= {"pooled": round(fmean(radii), 4), "radii": listed(radii)}
         except FloatingPointError:  # the network is as it was drawn
             facts["reached"] = "NaN"
     else:
-        start.apply(network, inputs, seed=trial.seed)
-    facts["start_seconds"] = round(time.process_time() - began)
+        init.apply(network, inputs, seed=trial.seed)
+    facts["init_seconds"] = round(time.process_time() - began)
     profile = radius_profile(network, experiment.first_inputs("train", 8), steps=8, seed=trial.seed, progress=False)
     facts["time_radius"] = listed(profile.time_mean.tolist())
     facts["depth_radius"] = listed(profile.depth_mean.tolist())
     facts["firing_rate"] = listed(profile.firing_rate.tolist())
     save(network, network_file)
-    write_tree(facts_file, facts)  # last: until then the start is not done
+    write_tree(facts_file, facts)  # last: until then the initialisation is not done
     return network, facts
 
 
@@ -131,11 +131,9 @@ def run(trial: Trial, root: Path, work: Path) -> dict[str, Any]:
     """Train a network and score it on the test set; its row."""
     experiment = experiment_of(trial, root)
     work.mkdir(parents=True, exist_ok=True)
-    network, facts = started(trial, experiment, work)
+    network, facts = initialised(trial, experiment, work)
     arm = trial.arm
-    name = f"{arm.part}-{arm.cell}-{arm.layers}-{arm.start}-{trial.lr:g}-{trial.seed}".replace(" ", "-")
-    checkpoint = work / f"{name}.training"
-    settings = vars(experiment.training) | {"checkpoint": checkpoint, "progress": False}
+    settings = vars(experiment.training) | {"checkpoint": checkpoint_of(trial, work), "progress": False}
     row: dict[str, Any] = arm._asdict() | {"lr": trial.lr, "seed": trial.seed, "error": ""}
     began = time.process_time()
     try:
@@ -155,11 +153,19 @@ def run(trial: Trial, root: Path, work: Path) -> dict[str, Any]:
     return row
 
 
+def checkpoint_of(trial: Trial, work: Path) -> Path:
+    return work / f"{name_of(trial.arm)}-{trial.lr:g}-{trial.seed}.training"
+
+
+def name_of(arm: Arm) -> str:
+    return f"{arm.part}-{arm.cell}-{arm.layers}-{arm.init}".replace(" ", "-")
+
+
 # ---- which trials are left
 
 
 def trial_of(row: dict[str, str]) -> Trial:
-    arm = Arm(row["part"], row["cell"], int(row["layers"]), row["start"])
+    arm = Arm(row["part"], row["cell"], int(row["layers"]), row["init"])
     return Trial(arm, float(row["lr"]), int(row["seed"]))
 
 
@@ -183,14 +189,14 @@ def estimate(arms: Iterable[Arm], rows: Sequence[dict[str, str]]) -> tuple[int, 
     for arm in arms:
         mine = [row for row in rows if trial_of(row).arm == arm]
         alike = [float(row["core_seconds"]) for row in rows if row["part"] == arm.part and row["cell"] == arm.cell]
-        training, start = PILOT[arm.part]
+        training, pretraining = PILOT[arm.part]
         mean = fmean(alike) if alike else training
         total = len(REPORTED) + (0 if arm.part == "d" else len(RATES) * len(CHOOSING))
         trials = max(total - len(mine), len(left(arm, {trial_of(r): float(r["validation"]) for r in mine})))
         seeds = len(REPORTED) + (0 if arm.part == "d" else len(CHOOSING))
-        starts = 0 if arm.start in ("none", "woken") else max(0, seeds - len({row["seed"] for row in mine}))
+        networks = 0 if arm.init in ("none", "rate-matched") else max(0, seeds - len({row["seed"] for row in mine}))
         count += trials
-        seconds += trials * mean + starts * start
+        seconds += trials * mean + networks * pretraining
     return count, seconds / 3600
 
 
@@ -217,8 +223,7 @@ def main() -> None:
             trial = trials[0]
             row = run(trial, args.root, args.work)
             append(args.out, row)
-            for finished in args.work.glob("*.training*"):
-                finished.unlink()
+            checkpoint_of(trial, args.work).unlink(missing_ok=True)
             validation[trial] = row["validation"]
             print(f"{trial.arm}, {trial.lr:g}, seed {trial.seed}: validation {row['validation']:.3f}", flush=True)
 

@@ -1,4 +1,4 @@
-"""Does a start as relays help? The registered comparisons (registration.md, sections 1 and 8), trial by trial.
+"""Does an identity initialisation help? The registered comparisons (registration.md, sections 1 and 8), trial by trial.
 
     python benchmarks/study/headline.py FOLDER [--workers 1] [--minutes 100]
 
@@ -40,15 +40,15 @@ SETTINGS = {"data": "shd", "dt": 0.02, "channels": 140, "repeat": 1, "width": 12
 SETTINGS |= {"channel_jitter": 10.0, "time_stretch": 0.1, "spike_drop": 0.1}
 SETTINGS |= {"optimizer": "adam", "schedule": "cosine", "by_gain": True, "centralize": True, "clip_gradient": 1.0}
 SETTINGS |= {"batch_size": 32, "epochs": 40, "patience": 40}
-CELLS = {"ALIFPlusMinus": 0.15, "ALIFPlus": 0.15, "LIF": 0.1}  # and the rate to which networks are woken
-STARTS = ("RateMatching({rate})", "Relay(rate={rate})")
+CELLS = {"ALIFPlusMinus": 0.15, "ALIFPlus": 0.15, "LIF": 0.1}  # and the rate of rate-matched networks
+INITIALISERS = ("RateMatching({rate})", "Relay(rate={rate})")
 DRAWN = ("Relay(rate={rate}, drawn=1)",)
 
 
 class Arm(NamedTuple):
     layers: int
     cell: str
-    start: str
+    init: str
 
 
 class Trial(NamedTuple):
@@ -58,11 +58,16 @@ class Trial(NamedTuple):
 
 
 ARMS = [
-    Arm(layers, cell, start.format(rate=rate))
-    for starts, depths in ((STARTS, (5, 2)), (STARTS[:1], (1,)), (STARTS, (10,)), (DRAWN, (5, 2, 10)))
+    Arm(layers, cell, initialiser.format(rate=rate))
+    for initialisers, depths in (
+        (INITIALISERS, (5, 2)),
+        (INITIALISERS[:1], (1,)),
+        (INITIALISERS, (10,)),
+        (DRAWN, (5, 2, 10)),
+    )
     for layers in depths
     for cell, rate in sorted(CELLS.items(), key=lambda item: layers == 10 and item[0] != "ALIFPlus")
-    for start in starts
+    for initialiser in initialisers
 ]
 
 
@@ -90,7 +95,7 @@ def run(trial: Trial, root: str, also: Callable[[Network, Experiment], dict] | N
         except FloatingPointError as error:
             row |= {"error": str(error), "validation": CHANCE, "test": CHANCE, "best_epoch": "", "seconds": ""}
             row["end_rates"] = ""
-    for name in ("firing_rate", "time_radius", "depth_radius", "exponent", "survives"):
+    for name in ("firing_rate", "time_radius", "depth_radius", "exponent", "similarity_to_input"):
         row[name] = listed(before.get(name) or [])
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     return row | {"commit": commit.stdout.strip(), "date": datetime.now(UTC).date().isoformat()}
@@ -98,7 +103,7 @@ def run(trial: Trial, root: str, also: Callable[[Network, Experiment], dict] | N
 
 def trial_of(row: dict) -> Trial:
     """The trial of a row of results."""
-    return Trial(Arm(int(row["layers"]), row["cell"], row["start"]), float(row["lr"]), int(row["seed"]))
+    return Trial(Arm(int(row["layers"]), row["cell"], row["init"]), float(row["lr"]), int(row["seed"]))
 
 
 def listed(values: list) -> str:

@@ -1,4 +1,4 @@
-"""What do the layers of a deep network of relays do? The registered measures (registration.md, section 2).
+"""What do the layers of a deep network of identity layers do? The registered measures (registration.md, section 2).
 
     python benchmarks/study/layers.py FOLDER [--minutes 60]
 
@@ -41,7 +41,7 @@ def chosen_rate(cell: str, layers: int) -> float:
     scores: dict[float, list[float]] = {}
     with (RESULTS / f"study_{CELLS[cell]}.csv").open() as file:
         for row in csv.DictReader(file):
-            if (row["cell"], row["layers"], row["start"]) == (cell, str(layers), "Relay()"):
+            if (row["cell"], row["layers"], row["init"]) == (cell, str(layers), "Relay()"):
                 scores.setdefault(float(row["lr"]), []).append(float(row["highest_validation_mode_accuracy"] or 0))
     return max(scores, key=lambda lr: sum(scores[lr]) / len(scores[lr]))
 
@@ -90,7 +90,7 @@ def put_back(network: Network, first: Network, layers: range, test: tuple[Tensor
 def run(cell: str, layers: int, seed: int, root: str) -> dict:
     """Train a network, take it apart; its row."""
     lr = chosen_rate(cell, layers)
-    arm = {"cell": cell, "layers": layers, "lr": lr, "seed": seed, "start": "Relay()"}
+    arm = {"cell": cell, "layers": layers, "lr": lr, "seed": seed, "init": "Relay()"}
     settings = SETTINGS | arm | {"root": root}
     experiment = Experiment.from_settings(settings)
     plain = Experiment.from_settings(settings | dict.fromkeys(("channel_jitter", "time_stretch", "spike_drop"), 0.0))

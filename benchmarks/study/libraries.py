@@ -1,9 +1,9 @@
-"""Networks of snnTorch as built, woken and started: the registered comparisons (registration.md, sections 19, 20).
+"""Networks of snnTorch as built, rate-matched and with `Relay()`: comparisons (registration.md, sections 19, 20).
 
     python benchmarks/study/libraries.py [--minutes 100]
 
 Chooses learning rates with seeds 0 to 3 and runs seeds 4 to 11, all networks of an arm at once, as in
-benchmarks/starts.py. Appends to results/study_libraries.csv and goes on from the rows that are there.
+benchmarks/initialisations.py. Appends to results/study_libraries.csv and goes on from the rows that are there.
 One to four minutes of a core an arm.
 """
 
@@ -21,15 +21,19 @@ from tqdm import tqdm
 import neurolsc
 
 sys.path.append(str(Path(__file__).parents[1]))
-from starts import COMMON, WIDE, Arm, arm_of, digits, train_arm
+from initialisations import COMMON, WIDE, Arm, arm_of, digits, train_arm
 
 RESULTS = Path(__file__).parents[1] / "results" / "study_libraries.csv"
 GRID = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 NETWORKS = [
     (*kind, n) for n in (4, 8) for kind in itertools.product(("RLeaky", "Leaky"), ("subtract",), (COMMON, WIDE))
 ]
-OF_ALL, OF_RECURRENT = ("built", "woken", "Relay()"), (part("recurrence"), "BySource(depth=0)")
-ARMS = [Arm(*network, start) for network in NETWORKS for start in OF_ALL + OF_RECURRENT * (network[0] == "RLeaky")]
+OF_ALL, OF_RECURRENT = ("built", "rate-matched", "Relay()"), (part("recurrence"), "BySource(depth=0)")
+ARMS = [
+    Arm(*network, initialiser)
+    for network in NETWORKS
+    for initialiser in OF_ALL + OF_RECURRENT * (network[0] == "RLeaky")
+]
 
 
 def in_grid(lr: float, up: bool) -> float | None:
@@ -40,7 +44,7 @@ def in_grid(lr: float, up: bool) -> float | None:
 
 def main() -> None:
     args = command_line(__doc__, RESULTS, folder=False).parse_args()
-    warnings.simplefilter("ignore", neurolsc.ForeignNeuronWarning)
+    warnings.simplefilter("ignore", neurolsc.WrappedNeuronWarning)
     end, (data, batches) = time.monotonic() + 60 * args.minutes, digits()
     rows = csv.DictReader(args.out.open()) if args.out.exists() else ()
     validation = {Trial(arm_of(r), float(r["lr"]), int(r["seed"])): float(r["validation"]) for r in rows}

@@ -2,7 +2,7 @@
 
     python benchmarks/study/psmnist.py [--train] [--minutes 70]
 
-Measures gradients of ALIF and BRF from several starts on permuted sequential MNIST, in full and
+Measures gradients of ALIF and BRF with several initialisations on permuted sequential MNIST, in full and
 truncated at 50 steps; --train then trains every arm, in four core hours and more. Appends a row for
 each finished trial to results/study_psmnist.csv and passes over those that are there.
 """
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from neurolsc.datasets import SequentialMNIST, collate, input_batches
 from neurolsc.datasets.batches import fetch
-from neurolsc.initialisers import named
+from neurolsc.init import named
 from neurolsc.network import Network, NetworkState, Run
 from neurolsc.neurons.cell import CELLS
 from neurolsc.stability import lyapunov_exponents, radius_profile, signal_to_noise, state_gradients
@@ -38,26 +38,26 @@ CELL: dict[str, tuple[str, dict[str, Any]]] = {
     "BRF": ("BRF", {"omega_range": (15.0, 85.0), "damping_range": (0.1, 1.0)}),
 }
 BY_SCALE = "direction='time', method='scale', samples=2, steps=4"
-STARTS = ("Default()", "RateMatching(0.1)", "Relay(rate=0.1)", f"LSC(0.5, {BY_SCALE})", f"LSC(1.0, {BY_SCALE})")
-STARTS += ("FluctuationDriven()",)
+INITIALISERS = ("Default()", "RateMatching(0.1)", "Relay(rate=0.1)", f"LSC(0.5, {BY_SCALE})", f"LSC(1.0, {BY_SCALE})")
+INITIALISERS += ("FluctuationDriven()",)
 SEEDS, TRUNCATED, LR, EPOCHS, BATCH, WIDTH, CHANCE = range(3), 50, (0.003, 0.01), 30, 25, 64, 0.1
 BACK, PIECES = (0, 50, 100, 200, 400, 783), 4
 
 
 class Trial(NamedTuple):
     neuron: str
-    start: str
+    init: str
     seed: int
     truncated: int  # steps after which back-propagation ends in training; 0: none
     lr: float  # 0: gradients are measured, nothing is trained
 
 
-ARMS = [("BRF", STARTS[0]), *((neuron, start) for neuron in list(CELL)[:2] for start in STARTS)]
+ARMS = [("BRF", INITIALISERS[0]), *((neuron, initialiser) for neuron in list(CELL)[:2] for initialiser in INITIALISERS)]
 MEASURED = [Trial(*arm, seed, 0, 0.0) for seed in SEEDS for arm in ARMS]
 TRAINED = [
-    Trial(neuron, start, seed, truncated, lr)
-    for neuron, start in sorted(ARMS, key=lambda arm: ("ALIF as theirs", "ALIF+", "BRF").index(arm[0]))
-    for truncated in ((0, TRUNCATED) if start == STARTS[0] and neuron != "BRF" else (0,))
+    Trial(neuron, initialiser, seed, truncated, lr)
+    for neuron, initialiser in sorted(ARMS, key=lambda arm: ("ALIF as theirs", "ALIF+", "BRF").index(arm[0]))
+    for truncated in ((0, TRUNCATED) if initialiser == INITIALISERS[0] and neuron != "BRF" else (0,))
     for lr in LR
     for seed in SEEDS
 ]
@@ -130,7 +130,7 @@ def run(trial: Trial) -> dict[str, Any]:
     row |= dict.fromkeys(("validation", "validation_loss"), "")
     began = time.process_time()
     try:
-        named(trial.start).apply(network, input_batches(data_of("train"), 32, seed=trial.seed), seed=trial.seed)
+        named(trial.init).apply(network, input_batches(data_of("train"), 32, seed=trial.seed), seed=trial.seed)
         if not trial.lr:
             row |= measured(network)
         else:
@@ -141,7 +141,7 @@ def run(trial: Trial) -> dict[str, Any]:
             ).best
             row |= {"validation": best["validation_mean_accuracy"], "rate": listed(best["firing_rate"])}
             row["validation_loss"] = f"{best['validation_loss']:.4f}"
-    except (ValueError, FloatingPointError) as caught:  # a start that does not suit the neuron, or divergence
+    except (ValueError, FloatingPointError) as caught:  # an initialiser that does not suit the neuron, or divergence
         row["error"] = f"{type(caught).__name__}: {caught}"
     seconds = round(time.process_time() - began, 1)
     return row | {"core_seconds": seconds, "date": datetime.now(UTC).date().isoformat()}
@@ -154,7 +154,7 @@ def main() -> None:
     finish(
         args.out,
         MEASURED + TRAINED * args.train,
-        lambda r: Trial(r["neuron"], r["start"], int(r["seed"]), int(r["truncated"]), float(r["lr"])),
+        lambda r: Trial(r["neuron"], r["init"], int(r["seed"]), int(r["truncated"]), float(r["lr"])),
         run,
         args.minutes,
     )

@@ -2,7 +2,7 @@
 
     python benchmarks/study/today.py FOLDER [--minutes 45]
 
-FOLDER holds real_digits' train.h5. Sets networks of each neuron by each start, measures them, trains
+FOLDER holds real_digits' train.h5. Sets networks of each neuron by each initialiser, measures them, trains
 them for a short while and measures them again. Appends a row for each finished trial to
 results/study_today.csv and passes over those that are there. Four to 25 seconds of one core a trial.
 """
@@ -24,7 +24,7 @@ from torch.utils.data import Dataset
 from neurolsc.datasets import collate, input_batches
 from neurolsc.datasets.batches import fetch
 from neurolsc.experiment.config import DataSettings
-from neurolsc.initialisers import named
+from neurolsc.init import named
 from neurolsc.network import Network
 from neurolsc.neurons.cell import CELLS
 from neurolsc.stability import (
@@ -54,7 +54,7 @@ NEURONS: dict[str, tuple[str, dict[str, Any]]] = {
     "exact RF": ("ExactRF", {}),
     "TC-LIF": ("TCLIF", {}),
 }
-OWN, WOKEN, RELAYS = "Default()", "RateMatching(0.1)", "Relay(rate=0.1)"
+OWN, RATE_MATCHED, RELAYS = "Default()", "RateMatching(0.1)", "Relay(rate=0.1)"
 LSC = "LSC(1.0, direction='time', method='scale', samples=2, steps=4)"
 LONG = "long speech"  # measured, not trained
 TASKS = {"speech": 0.04, LONG: 0.01}  # seconds a step: 25 and 100 steps
@@ -65,12 +65,12 @@ SAMPLES, STEPS, PARTS = 4, 8, 4  # of radii; and parts of the sequence that grad
 class Trial(NamedTuple):
     task: str
     seed: int
-    start: str
+    init: str
     neuron: str
 
 
-BLOCKS = [("speech", 0, OWN), ("speech", 0, WOKEN), (LONG, 0, OWN), ("speech", 0, LSC), ("speech", 0, RELAYS)]
-BLOCKS += [("speech", seed, start) for seed in (1, 2) for start in (OWN, WOKEN, LSC)]
+BLOCKS = [("speech", 0, OWN), ("speech", 0, RATE_MATCHED), (LONG, 0, OWN), ("speech", 0, LSC), ("speech", 0, RELAYS)]
+BLOCKS += [("speech", seed, initialiser) for seed in (1, 2) for initialiser in (OWN, RATE_MATCHED, LSC)]
 TRIALS = [Trial(*block, neuron) for block in BLOCKS for neuron in NEURONS]
 
 
@@ -114,7 +114,7 @@ def run(trial: Trial, root: str) -> dict[str, Any]:
     before, after = dict.fromkeys(names, ""), dict.fromkeys(names, "")
     began, error, scores = time.process_time(), "", {"validation": "", "validation_loss": "", "train_loss": ""}
     try:
-        named(trial.start).apply(network, input_batches(of_train, 32, seed=trial.seed), seed=trial.seed)
+        named(trial.init).apply(network, input_batches(of_train, 32, seed=trial.seed), seed=trial.seed)
         before = measured(network, x.float(), labels)
         if trial.task != LONG:
             scores["validation"], settings = f"{CHANCE}", {"epochs": EPOCHS, "batch_size": BATCH, "lr": LR}
@@ -122,7 +122,7 @@ def run(trial: Trial, root: str) -> dict[str, Any]:
             scores["validation"] = f"{result.best['validation_mode_accuracy']:.4f}"
             scores |= {name: f"{result.best[name]:.4f}" for name in ("validation_loss", "train_loss")}
             after = measured(network, x.float(), labels)
-    except (ValueError, FloatingPointError) as caught:  # a start that does not suit the neuron, or divergence
+    except (ValueError, FloatingPointError) as caught:  # an initialiser that does not suit the neuron, or divergence
         error = f"{type(caught).__name__}: {caught}"
     row = {**trial._asdict(), "error": error, **scores, **before}
     row |= {f"{name}_after": values for name, values in after.items()}
@@ -135,7 +135,7 @@ def main() -> None:
     finish(
         args.out,
         TRIALS,
-        lambda row: Trial(row["task"], int(row["seed"]), row["start"], row["neuron"]),
+        lambda row: Trial(row["task"], int(row["seed"]), row["init"], row["neuron"]),
         lambda trial: run(trial, str(args.folder)),
         args.minutes,
     )

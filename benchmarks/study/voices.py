@@ -1,4 +1,4 @@
-"""Five folds over all utterances: relays and woken networks on new voices, or new utterances of known ones.
+"""Five folds over all utterances: identity and rate-matched networks on new voices, or new utterances of known ones.
 
     python benchmarks/study/voices.py FOLDER [--by utterance] [--minutes 100]
 

@@ -6,25 +6,25 @@ from statistics import mean, stdev
 from docs.tables.results import RESULTS, caption, grouped, read, rows, table
 from docs.tables.study import Comparison, Trials, compared_rows, family_of, new_seeds, read_rows
 
-STARTS = ("built", "woken", "Relay()")
+INITIALISERS = ("built", "rate-matched", "Relay()")
 
 
 @table
-def starts() -> list[str]:
-    """Starts of other libraries' networks: test scores at the rate that validation chose."""
-    with (RESULTS / "starts.csv").open() as file:
+def initialisations() -> list[str]:
+    """Initialisations of other libraries' networks: test scores at the rate that validation chose."""
+    with (RESULTS / "initialisations.csv").open() as file:
         found = list(csv.DictReader(file))
     body = []
     for (neuron, reset, surrogate, depth), runs in grouped(found, "neuron", "reset", "surrogate", "depth").items():
-        arms = {start: _at_best_rate(arm) for (start,), arm in grouped(runs, "start").items()}
-        body.append([f"{depth} {neuron}, {reset}, {surrogate}", *(arms.get(a, "-") for a in STARTS)])
+        arms = {initialiser: _at_best_rate(arm) for (initialiser,), arm in grouped(runs, "init").items()}
+        body.append([f"{depth} {neuron}, {reset}, {surrogate}", *(arms.get(a, "-") for a in INITIALISERS)])
     kinds = len(body)
     about = {
         "date": max(run["date"] for run in found),
         "data": f"{kinds} networks, 64 wide, 25 steps, 5 epochs, 3 seeds",
     }
-    head = ["layers, reset, surrogate", "as built", "woken", "`Relay()`"]
-    return [*rows(head, body), *caption(about, "test, %, mean±deviation; woken and relays fire 0.15")]
+    head = ["layers, reset, surrogate", "as built", "rate-matched", "`Relay()`"]
+    return [*rows(head, body), *caption(about, "test, %, mean±deviation; rate-matched and `Relay()` fire 0.15")]
 
 
 def _libraries() -> Trials:
@@ -33,14 +33,14 @@ def _libraries() -> Trials:
         {
             "cell": f"{row['neuron']}, {row['surrogate']}",
             "layers": row["depth"],
-            **{name: row[name] for name in ("start", "seed", "test", "end_rates")},
+            **{name: row[name] for name in ("init", "seed", "test", "end_rates")},
         }
         for row in read_rows("libraries")
     )
 
 
 def libraries() -> list[Comparison]:
-    """Starts of snnTorch's networks, compared as registered."""
+    """Initialisations of snnTorch's networks, compared as registered."""
     scores = _libraries().scores
     networks = [(cell, n) for n in ("4", "8") for cell in dict.fromkeys(cell for cell, *_ in scores)]
 
@@ -51,9 +51,9 @@ def libraries() -> list[Comparison]:
             if cell.startswith(cells)
         }
 
-    families = [compared("relays", "woken", ""), compared("woken", "built", "")]
+    families = [compared("identity", "rate-matched", ""), compared("rate-matched", "built", "")]
     for part in ("recurrence", "bounded"):
-        families.append(compared(part, "relays", "RLeaky") | compared(part, "woken", "RLeaky"))
+        families.append(compared(part, "identity", "RLeaky") | compared(part, "rate-matched", "RLeaky"))
     return [found for pairs in families for found in family_of(pairs, scores)]
 
 
@@ -64,10 +64,13 @@ def study_libraries() -> list[str]:
 
 
 @table
-def starts_deep() -> list[str]:
+def initialisations_deep() -> list[str]:
     """Networks of snnTorch, test scores of seeds that chose no learning rate."""
     scores, found = _libraries().scores, read_rows("libraries")
-    arms = {(cell, n): [scores[cell, n, start] for start in ("built", "woken", "relays")] for cell, n, _ in scores}
+    arms = {
+        (cell, n): [scores[cell, n, initialiser] for initialiser in ("built", "rate-matched", "identity")]
+        for cell, n, _ in scores
+    }
     body = [
         [f"{n} {cell}", *(f"{mean(of.values()):.0f}±{stdev(of.values()):.0f}" for of in each)]
         for (cell, n), each in arms.items()
@@ -76,8 +79,11 @@ def starts_deep() -> list[str]:
         "date": max(run["date"] for run in found),
         "data": f"{len(body)} networks, 64 wide, 25 steps, 5 epochs, 8 seeds that chose no learning rate",
     }
-    head = ["layers, surrogate", "as built", "woken", "`Relay()`"]
-    return [*rows(head, body), *caption(about, "test, %, mean±deviation; woken and relays begin at a rate of 0.15")]
+    head = ["layers, surrogate", "as built", "rate-matched", "`Relay()`"]
+    return [
+        *rows(head, body),
+        *caption(about, "test, %, mean±deviation; rate-matched and `Relay()` begin at a rate of 0.15"),
+    ]
 
 
 def _at_best_rate(runs: list[dict]) -> str:

@@ -10,14 +10,18 @@ from scipy.stats import rankdata
 from docs.tables.results import grouped, rows, table
 from docs.tables.study import of_layers, read_rows
 
-OWN, WOKEN, SPEECH = "Default()", "RateMatching(0.1)", ("speech", "0")
-STARTS = {
+OWN, RATE_MATCHED, SPEECH = "Default()", "RateMatching(0.1)", ("speech", "0")
+INITIALISERS = {
     OWN: "own",
-    WOKEN: "woken",
+    RATE_MATCHED: "rate-matched",
     "LSC(1.0, direction='time', method='scale', samples=2, steps=4)": "LSC",
-    "Relay(rate=0.1)": "relays",
+    "Relay(rate=0.1)": "identity",
 }
-NAMES = STARTS | {start.replace("1.0", size): f"LSC {size}" for size in ("0.5", "1.0") for start in list(STARTS)[2:3]}
+NAMES = INITIALISERS | {
+    initialiser.replace("1.0", size): f"LSC {size}"
+    for size in ("0.5", "1.0")
+    for initialiser in list(INITIALISERS)[2:3]
+}
 NAMES |= {"FluctuationDriven()": "balanced"}
 NEURONS, SAMPLES, PSMNIST = 13, 2000, 39  # of a whole block; of the bootstrap; trials of section 5 (a)
 TRAININGS = {"ALIF as theirs": 42, "ALIF+": 42, "BRF": 6}  # of section 5 (b)
@@ -34,8 +38,8 @@ MEASURES: dict[str, Callable[[Row], float]] = {
 
 
 def whole_blocks() -> dict[tuple[str, str, str], list[Row]]:
-    """Trials by task, seed and start, of blocks that have all neurons."""
-    blocks = grouped(read_rows("today"), "task", "seed", "start")
+    """Trials by task, seed and initialisation, of blocks that have all neurons."""
+    blocks = grouped(read_rows("today"), "task", "seed", "init")
     return {key: found for key, found in blocks.items() if len(found) == NEURONS}
 
 
@@ -51,10 +55,10 @@ def ends(row: Row, column: str, form: str) -> str:
 
 @table
 def study_today() -> list[str]:
-    """Each neuron with seed 0: condition, radius and gradients of both layers, and what it learns, by start."""
+    """Each neuron with seed 0: condition, radius and gradients of both layers, and learning, by initialisation."""
     blocks, body = whole_blocks(), []
-    for start, name in STARTS.items():
-        for row in blocks.get((*SPEECH, start), []):
+    for initialiser, name in INITIALISERS.items():
+        for row in blocks.get((*SPEECH, initialiser), []):
             back = of_layers(row, "back_1")
             cells = [row["neuron"], name, ends(row, "outside", ".0%"), ends(row, "below_threshold", ".2f")]
             cells += [ends(row, "radius", ".2f"), ends(row, "radius_after", ".2f"), ends(row, "rate", ".2f")]
@@ -62,13 +66,23 @@ def study_today() -> list[str]:
             cells.append(f"{back[-1] / back[0]:.0e}" if back and back[0] else "-")
             cells.append(f"{100 * float(row['validation']):.0f}" if row["validation"] else "-")
             body.append(cells)
-    head = ["neuron", "start", "outside", "below threshold", "whole step", "after", "spikes", "after", "gradient"]
+    head = [
+        "neuron",
+        "initialisation",
+        "outside",
+        "below threshold",
+        "whole step",
+        "after",
+        "spikes",
+        "after",
+        "gradient",
+    ]
     return rows([*head, "after", "back", "validation, %"], body)
 
 
 @table
 def study_today_long() -> list[str]:
-    """Each neuron as it starts, at 25 and at 100 steps of the same words: radius, exponent, rate and gradient."""
+    """Each neuron as built, at 25 and at 100 steps of the same words: radius, exponent, rate and gradient."""
     blocks, body = whole_blocks(), []
     pairs = zip(*(blocks.get((task, "0", OWN), []) for task in ("speech", "long speech")), strict=False)
     for pair in pairs:
@@ -85,9 +99,9 @@ def study_today_long() -> list[str]:
 def study_today_breaks() -> list[str]:
     """Of how many neurons the condition, and the radius of the whole step, is broken before and after training."""
     body = []
-    for (task, seed, start), found in whole_blocks().items():
+    for (task, seed, initialiser), found in whole_blocks().items():
         if seed == "0":
-            cells = [f"{STARTS[start]}, {task}"]
+            cells = [f"{INITIALISERS[initialiser]}, {task}"]
             for name, limit in (("outside", 0.0), ("radius", BROKEN)):
                 for when in ("", "_after"):
                     values = [of_layers(row, name + when) for row in found if row[name + when]]
@@ -98,14 +112,14 @@ def study_today_breaks() -> list[str]:
 
 @table
 def study_today_predicts() -> list[str]:
-    """Rank correlation of measures before training with the validation score, over neurons and starts."""
+    """Rank correlation of measures before training with the validation score, over neurons and initialisations."""
     found = predicting()
     scores = np.array([float(row["validation"]) for row in found])
     values = {name: np.array([of(row) for row in found]) for name, of in MEASURES.items()}
     drawing = np.random.default_rng(0)
     by_trial = drawing.integers(len(found), size=(SAMPLES, len(found)))
     of_neuron = grouped([{"neuron": row["neuron"], "at": i} for i, row in enumerate(found)], "neuron").values()
-    most = max(map(len, of_neuron))  # a neuron of which a start failed is not drawn
+    most = max(map(len, of_neuron))  # a neuron of which an initialisation failed is not drawn
     places = np.array([[row["at"] for row in some] for some in of_neuron if len(some) == most])
     by_neuron = places[drawing.integers(len(places), size=(SAMPLES, len(places)))].reshape(SAMPLES, -1)
 
@@ -132,18 +146,34 @@ def correlations(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 def study_psmnist() -> list[str]:
     """Gradients on psMNIST before training over three seeds, means and medians (back); none before all are over."""
     body, found = [], [row for row in read_rows("psmnist") if float(row["lr"]) == 0]
-    for (neuron, start), runs in grouped(found, "neuron", "start").items() if len(found) == PSMNIST else ():
+    for (neuron, initialiser), runs in grouped(found, "neuron", "init").items() if len(found) == PSMNIST else ():
         if errors := {row["error"].split(":")[0] for row in runs if row["error"]}:
-            body.append([neuron, NAMES.get(start, start), *errors, *[""] * 6])
+            body.append([neuron, NAMES.get(initialiser, initialiser), *errors, *[""] * 6])
             continue
         of = {name: mean(float(row[name]) for row in runs) for name in ("rate", "radius", "exponent", "cosine")}
         back = np.median([of_layers(row, "back") for row in runs], axis=0)
         noise = [f"{mean(float(row[f'noise_{kind}']) for row in runs):.2f}" for kind in ("full", "truncated")]
         body.append(
-            [neuron, NAMES.get(start, start), f"{of['rate']:.3f}", f"{of['radius']:.2f}", f"{of['exponent']:+.3f}"]
+            [
+                neuron,
+                NAMES.get(initialiser, initialiser),
+                f"{of['rate']:.3f}",
+                f"{of['radius']:.2f}",
+                f"{of['exponent']:+.3f}",
+            ]
         )
         body[-1] += [*(f"{back[i]:.0e}" for i in (1, -1)), *noise, f"{of['cosine']:.2f}"]
-    head = ["neuron", "start", "spikes", "radius", "exponent", "50 back", "783 back", "SNR, full", "SNR, truncated"]
+    head = [
+        "neuron",
+        "initialisation",
+        "spikes",
+        "radius",
+        "exponent",
+        "50 back",
+        "783 back",
+        "SNR, full",
+        "SNR, truncated",
+    ]
     return rows([*head, "cosine"], body)
 
 
@@ -154,7 +184,7 @@ def study_psmnist_trained() -> list[str]:
     for (neuron,), of_neuron in grouped([r for r in read_rows("psmnist") if float(r["lr"])], "neuron").items():
         if len(of_neuron) < TRAININGS[neuron]:
             continue
-        for (start, truncated), runs in grouped(of_neuron, "start", "truncated").items():
+        for (initialiser, truncated), runs in grouped(of_neuron, "init", "truncated").items():
             by_rate = sorted(grouped(runs, "lr").values(), key=lambda some: float(some[0]["lr"]))  # the lower of equals
             best = max(by_rate, key=lambda some: mean(float(row["validation"]) for row in some))
             scores = [100 * float(row["validation"]) for row in best]
@@ -162,6 +192,14 @@ def study_psmnist_trained() -> list[str]:
             minutes = f"{sum(float(row['core_seconds']) for row in runs) / 60:.0f}"
             kind = f"truncated at {truncated}" if truncated != "0" else "full"
             each = f"{mean(scores):.1f} ({', '.join(f'{score:.1f}' for score in scores)})"
-            body.append([neuron, NAMES.get(start, start), kind, best[0]["lr"], each, ended, minutes])
-    head = ["neuron", "start", "back-propagation", "learning rate", "validation, % (by seed)", "spikes", "core minutes"]
+            body.append([neuron, NAMES.get(initialiser, initialiser), kind, best[0]["lr"], each, ended, minutes])
+    head = [
+        "neuron",
+        "initialisation",
+        "back-propagation",
+        "learning rate",
+        "validation, % (by seed)",
+        "spikes",
+        "core minutes",
+    ]
     return rows(head, body)

@@ -1,4 +1,4 @@
-"""The study: what came of each arm, and which figure of the start goes with the score."""
+"""The study: what came of each arm, and which measure before training goes with the score."""
 
 import csv
 import math
@@ -21,8 +21,8 @@ _STATISTICS = {
     "exponent": "Lyapunov exponent",
     "singular_time": "singular value through time",
     "singular_depth": "singular value through depth",
-    "usable": "share of usable derivatives",
-    "survives": "share of the input that survives",
+    "active_surrogate_fraction": "active-surrogate fraction",
+    "similarity_to_input": "similarity to the input",
     "gradient": "norm of the gradient",
     "noise": "signal to noise of the gradient",
 }
@@ -33,9 +33,9 @@ _TRAINED: dict[str, Callable[[dict[str, str]], str]] = {
     "clip_spectrum": lambda row: "recurrent weights clipped" if float(row["clip_spectrum"]) else "",
     "shift": lambda row: "" if row["shift"] == "0" else "images moved by a pixel",
 }  # how the training of an arm differs from the default
-_ARM = ("cell", "tau_v", "dampening", "layer_delay", "layers", "start", *_TRAINED)
+_ARM = ("cell", "tau_v", "dampening", "layer_delay", "layers", "init", *_TRAINED)
 # sweeps on spoken digits of people with the default training
-_SPEECH = ("depth", "speech", "starts", "starts-higher", "dampening", "ablation", "cells", "lif")
+_SPEECH = ("depth", "speech", "initialisations", "initialisations-higher", "dampening", "ablation", "cells", "lif")
 STEPS = 50  # of an utterance in them
 _LEAST = 8  # fewer trials give no correlation
 
@@ -61,7 +61,7 @@ def _whole(runs: list[dict[str, str]]) -> list[dict[str, str]]:
 
 def layers_of(row: dict[str, str], name: str) -> list[float]:
     """A column with one entry a layer; those that are there."""
-    named = (f"start_{name}_{i}" for i in range(1, int(row["layers"]) + 1))
+    named = (f"init_{name}_{i}" for i in range(1, int(row["layers"]) + 1))
     return [float(row[column]) for column in named if row.get(column)]
 
 
@@ -100,28 +100,28 @@ def _arms(*sweeps: str, score: str = "mode_accuracy") -> list[str]:
     body = []
     for arm, some in zip(arms, parts, strict=True):
         network = [", ".join(part for part in some if part not in common)] if differ else []
-        body.append([*network, f"`{arm[0]['start']}`", _scored(arm, score)])
+        body.append([*network, f"`{arm[0]['init']}`", _scored(arm, score)])
     unit = "%" if score == "mode_accuracy" else score
-    head = [*(["network"] if differ else []), "start", f"test, {unit}"]
+    head = [*(["network"] if differ else []), "initialisation", f"test, {unit}"]
     files = ", ".join(f"`study_{name}.csv`" for name in sweeps)
     epochs = ", ".join(sorted({row["epochs"] for row in found}))
     about = f"{', '.join(common)}; {len(found)} trials, {epochs} epochs, {files}"
     return [*rows(head, body), "", f"*{about}.*"]
 
 
-STARTS = {
-    "relays": ("Relay()", "Relay(rate=0.1)"),
+INITIALISERS = {
+    "identity": ("Relay()", "Relay(rate=0.1)"),
     "from layer 2 on": ("Relay(drawn=1)", "Relay(recurrence=0, rate=0.1, drawn=1)"),
     "radii by source": ("BySource()", "BySource(recurrence=0, rate=0.1)"),
-    "woken": ("RateMatching(0.15)", "RateMatching(0.1)", "RateMatching(0.2)"),
+    "rate-matched": ("RateMatching(0.15)", "RateMatching(0.1)", "RateMatching(0.2)"),
     "LSC 0.5": ("LSC(0.5)",),
     "thresholds fixed": ("LSC(0.5, rule='hold-threshold', method='scale')", "LSC(0.5, rule='hold-threshold')"),
     "LSC 1": ("LSC(1.0)",),
     "as built": ("Default",),
-}  # starts that were tried on more than one task
+}  # initialisations that were tried on more than one task
 _ROWS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
     "speech, ALIF+, 2 layers": (("depth",), {"layers": "2"}),
-    "speech, ALIF+, 5 layers": (("depth", "starts", "starts-higher"), {"layers": "5"}),
+    "speech, ALIF+, 5 layers": (("depth", "initialisations", "initialisations-higher"), {"layers": "5"}),
     "speech, ALIF+, 10 layers": (("depth",), {"layers": "10"}),
     "speech, ALIF±, 2 layers": (("cells",), {"layers": "2"}),
     "speech, ALIF±, 5 layers": (("cells",), {"layers": "5"}),
@@ -137,20 +137,22 @@ _ROWS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
 }  # sweeps of a row, and settings of their trials
 
 
-def study_summary(*starts: str) -> list[str]:
-    """Test scores of some starts on all tasks."""
+def study_summary(*initialisers: str) -> list[str]:
+    """Test scores of some initialisations on all tasks."""
     body = []
     for title, (sweeps, wanted) in _ROWS.items():
         chosen = [row for row in chosen_of(*sweeps) if wanted.items() <= row.items()]
-        body.append([title, *(_scored([row for row in chosen if row["start"] in STARTS[name]]) for name in starts)])
-    return rows(["test, %", *starts], [line for line in body if set(line[1:]) != {"-"}])
+        body.append(
+            [title, *(_scored([row for row in chosen if row["init"] in INITIALISERS[name]]) for name in initialisers)]
+        )
+    return rows(["test, %", *initialisers], [line for line in body if set(line[1:]) != {"-"}])
 
 
-table(study_summary, "study-summary", *list(STARTS)[:4])
-table(study_summary, "study-lsc", *list(STARTS)[4:])
+table(study_summary, "study-summary", *list(INITIALISERS)[:4])
+table(study_summary, "study-lsc", *list(INITIALISERS)[4:])
 
 
-# cells of the study's depths, with their sweep and the starts that are compared
+# cells of the study's depths, with their sweep and the initialisations that are compared
 _CELLS = {
     "ALIF±": ("cells", "Relay()", "RateMatching(0.15)"),
     "ALIF+": ("depth", "Relay()", "RateMatching(0.15)"),
@@ -161,25 +163,31 @@ _CELLS = {
 def _compared() -> dict[tuple[str, str, str], Any]:
     """Paired tests by cell, difference and depth, over the seeds that chose no rate."""
     scores: dict[tuple[str, str, str], dict[str, float]] = {}
-    for cell, (sweep, *starts) in _CELLS.items():
+    for cell, (sweep, *initialisers) in _CELLS.items():
         for row in _whole(_trials(sweep)):
-            if row["chosen"] == "True" and row["start"] in starts and row["seed"] != "0":
-                kind = "relays" if row["start"] == starts[0] else "woken"
+            if row["chosen"] == "True" and row["init"] in initialisers and row["seed"] != "0":
+                kind = "identity" if row["init"] == initialisers[0] else "rate-matched"
                 of_arm = scores.setdefault((cell, row["layers"], kind), {})
                 of_arm[row["seed"]] = 100 * float(row["test_mode_accuracy"])
 
     def test(cell: str, n: str, m: str, other: str) -> Any:
-        pairs = scores[cell, n, "relays"], scores[cell, m, other]
+        pairs = scores[cell, n, "identity"], scores[cell, m, other]
         return ttest_1samp([pairs[0][seed] - pairs[1][seed] for seed in pairs[1]], 0)
 
-    leads = {(cell, "relays - woken", n): test(cell, n, n, "woken") for n in ("2", "5", "10") for cell in _CELLS}
+    leads = {
+        (cell, "identity - rate-matched", n): test(cell, n, n, "rate-matched")
+        for n in ("2", "5", "10")
+        for cell in _CELLS
+    }
     deeper = (("5", "2"), ("10", "5"))
-    return leads | {(cell, "relays", f"{n} - {m}"): test(cell, n, m, "relays") for n, m in deeper for cell in _CELLS}
+    return leads | {
+        (cell, "identity", f"{n} - {m}"): test(cell, n, m, "identity") for n, m in deeper for cell in _CELLS
+    }
 
 
 @table
 def study_differences() -> list[str]:
-    """Relays against woken networks and depths of relays against each other; p alone, and after Holm's correction."""
+    """Identity against rate-matched networks, and depths of identity layers; p alone, and after Holm's correction."""
     tests, body = _compared(), []
     for name, test, corrected in zip(tests, tests.values(), holm([t.pvalue for t in tests.values()]), strict=True):
         low, high = test.confidence_interval(0.95)
@@ -188,26 +196,26 @@ def study_differences() -> list[str]:
     return rows(["test, points", "mean", "95 % interval", "p", "p, Holm"], body)
 
 
-Arm = tuple[str, str, str]  # a cell, layers, a start in the words of the tables
+Arm = tuple[str, str, str]  # a cell, layers, an initialisation in the words of the tables
 _NAMED = {"ALIFPlusMinus": "ALIF±", "ALIFPlus": "ALIF+", "LIF": "LIF"}
 
 
-_STARTED = {
-    r"RateMatching\(.*\) \+ Scaled\(8\)": "as woken, times 8",
+_INITIALISED = {
+    r"RateMatching\(.*\) \+ Scaled\(8\)": "as rate-matched, times 8",
     r"PartOfRelay\('adaptation', .*\) \+ Scaled\(0.125\)": "adaptation, times 1/8",
     r"WeakAdaptation\(0.01\) \+ RateMatching\(.*": "weak adaptation",
     r"PartOfRelay\('(.+)', .*": r"\1",
-    r"Relay\((rate=[\d.]+)?\)": "relays",
+    r"Relay\((rate=[\d.]+)?\)": "identity",
     r"BySource\(depth=0.*": "bounded",
-    r"RateMatching\(.*": "woken",
+    r"RateMatching\(.*": "rate-matched",
 }
 
 
 def _arm_of(row: dict[str, str]) -> Arm:
-    start = row["start"]
-    for written, words in _STARTED.items():
-        start = re.sub(f"^{written}$", words, start)
-    return row["cell"], row["layers"], start
+    initialiser = row["init"]
+    for written, words in _INITIALISED.items():
+        initialiser = re.sub(f"^{written}$", words, initialiser)
+    return row["cell"], row["layers"], initialiser
 
 
 class Trials(NamedTuple):
@@ -260,45 +268,46 @@ def family_of(pairs: dict[str, tuple[Arm, Arm]], scores: dict[Arm, dict[int, flo
 
 
 def headline() -> list[Comparison]:
-    """Starts and depths (registration.md, sections 1 and 8)."""
-    starts = {
-        f"{cell}, {n} layers, relays - woken": ((c, n, "relays"), (c, n, "woken"))
+    """Initialisations and depths (registration.md, sections 1 and 8)."""
+    initialisers = {
+        f"{cell}, {n} layers, identity - rate-matched": ((c, n, "identity"), (c, n, "rate-matched"))
         for n in ("2", "5", "10")
         for c, cell in _NAMED.items()
     }
     depths = {
-        f"{cell}, relays, {n} - {m} layers": ((c, n, "relays"), (c, m, "relays"))
+        f"{cell}, identity, {n} - {m} layers": ((c, n, "identity"), (c, m, "identity"))
         for n, m in (("5", "2"), ("10", "5"))
         for c, cell in _NAMED.items()
     }
     one = {
-        f"{cell}, 5 layers of relays - 1, woken": ((c, "5", "relays"), (c, "1", "woken")) for c, cell in _NAMED.items()
+        f"{cell}, 5 identity layers - 1 layer, rate-matched": ((c, "5", "identity"), (c, "1", "rate-matched"))
+        for c, cell in _NAMED.items()
     }
     scores, _ = _registered("headline")
-    return [found for family in (starts, depths, one) for found in family_of(family, scores)]
+    return [found for family in (initialisers, depths, one) for found in family_of(family, scores)]
 
 
 def baselines() -> list[Comparison]:
-    """Skips, GRU, LSTM, normalised currents and other starts, each compared with `Relay()` (sections 6, 10)."""
-    relays, skip = ("ALIFPlus", "5", "relays"), ("SkipALIFPlus", "5", "WokenBranches(0.15)")
+    """Skips, GRU, LSTM, normalised currents, other initialisations, compared with `Relay()` (sections 6, 10)."""
+    identity, skip = ("ALIFPlus", "5", "identity"), ("SkipALIFPlus", "5", "RateMatchedBranches(0.15)")
     pairs = {
-        "skip - relays": (skip, relays),
-        "skip - woken": (skip, ("ALIFPlus", "5", "woken")),
-        "GRU - relays": (("GRU", "2", "Default()"), relays),
-        "LSTM - relays": (("LSTM", "2", "Default()"), relays),
+        "skip - identity": (skip, identity),
+        "skip - rate-matched": (skip, ("ALIFPlus", "5", "rate-matched")),
+        "GRU - identity": (("GRU", "2", "Default()"), identity),
+        "LSTM - identity": (("LSTM", "2", "Default()"), identity),
     }
     others = {
-        "normalised": ("NormedALIFPlus", "WokenNorms(0.15)", "ALIFPlus"),
+        "normalised": ("NormedALIFPlus", "RateMatchedNorms(0.15)", "ALIFPlus"),
         "orthogonal, LIF": ("LIF", "Orthogonal() + RateMatching(0.1)", "LIF"),
         "fluctuation-driven, LIF": ("LIF", "FluctuationDriven() + RateMatching(0.1)", "LIF"),
     }
-    woken: dict[str, tuple[Arm, Arm]] = {
-        f"{name} - {other}": ((cell, "5", start), (plain, "5", other))
-        for name, (cell, start, plain) in others.items()
-        for other in ("relays", "woken")
+    rate_matched: dict[str, tuple[Arm, Arm]] = {
+        f"{name} - {other}": ((cell, "5", initialiser), (plain, "5", other))
+        for name, (cell, initialiser, plain) in others.items()
+        for other in ("identity", "rate-matched")
     }
     scores, _ = _registered("headline", "baselines")
-    return family_of(pairs, scores) + family_of(woken, scores)
+    return family_of(pairs, scores) + family_of(rate_matched, scores)
 
 
 def apart() -> list[Comparison]:
@@ -308,7 +317,7 @@ def apart() -> list[Comparison]:
     families = (
         [("ALIFPlus", "5", part) for part in parts],
         [("ALIFPlus", "5", "adaptation")],
-        [("ALIFPlus", "5", scaled) for scaled in ("as woken, times 8", "adaptation, times 1/8")],
+        [("ALIFPlus", "5", scaled) for scaled in ("as rate-matched, times 8", "adaptation, times 1/8")],
         [("ALIFPlus", "10", "all but w_in")],
         [("LIF", "5", "all but w_in")],
         [("LIF", "5", "bounded")],
@@ -319,7 +328,7 @@ def apart() -> list[Comparison]:
         pairs = {
             f"{_NAMED[cell]}, {layers} layers, {part} - {other}": ((cell, layers, part), (cell, layers, other))
             for cell, layers, part in arms
-            for other in ("relays", "woken")
+            for other in ("identity", "rate-matched")
         }
         found += family_of(pairs, scores)
     return found
@@ -343,7 +352,7 @@ def compared_rows(found: list[Comparison], trials: Trials) -> list[str]:
 
 @table
 def study_headline() -> list[str]:
-    """The registered comparisons of starts and depths whose trials are all over."""
+    """The registered comparisons of initialisations and depths whose trials are all over."""
     return compared_rows(headline(), _registered("headline"))
 
 
@@ -370,14 +379,14 @@ def _folds(name: str, fold: str, pairs: Iterable[tuple[Arm, Arm]], factor: float
         if min(map(len, runs)) < 10:
             continue
         means = []
-        for (cell, layers, start), own in zip(pair, runs, strict=True):
+        for (cell, layers, initialiser), own in zip(pair, runs, strict=True):
             means.append(
                 np.mean([[100 * float(r["test"]) for r in own if r[fold] == str(i)] for i in range(5)], axis=1)
             )
             fire = [[rate for row in own for rate in of_layers(row, when)] for when in ("firing_rate", "end_rates")]
             spikes = ", then ".join(f"{min(rates):.2f} to {max(rates):.2f}" for rates in fire)
             scores = (f"{score:.1f}" for score in (*means[-1], means[-1].mean()))
-            body.append([f"{_NAMED[cell]}, {layers} layers, {start}", *scores, spikes, "", "", ""])
+            body.append([f"{_NAMED[cell]}, {layers} layers, {initialiser}", *scores, spikes, "", "", ""])
         lead = means[0] - means[1]
         tests.append(ttest_1samp(lead.mean() + factor * (lead - lead.mean()), 0))
     corrected = holm([test.pvalue for test in tests] + [1.0] * (2 - len(tests)))  # as in _family
@@ -399,26 +408,26 @@ def _fold_rows(fold: str, body: list[list[str]]) -> list[str]:
     return rows(head, body)
 
 
-def _starts_of(*cells: str) -> list[tuple[Arm, Arm]]:
-    return [((cell, "5", "relays"), (cell, "5", "woken")) for cell in cells]
+def _initialisations_of(*cells: str) -> list[tuple[Arm, Arm]]:
+    return [((cell, "5", "identity"), (cell, "5", "rate-matched")) for cell in cells]
 
 
 @table
 def study_voices() -> list[str]:
     """A voice that training never heard (registration.md, sections 7 and 12)."""
     cells = "ALIFPlus", "ALIFPlusMinus"
-    starts = _folds("voices", "voice", _starts_of(*cells))
-    depths = _folds("voices", "voice", [((cell, "5", "relays"), (cell, "2", "relays")) for cell in cells])
+    initialisers = _folds("voices", "voice", _initialisations_of(*cells))
+    depths = _folds("voices", "voice", [((cell, "5", "identity"), (cell, "2", "identity")) for cell in cells])
     shallow = [100 * found["test"] for found in read("study_shallow")["voices"]]
     no_network = ["no network", *(f"{score:.1f}" for score in (*shallow, mean(shallow))), "", "", "", ""]
-    return _fold_rows("voice", [*starts, *depths, no_network])
+    return _fold_rows("voice", [*initialisers, *depths, no_network])
 
 
 @table
 def study_utterances() -> list[str]:
     """Other utterances of known voices (section 11); folds share what they learn from: variance (1/5 + 1/4) s^2."""
     return _fold_rows(
-        "fold", _folds("folds", "utterance", _starts_of("ALIFPlus", "LIF"), math.sqrt(5 * (1 / 5 + 1 / 4)))
+        "fold", _folds("folds", "utterance", _initialisations_of("ALIFPlus", "LIF"), math.sqrt(5 * (1 / 5 + 1 / 4)))
     )
 
 
@@ -429,7 +438,7 @@ def of_layers(row: dict[str, str], column: str) -> list[float]:
 
 @table
 def study_layers() -> list[str]:
-    """What layers of trained relays do (registration.md, section 2), means over seeds."""
+    """What identity layers do once trained (registration.md, section 2), means over seeds."""
     body = []
     for (cell, layers), runs in grouped(read_rows("layers"), "cell", "layers").items():
         if len(runs) < 4:
@@ -496,25 +505,25 @@ def holm(p: list[float]) -> list[float]:
 
 @table
 def study_ablation() -> list[str]:
-    """LSC whole and without one of its parts, and published starts, at five layers."""
-    return _arms("starts", "ablation")
+    """LSC whole and without one of its parts, and published initialisations, at five layers."""
+    return _arms("initialisations", "ablation")
 
 
 @table
 def study_music() -> list[str]:
-    """The paper's cells and ALIF+ on the JSB Chorales, as they start and pre-trained."""
+    """The paper's cells and ALIF+ on the JSB Chorales, as built and pre-trained."""
     return _arms("jsb", score="nll")
 
 
 @table
 def study_released() -> list[str]:
-    """The neuron of the released code, from that code's loop and from other starts."""
+    """The neuron of the released code, from that code's loop and with other initialisations."""
     return _arms("released")
 
 
 @table
 def study_correlations() -> list[str]:
-    """Rank correlation of each measure of the start with the score, over chosen trials."""
+    """Rank correlation of each measure before training with the score, over chosen trials."""
     of_one = speech_of_one()
     groups = {
         "speech": of_one,
@@ -546,7 +555,7 @@ def study_faults() -> list[str]:
     faults = tuple(rules.values())
     rules |= {
         "any of these faults": lambda r: any(fault(r) for fault in faults),
-        "note: less than 5% of the input at the top": lambda r: layers_of(r, "survives")[-1] < 0.05,
+        "note: less than 5% of the input at the top": lambda r: layers_of(r, "similarity_to_input")[-1] < 0.05,
     }
     everything = _whole(chosen_of(*_SPEECH))
     groups = {

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 1. Your first network, and what a radius is
 #
-# After this page you can build a spiking network, measure its *radii*, start it so that it learns,
+# After this page you can build a spiking network, measure its *radii*, initialise it so that it learns,
 # train it and score it. You need to know nothing about spikes.
 
 # %%
@@ -10,7 +10,7 @@ import torch
 
 from neurolsc import LIF, Network, evaluate, radius_profile, train
 from neurolsc.datasets import SpikeLatencyMNIST, input_batches
-from neurolsc.initialisers import Relay
+from neurolsc.init import Relay
 from neurolsc.stability import state_gradients
 
 SEED = 0
@@ -96,16 +96,16 @@ print(untrained)
 # %% [markdown]
 # Gradients of the untrained network explode through time, and vanish through depth.
 #
-# ## Start it
+# ## Initialise it
 #
 # `Relay` reads a batch of inputs, without labels. It scales the thresholds of the two lowest layers
 # until they fire at a rate, and their recurrence until no radius through time is above 1. Every
-# layer above is a *relay*: it passes on each spike that it reads, until it learns better.
+# layer above is an *identity layer*: it passes on each spike that it reads, until it learns better.
 
 # %%
 missed = Relay(rate=0.1).apply(network, inputs, seed=SEED)
-start = radius_profile(network, inputs[0][:, :4], steps=16)
-print(start)
+initialised = radius_profile(network, inputs[0][:, :4], steps=16)
+print(initialised)
 
 # %% [markdown]
 # Now all layers fire. A good radius alone does not make a network learn: layers must fire, and their
@@ -135,9 +135,9 @@ assert radii[0] < 1 < radii[-1] and radii == sorted(radii), "a longer memory, a 
 assert all(abs(slope - radius) < 0.02 for slope, radius in zip(slopes, radii, strict=True))
 assert untrained.time_mean.min() > 1 > 0.5 > untrained.depth_mean[1:].max(), "explodes in time, fades in depth"
 assert not missed, "rate and radius are reached, and every spike passed on"
-assert start.firing_rate.min() > 0.05
-assert (start.time_mean < 1.02).all()
-assert (start.depth_mean[1:] > untrained.depth_mean[1:]).all()
+assert initialised.firing_rate.min() > 0.05
+assert (initialised.time_mean < 1.02).all()
+assert (initialised.depth_mean[1:] > untrained.depth_mean[1:]).all()
 assert scores.mode_accuracy > 0.7, "chance is 0.1"
 
 # %% [markdown]

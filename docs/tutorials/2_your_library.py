@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 2. Your network of snnTorch or norse
 #
-# After this page you can measure, diagnose and start a network that you wrote in snnTorch or norse.
+# After this page you can measure, diagnose and initialise a network that you wrote in snnTorch or norse.
 # Lightning has a [callback](../interop.md#lightning).
 
 # %%
@@ -14,9 +14,9 @@ from snntorch.surrogate import fast_sigmoid
 from torch import nn
 
 import neurolsc
-from neurolsc import initialisers
+from neurolsc import init
 from neurolsc.datasets import LatencyEncoding, SpikeLatencyMNIST, collate, input_batches
-from neurolsc.stability import surviving_share
+from neurolsc.stability import similarity_to_input
 from neurolsc.tasks import cross_entropy
 
 SEED, LR = 0, 5e-3
@@ -94,44 +94,44 @@ print(*trials, sep="\n")
 # %% [markdown]
 # So few updates on one batch [decide little](../diagnose.md#what-a-trial-shows).
 #
-# ## Start it
+# ## Initialise it
 #
-# Three starts of the same weights: as snnTorch draws them; *woken*, with thresholds scaled until
-# every layer fires 0.15 spikes per neuron and step; and `Relay`, which wakes the two lowest layers
+# Three initialisations of the same weights: as snnTorch draws them; *rate-matched*, with thresholds scaled until
+# every layer fires 0.15 spikes per neuron and step; and `Relay`, which scales the two lowest layers
 # and lets the third begin by passing on the spikes that it reads.
 
 # %%
-starts = {
-    "as built": initialisers.Default(),
-    "woken": initialisers.RateMatching(0.15),
-    "relays": initialisers.Relay(),
+initialisers = {
+    "as built": init.Default(),
+    "rate-matched": init.RateMatching(0.15),
+    "identity": init.Relay(),
 }
 settings = {"epochs": 3, "batch_size": 64, "lr": LR, "progress": False}
 left, scores = {}, {}
-for name, start in starts.items():
+for name, initialiser in initialisers.items():
     torch.manual_seed(SEED)
     net = Net()
     network = neurolsc.wrap(net)
-    found = start.apply(network, batches, seed=SEED)
+    found = initialiser.apply(network, batches, seed=SEED)
     spikes = network.run(batches[1]).spikes
-    left[name] = [surviving_share(batches[1], layer) for layer in spikes]
+    left[name] = [similarity_to_input(batches[1], layer) for layer in spikes]
     result = neurolsc.train(network, train_set, validation, seed=SEED, **settings)
     scores[name] = result.best["validation_mode_accuracy"]
     print(
         f"{name:<9} validation {scores[name]:.1%}; "
-        f"spikes per neuron and step {', '.join(f'{z.mean():.2f}' for z in spikes)} at the start, "
+        f"spikes per neuron and step {', '.join(f'{z.mean():.2f}' for z in spikes)} before training, "
         f"{', '.join(f'{rate:.2f}' for rate in result.best['firing_rate'])} then"
     )
     print(*found, sep="\n", end="\n" if found else "")
 
 # %% [markdown]
-# Left: the column *input*, for each start, on a batch that the starts have not seen.
+# Left: the column *input*, for each initialisation, on a batch that none has seen.
 
 # %%
 figure, (ax, bars) = plt.subplots(1, 2, layout="constrained")
 for name, shares in left.items():
     ax.plot((1, 2, 3), shares, marker="o", label=name)
-ax.set(title="Input left, before training", xlabel="layer", xticks=(1, 2, 3), ylim=(0, None))
+ax.set(title="Similarity to the input, before training", xlabel="layer", xticks=(1, 2, 3), ylim=(0, None))
 ax.legend(frameon=False)
 bars.bar(list(scores), list(scores.values()), color=["C0", "C1", "C2"])
 bars.axhline(0.1, color="black", linestyle=":", linewidth=1)
@@ -139,9 +139,9 @@ bars.set(title="Mode accuracy after three epochs", ylim=(0, 1))
 plt.show()
 
 # %% [markdown]
-# Both starts wake the network, and relays are level with waking or ahead ([which start to
-# take](../initialise.md#which-one)). `neurolsc.train` centralizes and clips gradients,
-# which [preserves the start](../training.md#what-protects-a-start). Your own loop works as well:
+# Both initialisations make the network fire, and `Relay` is level with `RateMatching` or ahead
+# ([which one to take](../initialise.md#which-one)). `neurolsc.train` centralizes and clips gradients,
+# which [preserves the initialisation](../training.md#what-protects-an-initialisation). Your own loop works as well:
 
 # %%
 assert torch.equal(network(x), net(x))
@@ -155,7 +155,7 @@ print(f"an update of your own: loss {loss:.2f} -> {cross_entropy(net(x), labels)
 # ## norse
 #
 # The same call ([what can be wrapped](../interop.md#what-can-be-wrapped)). This network ends in
-# norse's leaky integrator, `LI`, which has no threshold, so starts leave it and its weights as they
+# norse's leaky integrator, `LI`, which has no threshold, so initialisers leave it and its weights as they
 # are; `network.spiking` names the layers that are set.
 
 # %%
@@ -167,7 +167,7 @@ wrapped = neurolsc.wrap(
     norse.SequentialState(norse.LIFRecurrent(784, 64), nn.Linear(64, 64), norse.LIF(), nn.Linear(64, 10), norse.LI())
 )
 print(neurolsc.diagnose(wrapped, (x, labels), labels=train_set.labels, lr=LR))
-print(starts["woken"].apply(wrapped, batches))
+print(initialisers["rate-matched"].apply(wrapped, batches))
 rates = [wrapped.run(batches[1]).spikes[layer].mean().item() for layer in wrapped.spiking]
 print("spikes per neuron and step:", ", ".join(f"{rate:.2f}" for rate in rates))
 
@@ -176,7 +176,7 @@ print("spikes per neuron and step:", ", ".join(f"{rate:.2f}" for rate in rates))
 
 # %%
 assert {finding.layer for finding in diagnosis} >= {1, 2, 3}, "all layers hardly fire"
-assert scores["woken"] > scores["as built"] + 0.05
+assert scores["rate-matched"] > scores["as built"] + 0.05
 assert min(rates) > 0.1, "norse's layers fire"
 
 # %% [markdown]

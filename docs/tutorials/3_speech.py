@@ -13,7 +13,7 @@ import torch
 
 from neurolsc import ALIFPlus, Network, evaluate, train
 from neurolsc.datasets import SHD, ChannelJitter, SpikeDrop, TimeStretch, collate, input_batches
-from neurolsc.initialisers import RateMatching, Relay
+from neurolsc.init import RateMatching, Relay
 
 EPOCHS, SEEDS = 40, (0, 1, 2)
 plt.rcParams["figure.figsize"] = (9, 3)
@@ -67,26 +67,26 @@ for n in (20, 50, 250, 2264):
     print(f"{n} utterances, half of them right: 50 % ± {100 * standard_error(0.5, n):.0f}")
 
 # %% [markdown]
-# 20 utterances cannot choose an epoch, a learning rate or a start. So settings are fixed beforehand
+# 20 utterances cannot choose an epoch, a learning rate or an initialisation. So settings are fixed beforehand
 # here, and the epoch is that with the lowest loss on the training utterances without augmentation.
 # 2,264 is the size of SHD's test set.
 #
 # ## The control, and seeds
 #
-# Five layers of 64 ALIF+ (leaky neurons whose threshold rises with each of their spikes) start as
-# relays from the third layer on. The control is merely woken to the same firing rate: without it a
+# Five layers of 64 ALIF+ (leaky neurons whose threshold rises with each of their spikes) begin as
+# identity layers from the third on. The control is merely scaled to the same firing rate: without it a
 # good score may be due to the firing alone. Each has three seeds, which draw the weights, the order
 # of the utterances and their changes.
 
 # %%
-starts = {"relays": Relay(), "woken": RateMatching(0.15)}
-scores = {name: [] for name in starts}
-for name, start in starts.items():
+initialisers = {"identity": Relay(), "rate-matched": RateMatching(0.15)}
+scores = {name: [] for name in initialisers}
+for name, initialiser in initialisers.items():
     for seed in SEEDS:
         torch.manual_seed(seed)
         cells = [ALIFPlus(140, 64), *(ALIFPlus(64, 64) for _ in range(4))]
         network = Network(cells, train_set.n_classes, layer_delay=0)
-        start.apply(network, input_batches(train_set, 32, seed=seed), seed=seed)
+        initialiser.apply(network, input_batches(train_set, 32, seed=seed), seed=seed)
         x, _ = collate([train_set[i] for i in range(16)])
         before = ", ".join(f"{z.mean():.2f}" for z in network.run(x).spikes)
         settings = {"epochs": EPOCHS, "batch_size": 16, "lr": 1e-2, "patience": EPOCHS, "progress": False}
@@ -103,7 +103,7 @@ for name, start in starts.items():
 # ## The table
 #
 # All seeds share the test utterances: more seeds do not make their error smaller. The error of the
-# difference is computed as if each start had test utterances of its own.
+# difference is computed as if each initialisation had test utterances of its own.
 
 # %%
 mean, deviation = {}, {}
@@ -115,7 +115,7 @@ for name, values in scores.items():
         f"standard error of {len(test_set)} utterances {standard_error(mean[name], len(test_set)):.1%}"
     )
 
-difference = mean["relays"] - mean["woken"]
+difference = mean["identity"] - mean["rate-matched"]
 error = math.hypot(*(standard_error(mean[name], len(test_set)) for name in scores))
 print(f"difference: {difference:.1%}, standard error {error:.1%}")
 
@@ -128,15 +128,15 @@ ax.set(title="Test: seeds, mean and its standard error", xticks=(0, 1), xticklab
 plt.show()
 
 # %% [markdown]
-# Relays are ahead in this short training, by a few standard errors at most. They stay ahead in [the
-# study](../study.md#relays-taken-apart), with 2,025 utterances, where one part of them is enough: weak
+# Identity layers are ahead in this short training, by a few standard errors at most. They stay ahead in [the
+# study](../study.md#relay-taken-apart), with 2,025 utterances, where one part of them is enough: weak
 # adaptation.
 #
 # A report needs seeds and their deviation, the control at the same learning rates, firing rates,
 # how the epoch was chosen, and the standard error of the test set.
 
 # %%
-assert mean["relays"] > 0.1 + 3 * standard_error(0.1, len(test_set)), "chance is 0.1"
+assert mean["identity"] > 0.1 + 3 * standard_error(0.1, len(test_set)), "chance is 0.1"
 assert 0 < difference < 5 * error, "ahead, and not by much"
 
 # %% [markdown]

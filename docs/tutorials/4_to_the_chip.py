@@ -14,7 +14,7 @@ import torch
 from neurolsc import LIF, Network, evaluate, train
 from neurolsc.datasets import LatencyEncoding, SpikeLatencyMNIST, collate, input_batches
 from neurolsc.export import QuantizationAware, from_nir, quantize, to_netx, to_nir, verify
-from neurolsc.initialisers import Relay
+from neurolsc.init import Relay
 
 SEED = 0
 plt.rcParams["figure.figsize"] = (9, 3)

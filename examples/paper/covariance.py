@@ -14,7 +14,7 @@ from examples.paper.recurrent import TASKS, network, of_network
 from neurolsc import theory
 from neurolsc.datasets import Words, input_batches
 from neurolsc.experiment.config import DataSettings, NetworkSettings, make
-from neurolsc.initialisers import named
+from neurolsc.init import named
 from neurolsc.stability import singular_values
 
 CELLS = ("LSTM", "ALIF+")
@@ -61,7 +61,7 @@ class CovarianceFigure(Figure[list[Decay]]):
     """Fig. S2."""
 
     name, title = "S2", "Fig. S2"
-    start: ClassVar[str] = "Default"
+    init: ClassVar[str] = "Default"
 
     def datasets(self, scale: Scale) -> set[str]:
         return {scale.data(task)["data"] for task in TASKS}
@@ -78,7 +78,7 @@ class CovarianceFigure(Figure[list[Decay]]):
         words = data.n_words if isinstance(data, Words) else None
         made = make(NetworkSettings, settings).build(data.n_in, data.n_classes, words)
         batches = input_batches(data, SAMPLES, seed=0)
-        named(self.start).apply(made, batches)
+        named(self.init).apply(made, batches)
         sizes = singular_values(made, batches[0])[0][0]
         # at rest the derivative is the same in all samples: the first step at which most have a size of their own
         step = next((step for step, row in enumerate(sizes) if len(row.unique()) > len(row) / 2), 0)
@@ -111,7 +111,7 @@ class PretrainedCovariance(CovarianceFigure):
     """Fig. S3."""
 
     name, title = "S3", "Fig. S3"
-    start = "LSCSingular(1.0)"
+    init = "LSCSingular(1.0)"
 
     def judge(self, found: list[Decay]) -> list[Judgement]:
         near = Count(sum(abs(d.mean - 1) <= 0.05 for d in found), len(found))

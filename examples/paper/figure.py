@@ -126,14 +126,14 @@ class Result:
         return found
 
     def duel(self, first: str, second: str, where: Callable[[Row], bool]) -> Count:
-        """How often one start did better than another on the test set, all else the same; ties are not counted."""
+        """How often one initialisation did better than another on the test set, all else equal; no ties."""
         measure = self.grid.measure
-        rest = [name for name in self.grid.varied if name != "start"]
+        rest = [name for name in self.grid.varied if name != "init"]
         sides: dict[str, dict[tuple[Any, ...], float]] = {first: {}, second: {}}
         for row in filter(where, self.rows):
             score = self.score(row, "test")
-            if row["start"] in sides and score is not None:
-                sides[row["start"]][tuple(row[name] for name in rest)] = score
+            if row["init"] in sides and score is not None:
+                sides[row["init"]][tuple(row[name] for name in rest)] = score
         pairs = [(sides[first][key], sides[second][key]) for key in sides[first] if key in sides[second]]
         pairs = [(a, b) for a, b in pairs if a != b]
         return Count(sum(measure.better(a, b) for a, b in pairs), len(pairs), PAIRS)

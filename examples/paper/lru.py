@@ -25,10 +25,10 @@ from neurolsc.experiment import Grid, make_grid
 from neurolsc.experiment.table import best_so_far, read_history
 from neurolsc.plots import plot_bands
 
-STARTS = ("default", "LSC 1", "LSC 0.5", "LSC balanced")
+INITIALISERS = ("default", "LSC 1", "LSC 0.5", "LSC balanced")
 _SHOWN = 8  # how far above the lowest perplexity the picture reaches
-Arm = tuple[int, float, str]  # layers, clipping, start
-_PRINTED = {  # test perplexities of Table I, by depth and clipping, in the order of the starts
+Arm = tuple[int, float, str]  # layers, clipping, initialisation
+_PRINTED = {  # test perplexities of Table I, by depth and clipping, in the order of the initialisations
     (3, False): (110.95, 186.60, 103.18, 97.94),
     (3, True): (110.69, 295.01, 102.69, 104.89),
     (6, False): (97.59, 535.67, 103.17, 106.45),
@@ -41,26 +41,26 @@ class Perplexities:
     """Perplexities by arm, and the radii that networks begin with."""
 
     result: Result
-    names: dict[str, str]  # of the starts, by what they are in the settings
+    names: dict[str, str]  # of the initialisations, by what they are in the settings
     validation: dict[Arm, list[float]]  # over seeds; infinite where training diverged
     test: dict[Arm, list[float]]
-    radii: tuple[float, float] | None  # mean radii of the default start, through time and from layer to layer
+    radii: tuple[float, float] | None  # mean radii of the default initialisation, through time and from layer to layer
 
     @property
     def groups(self) -> dict[tuple[int, bool], dict[str, float]]:
-        """Mean test perplexities by start, of every depth with and without clipping."""
+        """Mean test perplexities by initialisation, of every depth with and without clipping."""
         found: dict[tuple[int, bool], dict[str, float]] = {}
-        for (layers, clip, start), values in self.test.items():
-            found.setdefault((layers, clip > 0), {})[start] = mean(values)
+        for (layers, clip, initialiser), values in self.test.items():
+            found.setdefault((layers, clip > 0), {})[initialiser] = mean(values)
         return found
 
     @property
     def complete(self) -> list[dict[str, float]]:
-        """Test perplexities by start, of every depth, with and without clipping, and seed that all starts have."""
+        """Test perplexities by initialisation, of every depth, with and without clipping, and seed that all have."""
         found = []
         for layers, clip in dict.fromkeys((layers, clip) for layers, clip, _ in self.test):
-            arms = {start: self.test.get((layers, clip, start), []) for start in STARTS}
-            found += [dict(zip(STARTS, scores, strict=True)) for scores in zip(*arms.values(), strict=False)]
+            arms = {initialiser: self.test.get((layers, clip, initialiser), []) for initialiser in INITIALISERS}
+            found += [dict(zip(INITIALISERS, scores, strict=True)) for scores in zip(*arms.values(), strict=False)]
         return found
 
 
@@ -69,29 +69,31 @@ class _LRU(Figure[Perplexities]):
 
     depths: ClassVar[list[dict[str, Any]]] = [{"layers": 3}, {"layers": 6}]
 
-    def starts(self, scale: Scale) -> dict[str, str]:
+    def initialisers(self, scale: Scale) -> dict[str, str]:
         how = "rule='paper'" if scale.full else "method='scale'"
         texts = "Default", f"LSC(1.0, {how})", f"LSC(0.5, {how})", f"LSC('balanced', {how})"
-        return dict(zip(texts, STARTS, strict=True))
+        return dict(zip(texts, INITIALISERS, strict=True))
 
     def fixed(self, scale: Scale) -> dict[str, Any]:
         paper = {name: v for name, v in PAPER.items() if name != "clip_gradient"}
         return paper | {"cell": "LRU", "layer_delay": 0, "repeat": 1} | scale.data("ptb")
 
     def grids(self, scale: Scale) -> tuple[Grid, ...]:
-        grid = {"clip_gradient": [0.0, 1.0], "start": list(self.starts(scale)), "seed": scale.seed}
+        grid = {"clip_gradient": [0.0, 1.0], "init": list(self.initialisers(scale)), "seed": scale.seed}
         name = f"{self.title.lower().replace('fig.', 'figure').replace(' ', '-')}"
         either = {"depth": self.depths}
         return (make_grid({"name": name, "fixed": self.fixed(scale), "grid": grid, "test": True, "either": either}),)
 
     def measure(self, scale: Scale, results: Sequence[Result]) -> Perplexities:
         (result,) = results
-        names = self.starts(scale)
+        names = self.initialisers(scale)
         tables = []
         for split in ("validation", "test"):
-            table = result.scores(split, "layers", "clip_gradient", "start")
-            tables.append({(layers, clip, names[start]): values for (layers, clip, start), values in table.items()})
-        radii = [_radii(row) for row in result.rows if row["start"] == "Default"]
+            table = result.scores(split, "layers", "clip_gradient", "init")
+            tables.append(
+                {(layers, clip, names[initialiser]): values for (layers, clip, initialiser), values in table.items()}
+            )
+        radii = [_radii(row) for row in result.rows if row["init"] == "Default"]
         radii = [pair for pair in radii if all(map(math.isfinite, pair))]
         sides = (mean(t for t, _ in radii), mean(d for _, d in radii)) if radii else None
         return Perplexities(result, names, tables[0], tables[1], sides)
@@ -109,8 +111,8 @@ class _LRU(Figure[Perplexities]):
             numbers = f"{middle:.3f}: {radii[0]:.3f} through time, {radii[1]:.3f} from layer to layer; the paper 0.525"
         return [
             beaten.judge("0.5 beats 1", ALWAYS),
-            worst.judge("1 is the worst start", ALWAYS),
-            half.judge("0.5 is usually the best start", 0.5),
+            worst.judge("1 is the worst initialisation", ALWAYS),
+            half.judge("0.5 is usually the best initialisation", 0.5),
             _clipping(found.groups),
             Judgement("the default's mean radius is near 0.5, time above depth", holds, numbers),
         ]
@@ -131,7 +133,7 @@ class LRUCurves(_LRU):
         panels: dict[str, dict[str, list[list[float]]]] = {}
         for row in found.result.rows:
             if row["error"] is None:
-                arm = found.names[row["start"]] + (", clipped" if row["clip_gradient"] else "")
+                arm = found.names[row["init"]] + (", clipped" if row["clip_gradient"] else "")
                 history = best_so_far(read_history(found.result.folder / row["trial"]))
                 curve = [epoch["validation_perplexity"] for epoch in history]
                 panels.setdefault(f"{row['layers']} layers", {}).setdefault(arm, []).append(curve)
@@ -165,9 +167,9 @@ class LRUTable(_LRU):
     def draw(self, found: Perplexities, out: Path) -> None:
         rows = []
         for (layers, clip), printed in _PRINTED.items():
-            for start, theirs in zip(STARTS, printed, strict=True):
-                row: dict[str, Any] = {"layers": layers, "start": start, "clipped": "yes" if clip else "no"}
-                arm = (layers, float(clip), start)
+            for initialiser, theirs in zip(INITIALISERS, printed, strict=True):
+                row: dict[str, Any] = {"layers": layers, "init": initialiser, "clipped": "yes" if clip else "no"}
+                arm = (layers, float(clip), initialiser)
                 for split, means in (("validation", found.validation), ("test", found.test)):
                     row[f"{split} perplexity"] = _spread(means.get(arm, []))
                 rows.append(row | {"paper, test": f"{theirs:.2f}"})
@@ -184,27 +186,27 @@ def _radii(row: dict[str, Any]) -> tuple[float, float]:
     """
     sides = []
     for side in ("time", "depth"):
-        values = [row.get(f"start_{side}_radius_{layer}") for layer in range(1, row["layers"] + 1)]
+        values = [row.get(f"init_{side}_radius_{layer}") for layer in range(1, row["layers"] + 1)]
         known = [v for v in values if v is not None]
         sides.append(mean(known) if known else math.nan)
     return sides[0], sides[1]
 
 
 def _clipping(groups: dict[tuple[int, bool], dict[str, float]]) -> Judgement:
-    """What clipping does to a perplexity next to what the start does, as mean factors."""
-    clipped, started = [], []
-    for (layers, clip), starts in groups.items():
+    """What clipping does to a perplexity next to what the initialisation does, as mean factors."""
+    clipped, initialised = [], []
+    for (layers, clip), initialisers in groups.items():
         other = groups.get((layers, not clip), {})
         if not clip:
-            clipped += [_factor(value, other[s]) for s, value in starts.items() if s in other and s != "LSC 1"]
-        if {"LSC 1", "LSC 0.5"} <= starts.keys():
-            started.append(_factor(starts["LSC 1"], starts["LSC 0.5"]))
-    claim, a, b = "the start matters more than clipping", finite(clipped), finite(started)
+            clipped += [_factor(value, other[s]) for s, value in initialisers.items() if s in other and s != "LSC 1"]
+        if {"LSC 1", "LSC 0.5"} <= initialisers.keys():
+            initialised.append(_factor(initialisers["LSC 1"], initialisers["LSC 0.5"]))
+    claim, a, b = "the initialisation matters more than clipping", finite(clipped), finite(initialised)
     if not a or not b:
         return Judgement(claim, None, "no pair without a diverged training")
-    by_clipping, by_start = math.exp(mean(a)), math.exp(mean(b))
-    numbers = f"clipping changes the perplexity {by_clipping:.2f}-fold, 1 in place of 0.5 {by_start:.3g}-fold"
-    return Judgement(claim, by_start > by_clipping, numbers)
+    by_clipping, by_initialisation = math.exp(mean(a)), math.exp(mean(b))
+    numbers = f"clipping changes the perplexity {by_clipping:.2f}-fold, 1 in place of 0.5 {by_initialisation:.3g}-fold"
+    return Judgement(claim, by_initialisation > by_clipping, numbers)
 
 
 def _factor(a: float, b: float) -> float:

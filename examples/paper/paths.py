@@ -14,7 +14,7 @@ from examples.paper.pictures import plot_grid, plot_pascal, plot_paths
 from neurolsc import theory
 from neurolsc.datasets import input_batches
 from neurolsc.experiment.config import DataSettings
-from neurolsc.initialisers import named
+from neurolsc.init import named
 from neurolsc.network import Network
 from neurolsc.neurons import GRU
 

@@ -92,7 +92,7 @@ def plot_rates(
 
 
 @styled
-def plot_starts(
+def plot_initialisations(
     arms: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]],
     path: Where = None,
     *,
@@ -100,9 +100,11 @@ def plot_starts(
     shares: Sequence[bool],
     title: str = "",
 ) -> Figure:
-    """Draw scores by panel, cell and start: bars of means, seeds as dots; log axes where scores are no shares."""
-    starts = list(dict.fromkeys(start for cells in arms.values() for of in cells.values() for start in of))
-    styles = {start: {"color": color(number)} for number, start in enumerate(starts)}
+    """Draw scores by panel, cell and initialisation: bars of means, seeds as dots; log axes unless shares."""
+    initialisers = list(
+        dict.fromkeys(initialiser for cells in arms.values() for of in cells.values() for initialiser in of)
+    )
+    styles = {initialiser: {"color": color(number)} for number, initialiser in enumerate(initialisers)}
     widest = max(map(len, arms.values()))
     columns = min(2, len(arms))
     rows, wide = -(-len(arms) // columns), 0.8 / len(styles)
@@ -111,8 +113,8 @@ def plot_starts(
         ax.set_visible(False)
     for ax, (name, cells), score, share in zip(grid.flat, arms.items(), scores, shares, strict=False):
         for place, of in enumerate(cells.values()):
-            for number, (start, style) in enumerate(styles.items()):
-                if len(values := list(of.get(start, ()))):
+            for number, (initialiser, style) in enumerate(styles.items()):
+                if len(values := list(of.get(initialiser, ()))):
                     at = place + (number - (len(styles) - 1) / 2) * wide
                     ax.bar(at, np.mean(values), width=0.92 * wide, alpha=0.75, **style)
                     ax.plot([at] * len(values), values, ".", markersize=5, color="black", alpha=0.6)

@@ -1,4 +1,4 @@
-"""Fig. 5, 14 and 15 of arXiv:2405.21064: signals and gradients of deep networks at their start, and gates."""
+"""Fig. 5, 14 and 15 of arXiv:2405.21064: signals and gradients of deep networks before training, and gates."""
 
 import math
 from collections.abc import Sequence
@@ -167,7 +167,7 @@ class PropagationFigure(Figure[Signals]):
         for ax in axes[0]:
             ax.invert_xaxis()
             ax.set_xlabel(r"$1 - \nu_0$")
-        finish(figure, out / PICTURE, f"{self.title}: at the start of four blocks")
+        finish(figure, out / PICTURE, f"{self.title}: before training, four blocks")
 
     def judge(self, found: Signals) -> list[Judgement]:
         """Growth is from the shortest memory to the longest."""

@@ -27,14 +27,14 @@ from examples.paper.recurrent import TASKS, network
 from neurolsc.experiment import Grid, make_grid
 from neurolsc.metrics import MetricSpec
 
-STARTS = {"Default": "Glorot", "He": "He", "LSC": "Glorot, then LSC 1"}
+INITIALISERS = {"Default": "Glorot", "He": "He", "LSC": "Glorot, then LSC 1"}
 ACTIVATIONS = ("relu", "sine", "cosine")
 _Rates = dict[float, list[float]]  # scores over seeds by learning rate; infinite where training diverged
 
 
 @dataclass(frozen=True)
 class Curves:
-    """Scores of an activation on a data set, by start and learning rate."""
+    """Scores of an activation on a data set, by initialisation and learning rate."""
 
     data: str
     activation: str
@@ -42,11 +42,11 @@ class Curves:
     test: dict[str, _Rates]
     result: Result
 
-    def best(self, start: str) -> tuple[float, float] | None:
+    def best(self, initialiser: str) -> tuple[float, float] | None:
         """The learning rate that is best on validation, and the mean test score there."""
         measure = self.result.grid.measure
-        rate = best_rate(self.validation.get(start, {}), measure)
-        found = finite(self.test.get(start, {}).get(rate, [])) if rate is not None else []
+        rate = best_rate(self.validation.get(initialiser, {}), measure)
+        found = finite(self.test.get(initialiser, {}).get(rate, [])) if rate is not None else []
         return (rate, mean(found)) if rate is not None and found else None
 
 
@@ -62,7 +62,7 @@ class FeedForwardFigure(Figure[list[Curves]]):
         fixed |= {"epochs": scale.epochs or (1000 if scale.full else 4), "readout_bias": True}
         grid = {
             "activation": list(ACTIVATIONS),
-            "start": ["Default", "He", f"LSC(1.0, {lsc}, direction='depth')"],
+            "init": ["Default", "He", f"LSC(1.0, {lsc}, direction='depth')"],
             "lr": list(RATES) if scale.full else [1e-3, 3.16e-4, 1e-4],
             "seed": scale.seed,
         }
@@ -74,22 +74,22 @@ class FeedForwardFigure(Figure[list[Curves]]):
     def measure(self, scale: Scale, results: Sequence[Result]) -> list[Curves]:
         found = []
         for result in results:
-            tables = {split: result.scores(split, "activation", "start", "lr") for split in ("validation", "test")}
+            tables = {split: result.scores(split, "activation", "init", "lr") for split in ("validation", "test")}
             for activation in ACTIVATIONS:
                 parts: dict[str, dict[str, _Rates]] = {}
                 for split, table in tables.items():
                     parts[split] = {}
-                    for (of, start, lr), values in table.items():
+                    for (of, initialiser, lr), values in table.items():
                         if of == activation:
-                            parts[split].setdefault(start.partition("(")[0], {})[lr] = values
+                            parts[split].setdefault(initialiser.partition("(")[0], {})[lr] = values
                 found.append(Curves(result.data_title, activation, parts["validation"], parts["test"], result))
         return found
 
     def draw(self, found: list[Curves], out: Path) -> None:
         panels = {
             f"{c.activation}, {c.data}": {
-                STARTS[start]: {rate: finite(values) for rate, values in rates.items()}
-                for start, rates in c.test.items()
+                INITIALISERS[initialiser]: {rate: finite(values) for rate, values in rates.items()}
+                for initialiser, rates in c.test.items()
             }
             for c in found
         }
@@ -99,24 +99,26 @@ class FeedForwardFigure(Figure[list[Curves]]):
         plot_rates(panels, out / PICTURE, score="test accuracy", columns=len(ACTIVATIONS), share=True, title=title)
 
     def judge(self, found: list[Curves]) -> list[Judgement]:
-        """Each start at the learning rate that is best for it on validation."""
-        best = [{start: c.best(start) for start in STARTS} for c in found]
+        """Each initialisation at the learning rate that is best for it on validation."""
+        best = [{initialiser: c.best(initialiser) for initialiser in INITIALISERS} for c in found]
         relu = [(a, b) for c in found if c.activation == "relu" and (a := c.best("LSC")) and (b := c.best("He"))]
         numbers = [f"{a[0]:g} against {b[0]:g}, test {a[1]:.1%} against {b[1]:.1%}" for a, b in relu]
         apart = [a[0] > b[0] for a, b in relu if a[0] != b[0]]
         higher = Count(sum(apart), len(apart), PAIRS).above(ALWAYS)
         return [
-            _won(best, "Default").judge("LSC always beats the Glorot start that it began from", ALWAYS),
+            _won(best, "Default").judge("LSC always beats the Glorot initialisation that it began from", ALWAYS),
             _won(best, "Default", "He").judge("LSC is the best of three in most panels", 0.5),
             Judgement("with ReLU, LSC takes a higher learning rate than He", higher, ", ".join(numbers) or "no pair"),
         ]
 
 
 def _won(best: Sequence[dict[str, tuple[float, float] | None]], *others: str) -> Count:
-    """In how many panels LSC did better than all others, ties left out; a start without a score loses."""
+    """In how many panels LSC did better than all others, ties left out; an initialisation without a score loses."""
     won = []
     for panel in filter(lambda panel: any(panel.values()), best):
-        mine, theirs = ([of[1] for start in starts if (of := panel[start])] for starts in (["LSC"], others))
+        mine, theirs = (
+            [of[1] for initialiser in initialisers if (of := panel[initialiser])] for initialisers in (["LSC"], others)
+        )
         if not mine or not theirs or mine[0] != max(theirs):
             won.append(bool(mine) and (not theirs or mine[0] > max(theirs)))
     return Count(sum(won), len(won), PAIRS)
@@ -145,7 +147,7 @@ class RatesFigure(Figure[list[Searched]]):
         found = []
         for task in TASKS if scale.full else ("sl-mnist", "ptb"):
             fixed = PAPER | TASKS[task] | scale.data(task)
-            fixed |= {"start": "Default", "epochs": scale.epochs or (1000 if scale.full else 3)}
+            fixed |= {"init": "Default", "epochs": scale.epochs or (1000 if scale.full else 3)}
             cells = [network(name, task) for name in ("LSTM", "ALIF+")]
             if not scale.full:
                 fixed |= {"batch_size": 64} if task == "sl-mnist" else {"embedding": 32, "words": 50}

@@ -1,4 +1,4 @@
-"""Fig. 3: recurrent networks of two and five layers, as they start and with their radii set; Table S1: their sizes."""
+"""Fig. 3: recurrent networks of two and five layers, as built and with their radii set; Table S1: their sizes."""
 
 import json
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from examples.paper.figure import (
     trained,
     write_tables,
 )
-from examples.paper.pictures import plot_starts
+from examples.paper.pictures import plot_initialisations
 from neurolsc.experiment import Grid, make_grid
 from neurolsc.experiment.config import NetworkSettings, make
 from neurolsc.experiment.run import UNFINISHED
@@ -84,7 +84,7 @@ _SMALL: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Trained:
-    """The trials of all tasks, and what their starts are called in the settings."""
+    """The trials of all tasks, and what their initialisations are called in the settings."""
 
     results: tuple[Result, ...]  # of a task each
     none: str  # no pre-training
@@ -93,7 +93,7 @@ class Trained:
     capped: bool  # pre-training stops earlier than the paper's
 
     def count(self, first: str, second: str, *, spiking: bool, layers: int | None = None) -> Count:
-        """How often a start beat another, of networks that spike or not, and so many layers."""
+        """How often an initialisation beat another, of networks that spike or not, and so many layers."""
 
         def where(row: Row) -> bool:
             return (row["cell"] in SPIKING) is spiking and layers in (None, row["layers"])
@@ -105,15 +105,15 @@ class Trained:
         """Numbers of layers."""
         return sorted({trial.settings["layers"] for result in self.results for trial in result.grid.trials})
 
-    def missed(self, *starts: str, spiking: bool) -> Count:
+    def missed(self, *initialisers: str, spiking: bool) -> Count:
         """How often pre-training did not reach its radii, of networks that spike or not."""
         findings = [
             json.loads(path.read_text(encoding="utf-8"))["findings"]
             for result in self.results
             for row in result.rows
-            if (row["cell"] in SPIKING) is spiking and row["start"] in starts
+            if (row["cell"] in SPIKING) is spiking and row["init"] in initialisers
             for folder in (result.folder / row["trial"], result.folder / f"{row['trial']}{UNFINISHED}")
-            if (path := folder / "start.json").exists()
+            if (path := folder / "init.json").exists()
         ]
         return Count(sum(map(bool, findings)), len(findings))
 
@@ -123,7 +123,7 @@ class RecurrentFigure(Figure[Trained]):
 
     name, title = "3", "Fig. 3"
 
-    def starts(self, scale: Scale) -> tuple[str, str, str]:
+    def initialisers(self, scale: Scale) -> tuple[str, str, str]:
         how = "rule='paper'" + ("" if scale.full else ", max_steps=100, samples=2, steps=4")
         return "Default", f"LSC(1.0, {how})", f"LSC(0.5, {how})"
 
@@ -138,7 +138,7 @@ class RecurrentFigure(Figure[Trained]):
                 for name in CELLS
                 if scale.full or name in _SMALL
             }
-            grid = {"layers": [2, 5] if scale.full else [2], "start": list(self.starts(scale)), "seed": scale.seed}
+            grid = {"layers": [2, 5] if scale.full else [2], "init": list(self.initialisers(scale)), "seed": scale.seed}
             either = {"cell": list(cells.values())}
             found.append(
                 make_grid({"name": f"figure-3-{task}", "fixed": fixed, "grid": grid, "test": True, "either": either})
@@ -146,7 +146,7 @@ class RecurrentFigure(Figure[Trained]):
         return tuple(found)
 
     def measure(self, scale: Scale, results: Sequence[Result]) -> Trained:
-        return Trained(tuple(results), *self.starts(scale), capped=not scale.full)
+        return Trained(tuple(results), *self.initialisers(scale), capped=not scale.full)
 
     def draw(self, found: Trained, out: Path) -> None:
         names = {found.none: "none", found.one: "LSC 1", found.half: "LSC 0.5"}
@@ -159,16 +159,16 @@ class RecurrentFigure(Figure[Trained]):
                 for row in result.rows:
                     score = result.score(row, "test")
                     if row["layers"] == layers and score is not None:
-                        of = cells.setdefault(_name(row), {}).setdefault(names[row["start"]], [])
+                        of = cells.setdefault(_name(row), {}).setdefault(names[row["init"]], [])
                         of += finite([score])
                 panels[f"{result.data_title}, {layers} layers"] = cells
                 scores.append(f"test {grid.score.replace('_', ' ')}")
                 shares.append(grid.measure.share)
         title = f"{self.title}: {trained(found.results)}"
-        plot_starts(panels, out / PICTURE, scores=scores, shares=shares, title=title)
+        plot_initialisations(panels, out / PICTURE, scores=scores, shares=shares, title=title)
 
     def judge(self, found: Trained) -> list[Judgement]:
-        """Counted over all pairs of trials that differ by their start alone, on the test set.
+        """Counted over all pairs of trials that differ by their initialisation alone, on the test set.
 
         Fewer than six untied pairs decide nothing, and so does a pre-training that we stop early.
         """
@@ -177,7 +177,7 @@ class RecurrentFigure(Figure[Trained]):
             counted = found.count(found.half, found.one, spiking=False, layers=layers)
             judged.append(counted.judge(f"0.5 beats 1 more than 63 % of the times, {layers} layers", 0.63))
         deep = found.count(found.half, found.none, spiking=False, layers=5)
-        either = total(found.count(start, found.none, spiking=False) for start in (found.one, found.half))
+        either = total(found.count(initialiser, found.none, spiking=False) for initialiser in (found.one, found.half))
         missed = found.missed(found.one, found.half, spiking=False)
         reached = Count(missed.total - missed.yes, missed.total).judge(
             "differentiable networks reach their radii", ALWAYS

@@ -21,7 +21,7 @@ from neurolsc import LRU, LSTM, RNN, Cell, Network, evaluate, load, train
 from neurolsc.datasets import collate
 from neurolsc.datasets.batches import BatchDataset
 from neurolsc.experiment.config import DataSettings, NetworkSettings
-from neurolsc.initialisers import named
+from neurolsc.init import named
 from neurolsc.plots import color, finish, line_style, panels, styled
 from neurolsc.stability import (
     backward_norms,
@@ -386,7 +386,7 @@ def _plot_bounds(found: list[Truncated], path: Path, title: str) -> None:
 class Reach:
     """How far back the gradients of a spiking network have to go."""
 
-    name: str  # cell, and how it started
+    name: str  # cell, and how it was initialised
     tau: float | None  # its time constants in steps; None of a trained network
     steps: list[int | None]  # windows for a gradient within 1 %, by layer
     chunks: list[int | None]
@@ -395,11 +395,11 @@ class Reach:
     rate: float  # spikes per neuron and step
 
 
-STARTS = {"woken": "RateMatching(0.1)", "radius 0.5": "LSC(0.5, method='scale')"}
+INITIALISERS = {"rate-matched": "RateMatching(0.1)", "radius 0.5": "LSC(0.5, method='scale')"}
 
 
 class SpikesFigure(Figure[list[Reach]]):
-    """How many steps of truncated backpropagation a spiking network needs, by time constant and start; ours."""
+    """How many steps of truncated backpropagation a spiking network needs, by time constant and initialiser; ours."""
 
     name, title = "stable-spikes", "Truncation of spiking networks"
 
@@ -412,13 +412,13 @@ class SpikesFigure(Figure[list[Reach]]):
         x, labels, *_ = collate([data[i] for i in range(4)])
         found, width = [], 64 if scale.full else 12
         for cell in ("LIF", "ALIFPlus"):
-            for start, text in STARTS.items():
+            for initialiser, text in INITIALISERS.items():
                 for tau in (2.0, 5.0, 10.0, 20.0, 50.0) if scale.full else (2.0, 20.0):
                     slow: dict[str, Any] = {"tau_theta": 2 * tau, "b_theta": 0.5 / tau} if cell == "ALIFPlus" else {}
                     settings = NetworkSettings(cell=cell, width=width, layers=2, tau_v=tau, **slow)
                     network = settings.build(data.n_in, data.n_classes)
                     named(text).apply(network, batches, seed=0)
-                    found.append(reach(f"{cell}, {start}", tau, network, x, labels))
+                    found.append(reach(f"{cell}, {initialiser}", tau, network, x, labels))
         chip = DataSettings("shd", dt=0.02, channels=140, repeat=1, binary=True).load("train")
         x, labels, *_ = collate([chip[i] for i in range(4)])
         return [*found, reach("spoken-digits-alif, trained", None, load("spoken-digits-alif"), x, labels)]
@@ -452,13 +452,15 @@ class SpikesFigure(Figure[list[Reach]]):
         low, high = min(taus), max(taus)
         judged = []
         for cell in ("LIF", "ALIFPlus"):
-            ends = {s: (longest[f"{cell}, {s}", low], longest[f"{cell}, {s}", high]) for s in STARTS}
+            ends = {s: (longest[f"{cell}, {s}", low], longest[f"{cell}, {s}", high]) for s in INITIALISERS}
             text = ", ".join(f"{s} {a} and {b}" for s, (a, b) in ends.items())
             grows = all(a < b for a, b in ends.values())
             claim = f"{cell}: time constants of {high:g} steps need a longer window than of {low:g}"
             judged.append(Judgement(claim, grows, text))
             fewer = Count(
-                sum(longest[f"{cell}, radius 0.5", t] < longest[f"{cell}, woken", t] for t in dict.fromkeys(taus)),
+                sum(
+                    longest[f"{cell}, radius 0.5", t] < longest[f"{cell}, rate-matched", t] for t in dict.fromkeys(taus)
+                ),
                 len(dict.fromkeys(taus)),
             )
             judged.append(fewer.judge(f"{cell}: at a radius of 0.5 the window is shorter", ALWAYS))

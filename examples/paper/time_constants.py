@@ -84,7 +84,7 @@ class Run:
 
     curve: list[float]  # validation accuracy after every EVERY updates, chance if training diverged
     rate: float  # of firing at the end
-    moved: float  # mean |log of τ by its start| of thresholds
+    moved: float  # mean |log of τ by its initial value| of thresholds
 
 
 def train(arm: str, optimizer: str, lr: float, seed: int, *, width: int, updates: int, delay: int) -> Run:
@@ -155,7 +155,7 @@ def steepness(tau: Tensor, moments: Tensor) -> float:
 
 @dataclass(frozen=True)
 class Found:
-    """Trainings by optimizer and arm at the rate that is best over all seeds, and sensitivities at the start."""
+    """Trainings by optimizer and arm at the rate that is best over all seeds, and sensitivities before training."""
 
     tau: Tensor
     moments: dict[str, Tensor]
@@ -205,7 +205,7 @@ class TimeConstantsFigure(Figure[Found]):
             axes[0, 0].loglog(found.tau, moments, color="black", linewidth=0.8)
             text = f"by $b_\\vartheta$, scale {scale}"
             axes[0, 0].annotate(text, (400, moments[-1]), fontsize="x-small", va="bottom", ha="right")
-        axes[0, 0].set(xlabel=r"$\tau_\vartheta$ in steps", title=r"A: E[(d$\vartheta$/d$\omega$)$^2$] at the start")
+        axes[0, 0].set(xlabel=r"$\tau_\vartheta$ in steps", title=r"A: E[(d$\vartheta$/d$\omega$)$^2$] before training")
         for ax, (optimizer, arms), letter in zip(axes[0, 1:], found.best.items(), "BC", strict=True):
             for arm, (_, runs) in arms.items():
                 curves = torch.tensor([run.curve for run in runs])

@@ -17,7 +17,7 @@ from neurolsc import experiment as experiments
 from neurolsc.cli import options
 from neurolsc.diagnosis import diagnose as diagnose_network
 from neurolsc.display import Table
-from neurolsc.experiment import Experiment, StartSettings, Stopped
+from neurolsc.experiment import Experiment, InitSettings, Stopped
 from neurolsc.experiment.config import setting_names
 from neurolsc.experiment.run import NETWORK, SETTINGS, TRAINING, run_folder, write_profile
 from neurolsc.experiment.table import TABLE, read_history
@@ -55,7 +55,7 @@ def app() -> None:
 
     \b
       neurolsc radii                                  the radii of an untrained network
-      neurolsc radii --start "Relay()"                and after a start
+      neurolsc radii --init "Relay()"                 and after an initialisation
       neurolsc pretrain --target 0.5 --out runs/half  set its radii
       neurolsc train --for netx --epochs 10 --out runs/digits
                                                       train one that fits a chip
@@ -63,7 +63,7 @@ def app() -> None:
       neurolsc diagnose runs/digits                   what is wrong with it, if anything
       neurolsc evaluate runs/digits                   open the test set, once
       neurolsc export runs/digits --to netx           integers for a neuromorphic chip
-      neurolsc demo                                   five starts compared, with a report
+      neurolsc demo                                   five initialisations compared, with a report
 
     Settings come from flags, from a TOML file (--config), and else from the defaults that --help
     shows. A finished run has its own, in settings.toml, which --config takes as it is.
@@ -72,13 +72,13 @@ def app() -> None:
         sys.path.append(os.getcwd())
 
 
-OF_A_START = ("network", "data", "start")
+OF_AN_INIT = ("network", "data", "init")
 
 
 def _use_run(ctx: click.Context, _: click.Parameter, saved: Path | None) -> Path | None:
     if saved is not None and saved.is_dir():
         Experiment.of(saved)  # refuses any folder but a finished run
-        options.use_file(ctx, saved / SETTINGS, OF_A_START)
+        options.use_file(ctx, saved / SETTINGS, OF_AN_INIT)
         return saved / NETWORK
     return saved
 
@@ -87,7 +87,7 @@ def _use_run(ctx: click.Context, _: click.Parameter, saved: Path | None) -> Path
 @click.argument(
     "saved", metavar="[RUN]", required=False, type=click.Path(path_type=Path), is_eager=True, callback=_use_run
 )
-@options.settings(*OF_A_START)
+@options.settings(*OF_AN_INIT)
 @click.option("--samples", default=4, show_default=True, help="Samples measured.")
 @click.option("--times", default=24, show_default=True, help="Time steps measured, drawn at random.")
 @click.option("--truncation", is_flag=True, help="Also measure how many steps back gradients have to go.")
@@ -100,7 +100,7 @@ def radii(
     """Measure the radii of a new network, a run or a saved network.
 
     RUN is the folder of a finished run, a file of neurolsc.save, or the name of a trained network in the package.
-    Without it the network is a new one of the settings, as its weights are drawn, or as --start leaves it.
+    Without it the network is a new one of the settings, as built, or as --init leaves it.
 
     A radius is what is left of a gradient after one step back in time, or one layer down. One row
     per layer: the mean radius through time and through depth, how much the layer fires, and which
@@ -121,8 +121,8 @@ def radii(
         if flags:
             raise click.UsageError(f"{saved} is a whole network; leave out {', '.join(flags)}.")
         experiment = replace(experiment, network=replace(experiment.network, weights=str(saved)))
-    if source("start") is not ParameterSource.COMMANDLINE and (saved is not None or not experiment.start.start):
-        experiment = replace(experiment, start=StartSettings("Default"))  # a saved network has had its start
+    if source("init") is not ParameterSource.COMMANDLINE and (saved is not None or not experiment.init.init):
+        experiment = replace(experiment, init=InitSettings("Default"))  # a saved network is initialised
     network, findings = experiment.begin()
     for finding in findings:
         click.echo(finding)
@@ -155,7 +155,7 @@ def radii(
 
 
 @app.command(cls=options.Command)
-@options.settings(*OF_A_START, "pretraining")
+@options.settings(*OF_AN_INIT, "pretraining")
 @options.out
 def pretrain(experiment: Experiment, out: Path) -> None:
     """Set the radii of a network by pre-training, and save it.
@@ -171,13 +171,13 @@ def pretrain(experiment: Experiment, out: Path) -> None:
 
 
 @app.command(cls=options.Command)
-@options.settings(*OF_A_START, "pretraining", "training")
+@options.settings(*OF_AN_INIT, "pretraining", "training")
 @options.chip
 @options.out
 def train(experiment: Experiment, chip: str | None, out: Path) -> None:
-    """Train a network, after a start.
+    """Initialise a network and train it.
 
-    First --start sets it, then its radii are set if a --target is given. The loss is that of the task (for labels
+    First --init initialises it, then its radii are set if a --target is given. The loss is that of the task (for labels
     cross-entropy at every time step); training stops early on the validation loss. The folder gets network.safetensors
     (the best epoch), history.csv and .json, and the learning curves. If this is stopped, the same command goes on where
     it was. If the loss becomes NaN, the network of the best epoch is left in the folder of the unfinished run.
@@ -223,8 +223,9 @@ def evaluate(run: Path, split: Literal["test", "validation"], batch_size: int, d
 def diagnose(run: Path, cures: bool, samples: int, out: Path | None) -> None:
     """Say what is wrong with a finished run, why, and what to try.
 
-    A line per layer: what its neurons do, radii, Lyapunov exponents, singular values, usable derivatives, what is left
-    of the input, and the gradient of the loss. Then the findings, from dead layers to a learning rate that is too high.
+    A line per layer: what its neurons do, radii, Lyapunov exponents, singular values, active-surrogate fraction,
+    similarity to the input, and the gradient of the loss. Then the findings, from dead layers to a learning rate that
+    is too high.
     """
     whole("samples", samples)
     if out is None:
@@ -390,18 +391,18 @@ def figure(sweep: Path, over: str | None) -> None:
         click.echo(f"drawn in {path}")
 
 
-# The start varies, in the last arm neuron and images too. Learning rates are those that did best on
+# The initialisation varies, in the last arm neuron and images too. Learning rates are those that did best on
 # validation among 2e-3, 5e-3 and 1e-2, of benchmarks/study/digits.toml.
 DEMO: dict[str, Any] = {
     "name": "demo",
     "test": True,
     "fixed": {"width": 64, "layer_delay": 0},
     "either": [
-        {"start": "Default", "lr": 1e-2},
-        {"start": "LSC(0.5, rule='hold-threshold', method='scale')", "lr": 1e-2},
-        {"start": "RateMatching(0.15)", "lr": 5e-3},
-        {"start": "Relay()", "lr": 1e-2},
-        {"start": "Relay(recurrence=0, rate=0.1, drawn=1)", "lr": 2e-3, "cell": "LIF", "tau_v": 50.0, "shift": 1},
+        {"init": "Default", "lr": 1e-2},
+        {"init": "LSC(0.5, rule='hold-threshold', method='scale')", "lr": 1e-2},
+        {"init": "RateMatching(0.15)", "lr": 5e-3},
+        {"init": "Relay()", "lr": 1e-2},
+        {"init": "Relay(recurrence=0, rate=0.1, drawn=1)", "lr": 2e-3, "cell": "LIF", "tau_v": 50.0, "shift": 1},
     ],
     "budgets": [3, 6],
 }
@@ -412,10 +413,10 @@ each at the learning rate that did best on validation among 0.002, 0.005 and 0.0
 validation and 500 test digits, a standard error of 1.5 to 3 points. Made in {seconds:.0f} s.
 
 {table}
-*Default*: the paper's starting values, which hardly fire. *LSC*: radii through time and depth set to 0.5, thresholds
+*Default*: the paper's initial values, which hardly fire. *LSC*: radii through time and depth set to 0.5, thresholds
 fixed. *RateMatching*: thresholds scaled until a layer fires 0.15 spikes per neuron and step; a control: the rate
 changes, no radius is set. *Relay()*: the same rate, recurrent currents of a fifth of the input's; from the third layer
-on, which is not here, it passes on every spike, and with `drawn=1` from the second. In the last arm, which starts so,
+on, which is not here, it passes on every spike, and with `drawn=1` from the second. In the last arm, which uses that,
 the neuron keeps its voltage for 50 steps and has no recurrence, and training images are moved by up to a pixel.
 
 ![learning curves](learning.png)
@@ -428,10 +429,10 @@ the neuron keeps its voltage for 50 steps and has no recurrence, and training im
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of weights and order, for all.")
 @options.workers
 def demo(out: Path, epochs: int, seed: int, workers: int) -> None:
-    """Compare five starts on the digits in the package.
+    """Compare five initialisations on the digits in the package.
 
-    Networks of two layers start in five ways and are trained alike, each at its best learning rate. A table, learning
-    curves and a report, in a minute or two. If this is stopped, the same command goes on where it was.
+    Networks of two layers are initialised in five ways and trained alike, each at its best learning rate. A table,
+    learning curves and a report, in a minute or two. If this is stopped, the same command goes on where it was.
     """
     from neurolsc.plots import plot_learning_curves  # matplotlib is slow to import
 
@@ -444,8 +445,8 @@ def demo(out: Path, epochs: int, seed: int, workers: int) -> None:
     for trial in grid.trials:
         s, history = trial.settings, read_history(out / trial.name)
         if history:
-            curves[s["start"] + (f", {s['cell']}, images moved" if s["shift"] else "")] = history
-    title = f"Starts of two layers of {fixed['width']} neurons, 1,800 spike-latency MNIST digits, seed {seed}"
+            curves[s["init"] + (f", {s['cell']}, images moved" if s["shift"] else "")] = history
+    title = f"Initialisations of two layers of {fixed['width']} neurons, 1,800 spike-latency MNIST digits, seed {seed}"
     plot_learning_curves(curves, out / "learning.png", chance=0.1, title=title)
     table, seconds = experiments.markdown(grid, rows), time.perf_counter() - began
     write_text(out / "report.md", REPORT.format(width=fixed["width"], epochs=epochs, seconds=seconds, table=table))

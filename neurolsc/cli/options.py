@@ -12,7 +12,7 @@ from click.core import ParameterSource
 
 from neurolsc.experiment import Experiment
 from neurolsc.experiment.config import PARTS, check_names, setting_names
-from neurolsc.io import read_toml
+from neurolsc.experiment.former import read_settings
 from neurolsc.validation import words_of
 
 Function = Callable[..., None]
@@ -20,7 +20,7 @@ NEW_FOLDER = click.Path(path_type=Path)
 NETX: dict[str, Any] = {
     "cell": "LIF",
     "tau_v": 50.0,
-    "start": "Relay(recurrence=0, rate=0.1, drawn=1)",
+    "init": "Relay(recurrence=0, rate=0.1, drawn=1)",
     "lr": 2e-3,
     "clip_weight": 3.0,
 }  # settings under which a network can be exported to Loihi however long it is trained
@@ -119,7 +119,7 @@ def use_file(ctx: click.Context, path: Path | None, parts: tuple[str, ...]) -> N
     """Take settings without a flag from a TOML file."""
     if path is None:
         return
-    values = read_toml(path)
+    values = read_settings(path)
     try:
         check_names(values, setting_names(), "setting")
     except ValueError as error:

@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
 from neurolsc.display import shapes
-from neurolsc.validation import number, one_of, to_tensor, whole
+from neurolsc.validation import number, numpy_hint, one_of, whole
 
 SAMPLES = Path(__file__).parent / "samples"
 Split = Literal["train", "validation", "test"]
@@ -127,7 +127,7 @@ def collate(items: Sequence[ItemT]) -> tuple[Tensor, ...]:
     targets: list[Any] = [y for _, y in items]
     if not all(isinstance(x, Tensor) for x in inputs):
         raise TypeError(
-            f"items must be pairs (x, label) with a tensor x (T, N), got a {type(inputs[0]).__name__}{to_tensor(inputs[0])}."
+            f"items must be pairs (x, label) with a tensor x (T, N), got a {type(inputs[0]).__name__}{numpy_hint(inputs[0])}."
         )
     kinds = dict.fromkeys((*x.shape[1:], x.dtype) for x in inputs)
     if len(kinds) > 1 or inputs[0].ndim != 2:

@@ -13,16 +13,16 @@ from neurolsc.stability import (
     Activity,
     RadiusProfile,
     TimeConstant,
+    active_surrogate_fraction,
     activity,
     lyapunov_exponents,
     parameter_gradients,
     radius_profile,
     signal_to_noise,
+    similarity_to_input,
     singular_values,
     state_gradients,
-    surviving_share,
     time_constants,
-    usable_share,
 )
 from neurolsc.stability.indicators import together
 from neurolsc.stability.loops import adabelief_lookahead
@@ -94,8 +94,9 @@ class LayerMeasurements:
     exponent: float  # largest finite-time Lyapunov exponent, in nats per step, mean over samples
     singular_time: float  # largest singular value through time, mean over steps and samples
     singular_depth: float  # likewise through depth
-    usable: float  # share of neurons, steps and samples whose spike has a usable derivative
-    survives: float  # share of what tells the samples of the input apart that is left
+    # share of neurons, steps and samples at which the surrogate's derivative is not nearly 0
+    active_surrogate_fraction: float
+    similarity_to_input: float  # squared debiased CKA between the layer and the input, 0 to 1
     constants: tuple[TimeConstant, ...]  # its time constants
     gradient: float | None = None  # norm of the loss's gradient by the layer's parameters
     below_epsilon: float | None = None  # share of its entries below the optimizer's epsilon
@@ -135,7 +136,7 @@ def measure(
     profile = radius_profile(network, x, steps=some, seed=seed, progress=progress)
     exponents = lyapunov_exponents(network, x, seed=seed)[:, :, 0].mean(1)
     along, across = (sigma.mean((1, 2)) for sigma in singular_values(network, x, steps=some, seed=seed))
-    usable = usable_share(network, x, steps=some, seed=seed)
+    active = active_surrogate_fraction(network, x, steps=some, seed=seed)
     with eval_mode(network), torch.no_grad():
         run = network.run(batch.x, mask=batch.mask)
     by_name: Sequence[dict[str, Tensor]] = [{} for _ in layers]
@@ -173,8 +174,8 @@ def measure(
                 exponent=exponents[i].item(),
                 singular_time=along[i].item(),
                 singular_depth=across[i].item(),
-                usable=usable[i].item(),
-                survives=surviving_share(batch.x, run.spikes[i]),
+                active_surrogate_fraction=active[i].item(),
+                similarity_to_input=similarity_to_input(batch.x, run.spikes[i]),
                 constants=time_constants(cell),
                 **of_gradient,
             )

@@ -34,7 +34,7 @@ UNSTABLE = "unstable below threshold"
 FROZEN, MISSING, TOO_FAST, AXES = "frozen time constant", "missing class", "learning rate too high", "input batch first"
 
 BUSY = 0.9  # spikes per neuron and step above which a layer says little but yes
-# Rates outside of which a threshold is out of scale. Networks woken to 0.06 to 0.25 learn, those at 0.0002 to 0.04
+# Rates outside of which a threshold is out of scale. Networks scaled to 0.06 to 0.25 learn, those at 0.0002 to 0.04
 # hardly. A threshold of no size fires at every voltage above 0, half of the steps.
 RARE, OFTEN = 0.01, 0.4
 RATE = 0.15  # spikes per neuron and step to which thresholds are scaled, in the middle of rates that learn
@@ -48,11 +48,11 @@ COMMON = 0.5
 # to 3.
 TENFOLD = math.log(10.0)
 # Largest singular value through depth below which a layer passes less than a tenth of any gradient; five such layers
-# leave less than 1e-5. Woken networks have 0.7, good ones 2 to 4.
+# leave less than 1e-5. Rate-matched networks have 0.7, good ones 2 to 4.
 LITTLE = 0.1
 # Over all layers: the largest gradient over the smallest, and the product of singular values through depth, above which
-# gradients vanish or explode. Networks of the study that learn have up to 1e6 (ten woken layers of ALIF±, behind
-# relays) and 40, ill ones from 3e6 and from 80 on (docs/study_tables.md).
+# gradients vanish or explode. Networks of the study that learn have up to 1e6 (ten rate-matched layers of ALIF±, behind
+# identity layers) and 40, ill ones from 3e6 and from 80 on (docs/study_tables.md).
 FADED, BLOWN = 1e6, 80.0
 SOME_UNSTABLE = 0.01  # share of neurons that grow without a spike or a weight from which on it is a fault
 MOST_STUCK = 0.5  # share of a layer's time constants that no step moves above which it is a fault
@@ -229,17 +229,17 @@ def layer_faults(network: Network, measured: Measurements, *, learnt: bool) -> I
                 )
                 yield fault(FROZEN, f"no step of an optimizer can move {c.name}", cause, cure)
         silent_below = rate == 0
-    relay = "start the upper layers as relays (initialisers.Relay)"
+    cure = "initialise the upper layers as identity (init.Relay)"
     sizes = [layer.gradient or 0.0 for layer in measured.layers]
     if not learnt and 0 < FADED * min(sizes) < max(sizes):
         small, large = sizes.index(min(sizes)) + 1, sizes.index(max(sizes)) + 1
         problem = f"the gradient of layer {small} is {min(sizes) / max(sizes):.0e} of that of layer {large}"
-        yield Finding(None, problem, relay, "every layer between takes a part of it", VANISHING)
+        yield Finding(None, problem, cure, "every layer between takes a part of it", VANISHING)
     across = math.prod(layer.singular_depth for layer in measured.layers[1:])
     if not learnt and across > BLOWN:
         problem = f"gradients grow up to {across:.2g}-fold from the last layer to the first"
         cause = "largest singular values through depth are above 1 in most layers"
-        yield Finding(None, problem, relay, cause, BLOWN_UP)
+        yield Finding(None, problem, cure, cause, BLOWN_UP)
 
 
 def missing_classes(labels: Tensor, classes: int) -> Iterator[Finding]:
@@ -301,7 +301,7 @@ class Diagnosis(Displayed, Sequence[Finding]):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is no fault: a loss of guessing, small gradients, an input that depth loses."""
+        """Observations that are not faults: a loss of guessing, small gradients, an input that depth loses."""
         layers, notes = self.measurements.layers, []
         loss, classes = self.measurements.loss, self.measurements.classes or 0
         # within 2 % of ln(classes) nothing is learnt yet: a silent network is there exactly
@@ -312,27 +312,45 @@ class Diagnosis(Displayed, Sequence[Finding]):
                 f"most of the gradient of layer {', '.join(low)} is below the optimizer's epsilon of "
                 f"{EPSILON:g}; such entries move more slowly than by the learning rate"
             )
-        # Over the starts of the study this share goes with the score more closely than any other number: woken layers
-        # lose it, and learn less: five of ALIF+ by 7 points than relays, ten of ALIF± by 13, ten of ALIF+ nothing at
-        # all.
-        lost = [str(i) for i, m in enumerate(layers, start=1) if m.survives < 0.05 and m.activity.rate > 0]
-        if lost and layers[0].survives > 0.2:
+        # Over the initialisations of the study this similarity goes with the score more closely than any other number:
+        # rate-matched layers lose it, and learn less: five of ALIF+ by 7 points than identity layers, ten of ALIF± by
+        # 13, ten of ALIF+ nothing at all.
+        lost = [str(i) for i, m in enumerate(layers, start=1) if m.similarity_to_input < 0.05 and m.activity.rate > 0]
+        if lost and layers[0].similarity_to_input > 0.2:
             notes.append(
-                f"of what tells samples apart {layers[0].survives:.0%} is left in layer 1, and less than 5% in layer "
-                f"{', '.join(lost)}; a network that starts as relays keeps it (initialisers.Relay)"
+                f"of what tells samples apart {layers[0].similarity_to_input:.0%} is left in layer 1, and less than 5% in layer "
+                f"{', '.join(lost)}; identity layers keep it (init.Relay)"
             )
         return tuple(f"note: {note}" for note in notes)
 
     def parts(self) -> list[str | Table]:
         """A table with a line for each layer, and what was found."""
-        head = ("layer", "spikes", "dead", "busy", "sync", "time r.", "depth r.", "exponent", "sing. t, d", "usable")
+        head = (
+            "layer",
+            "spikes",
+            "dead",
+            "busy",
+            "sync",
+            "time r.",
+            "depth r.",
+            "exponent",
+            "sing. t, d",
+            "active sur.",
+        )
         profile, rows = self.measurements.profile, []
         for i, layer in enumerate(self.measurements.layers):
             forms = zip(layer.activity, (".3f", ".0%", ".0%", ".2f"), strict=True)
             row = [str(i + 1), *(or_dash(value, form) for value, form in forms)]
             row += [f"{profile.time_mean[i]:.3f}", f"{profile.depth_mean[i]:.3f}", f"{layer.exponent:+.3f}"]
-            row += [f"{layer.singular_time:.2f} {layer.singular_depth:.2f}", or_dash(layer.usable, ".0%")]
-            row += [or_dash(layer.survives, ".0%"), or_dash(layer.gradient, ".2e"), or_dash(layer.noise, ".3g")]
+            row += [
+                f"{layer.singular_time:.2f} {layer.singular_depth:.2f}",
+                or_dash(layer.active_surrogate_fraction, ".0%"),
+            ]
+            row += [
+                or_dash(layer.similarity_to_input, ".0%"),
+                or_dash(layer.gradient, ".2e"),
+                or_dash(layer.noise, ".3g"),
+            ]
             rows.append((*row, or_dash(layer.below_epsilon, ".0%")))
         shown: list[str | Table] = [Table((*head, "input", "gradient", "SNR", "< eps"), rows)]
         loss = self.measurements.loss
@@ -350,7 +368,7 @@ class Diagnosis(Displayed, Sequence[Finding]):
             "loss": measured.loss,
             "steps": measured.steps,
             "layers": [asdict(layer) | {"activity": layer.activity._asdict()} for layer in measured.layers],
-            "radii": {name: profile[name] for name in ("time_mean", "depth_mean", "due_to")},
+            "radii": {name: profile[name] for name in ("time_mean", "depth_mean", "contributions")},
             "gradient_back": None if back is None else back.tolist(),
         }
         return json.loads(json.dumps(values), parse_constant=lambda name: None)  # JSON has no NaN

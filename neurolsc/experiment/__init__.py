@@ -4,13 +4,14 @@
 - run: one experiment in a folder of its own
 - grid, sweep: a grid of settings, run by processes or on a Ray cluster
 - table: a row for each trial, arms over seeds, pictures
+- former: what earlier versions called otherwise
 """
 
 from neurolsc.experiment.config import (
     DataSettings,
+    InitSettings,
     NetworkSettings,
     PretrainSettings,
-    StartSettings,
     TrainSettings,
 )
 from neurolsc.experiment.grid import Grid, make_grid, read_grid
@@ -22,12 +23,12 @@ __all__ = [
     "DataSettings",
     "Experiment",
     "Grid",
+    "InitSettings",
     "NetworkSettings",
     "Outcome",
     "PretrainSettings",
     "Processes",
     "RayTasks",
-    "StartSettings",
     "Stopped",
     "TrainSettings",
     "arms",

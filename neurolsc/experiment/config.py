@@ -17,8 +17,8 @@ from neurolsc import datasets
 from neurolsc.datasets.batches import BatchDataset, By, Split
 from neurolsc.datasets.sequences import PERIOD
 from neurolsc.datasets.speech import UNITS
-from neurolsc.initialisers import LSC, named
-from neurolsc.initialisers.spectral import Method
+from neurolsc.init import LSC, named
+from neurolsc.init.spectral import Method
 from neurolsc.io import clean, load
 from neurolsc.network import Embedding, Network
 from neurolsc.neurons.cell import CELLS, SURROGATES
@@ -244,21 +244,21 @@ class DataSettings:
         return kind(root, split, **options) if root else kind.embedded(split, **options)
 
 
-# ---- the start, radii before training, the training
+# ---- the initialisation, radii before training, the training
 
 
 @dataclass(frozen=True)
-class StartSettings:
-    """The start. It comes before the radii and the training."""
+class InitSettings:
+    """The initialisation. It comes before the radii and the training."""
 
-    start: str = setting(
+    init: str = setting(
         "",
         "initialiser, such as 'LSUV + RateMatching(0.15)'; empty: Relay(), or Default if radii are set by a target",
     )
 
     def __post_init__(self) -> None:
-        if self.start:
-            named(self.start)
+        if self.init:
+            named(self.init)
 
 
 def _of_lsc(name: str) -> Any:
@@ -271,7 +271,7 @@ def _of_lsc(name: str) -> Any:
 class PretrainSettings:
     """Radii before training.
 
-    These are settings of :class:`neurolsc.initialisers.LSC` under the names of flags; a target may also be 'none'.
+    These are settings of :class:`neurolsc.init.LSC` under the names of flags; a target may also be 'none'.
     """
 
     target: str = setting("none", "radius to pre-train to: a number, 'balanced', or 'none'")
@@ -289,7 +289,7 @@ class PretrainSettings:
 
     @property
     def lsc(self) -> LSC | None:
-        """The start that sets the radii; None if the target is 'none'."""
+        """The initialiser that sets the radii; None if the target is 'none'."""
         options: dict[str, Any] = {"max_steps": self.pretrain_steps or None, "loop": self.loop}
         options |= {"samples": self.pretrain_samples, "steps": self.pretrain_times}
         if self.target == "none":
@@ -308,7 +308,7 @@ PARTS: dict[str, type[Any]] = {
     "data": DataSettings,
     "pretraining": PretrainSettings,
     "training": TrainSettings,
-    "start": StartSettings,
+    "init": InitSettings,
 }  # of an Experiment
 
 

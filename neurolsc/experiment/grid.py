@@ -11,8 +11,9 @@ from statistics import fmean
 from typing import Any
 
 from neurolsc.experiment.config import check_names, setting_names
+from neurolsc.experiment.former import read_settings
 from neurolsc.experiment.run import Experiment
-from neurolsc.io import clean, read_toml
+from neurolsc.io import clean
 from neurolsc.metrics import MetricSpec
 from neurolsc.tasks import metric_spec
 from neurolsc.validation import one_of
@@ -153,7 +154,7 @@ def read_grid(path: str | PathLike[str]) -> Grid:
     Raises:
         ValueError: if the file cannot be read, or is no grid; the message names the file.
     """
-    content = read_toml(path)
+    content = read_settings(path)
     try:
         return make_grid(content)
     except (ValueError, TypeError, AttributeError) as error:

@@ -28,21 +28,21 @@ from neurolsc.diagnosis import Diagnosis, diagnose, try_cures
 from neurolsc.experiment.config import (
     PARTS,
     DataSettings,
+    InitSettings,
     NetworkSettings,
     PretrainSettings,
-    StartSettings,
     TrainSettings,
     make,
     setting_names,
 )
-from neurolsc.initialisers import LSC, StartReport, named
-from neurolsc.initialisers.base import Chain
+from neurolsc.experiment.former import init_report, read_settings, rename_files
+from neurolsc.init import LSC, InitReport, named
+from neurolsc.init.base import Chain
 from neurolsc.io import (
     differences,
     load,
     lock_file,
     locked,
-    read_toml,
     remove_temporaries,
     save,
     write_csv,
@@ -58,7 +58,7 @@ from neurolsc.training import Scores, TrainResult, evaluate, train
 from neurolsc.validation import usable_device
 
 SETTINGS, NETWORK, UNFINISHED = "settings.toml", "network.safetensors", ".partial"
-START, PRETRAINING, TRAINING = CHECKPOINTS = ("start.checkpoint", "pretrain.checkpoint", "train.checkpoint")
+INIT, PRETRAINING, TRAINING = CHECKPOINTS = ("init.checkpoint", "pretrain.checkpoint", "train.checkpoint")
 Say = Callable[[object], object]
 
 
@@ -95,9 +95,10 @@ def run_folder(path: str | PathLike[str], settings: dict[str, Any]) -> Iterator[
         fresh, written = not partial.exists(), partial / SETTINGS
         partial.mkdir(exist_ok=True)
         remove_temporaries(partial)
+        rename_files(partial)
         if not written.exists():
             write_text(written, tomli_w.dumps(settings))
-        elif changed := differences(read_toml(written), settings):
+        elif changed := differences(read_settings(written), settings):
             raise ValueError(
                 f"{partial} holds an unfinished run with other settings ({changed}). Use the same settings to "
                 "go on, another folder, or remove it."
@@ -107,7 +108,7 @@ def run_folder(path: str | PathLike[str], settings: dict[str, Any]) -> Iterator[
         except BaseException as error:
             refused = isinstance(error, ValueError | TypeError)
             progress = any((partial / name).exists() for name in (PRETRAINING, TRAINING, NETWORK))
-            if not progress and (refused or not (partial / START).exists()):
+            if not progress and (refused or not (partial / INIT).exists()):
                 if fresh and partial.exists():  # else its removal is the error
                     for entry in partial.iterdir():  # settings last: until then they say whose the rest is
                         if entry.name != SETTINGS:
@@ -146,7 +147,7 @@ class Experiment:
         data: the data.
         pretraining: how radii are set; None, or a target 'none': they are left as they are.
         training: how the network is trained; None: it is not.
-        start: how the network is set before radii and training; see :attr:`initialiser`.
+        init: how the network is set before radii and training; see :attr:`initialiser`.
         device: where it runs, as torch calls it; not a setting.
     """
 
@@ -154,7 +155,7 @@ class Experiment:
     data: DataSettings = DataSettings()
     pretraining: PretrainSettings | None = None
     training: TrainSettings | None = None
-    start: StartSettings = StartSettings()
+    init: InitSettings = InitSettings()
     device: str = "cpu"
 
     @classmethod
@@ -163,7 +164,7 @@ class Experiment:
         folder = Path(run)
         if lacking := [name for name in (SETTINGS, NETWORK) if not (folder / name).exists()]:
             raise ValueError(f"{folder} is not the folder of a finished run: it has no {' and no '.join(lacking)}.")
-        return cls.from_settings(read_toml(folder / SETTINGS))
+        return cls.from_settings(read_settings(folder / SETTINGS))
 
     @classmethod
     def from_settings(
@@ -181,13 +182,17 @@ class Experiment:
     def settings(self) -> dict[str, Any]:
         """All settings as one flat dictionary, as they stand in a run folder."""
         parts = (part for name in PARTS if (part := getattr(self, name)) is not None)
-        return {f.name: getattr(part, f.name) for part in parts for f in fields(part)} | {"start": self.initialiser}
+        return {f.name: getattr(part, f.name) for part in parts for f in fields(part)} | {"init": self.initialiser}
 
     @cached_property
     def name(self) -> str:
         """Settings that differ from their defaults, readable in part, and a digest of them: its folder in a sweep."""
+        return self.name_with({})
+
+    def name_with(self, called: Mapping[str, str]) -> str:
+        """The name if some settings are called otherwise, as in earlier versions."""
         defaults = {f.name: f.default for kind in PARTS.values() for f in fields(kind)}
-        odd = {name: value for name, value in self.settings.items() if value != defaults[name]}
+        odd = {called.get(name, name): value for name, value in self.settings.items() if value != defaults[name]}
         digest = hashlib.sha256(tomli_w.dumps(dict(sorted(odd.items()))).encode()).hexdigest()[:12]
         hidden = {*setting_names(["data"]), "weights"} - {"data"}
         words = ",".join(f"{name}={value}" for name, value in odd.items() if name not in hidden)
@@ -196,18 +201,18 @@ class Experiment:
 
     @property
     def lsc(self) -> LSC | None:
-        """What sets the radii to a target; None: nothing."""
+        """The LSC initialiser of these settings; None if there is none."""
         return None if self.pretraining is None else self.pretraining.lsc
 
     @property
     def initialiser(self) -> str:
-        """The initialiser that the network starts with, as :func:`neurolsc.initialisers.named` reads it.
+        """The initialiser of the network, as :func:`neurolsc.init.named` reads it.
 
         If the settings name none: ``Default`` where weights are read from a file, radii are set to a target, or the
         cell does not name the input matrix, voltage and threshold that Relay sets; else ``Relay()``.
         """
-        if self.start.start:
-            return self.start.start
+        if self.init.init:
+            return self.init.init
         try:
             cell = CELLS.find(self.network.cell)
         except ValueError:
@@ -226,7 +231,7 @@ class Experiment:
         return f"{network}, {self.data.title}, seed {n.seed}"
 
     def build(self) -> Network:
-        """The network before its start, with the same weights on every device; ``ValueError`` if it cannot be."""
+        """The network as built, with the same weights on every device; ``ValueError`` if it cannot be."""
         training = self.data.load("train")
         words = training.n_words if isinstance(training, Words) else None
         network = self.network.build(training.n_in, training.n_classes, words)
@@ -242,7 +247,7 @@ class Experiment:
         return network.to(usable_device(self.device))
 
     def begin(self) -> tuple[Network, tuple[Finding, ...]]:
-        """A new network after its start, and findings about the targets that the start missed."""
+        """A new network, initialised, and findings about the targets that the initialisation missed."""
         network = self.build()
         if self.initialiser == "Default":
             return network, ()
@@ -254,12 +259,12 @@ class Experiment:
         return collate(fetch(dataset, range(min(count, len(dataset)))))
 
     def first_inputs(self, split: Split, count: int) -> Tensor:
-        """Their inputs x, cut to the length of the shortest."""
+        """Inputs x of the first `count` samples, cut to the length of the shortest."""
         x, _, *mask = self.first_samples(split, count)
         return x[: int(mask[0].sum(0).min())] if mask else x
 
     def input_batches(self) -> Sequence[Any]:
-        """Batches of inputs on which a start and the radii are set.
+        """Batches of inputs for the initialisation and for setting the radii.
 
         For the paper's loops they are all training samples, in batches of the size that training has.
         """
@@ -272,8 +277,8 @@ class Experiment:
     @property
     def reads_all(self) -> bool:
         """True if radii are set by one of the paper's loops."""
-        start = named(self.initialiser)
-        parts = start.parts if isinstance(start, Chain) else (start,)
+        init = named(self.initialiser)
+        parts = init.parts if isinstance(init, Chain) else (init,)
         return any(isinstance(part, LSC) and part.loop != "neurolsc" for part in (*parts, self.lsc))
 
     def run(
@@ -284,11 +289,11 @@ class Experiment:
         before_training: Callable[[Network, Path], object] = lambda *_: None,
         progress: bool = True,
     ) -> Outcome:
-        """Build the network, start it, set its radii, train it, and save all of that in a folder.
+        """Build the network, initialise it, set its radii, train it, and save all of that in a folder.
 
         Args:
             out: the folder; must not exist. A run that was stopped goes on.
-            say: called with each finding of the start, and with the result of pre-training.
+            say: called with each finding of the initialisation, and with the result of pre-training.
             before_training: called with the network and the folder of the unfinished run.
             progress: show bars.
 
@@ -303,19 +308,19 @@ class Experiment:
             device = usable_device(self.device)
             data: Any = tuple(self.data.load(split) for split in ("train", "validation")) if self.training else ()
 
-            # The start, unless it was done before the run was stopped.
-            report = folder / "start.json"
+            # The initialisation, unless it was done before the run was stopped.
+            report = init_report(folder)
             if self.initialiser == "Default":
                 network = self.build()
-            elif (folder / START).exists():
-                network = load(folder / START).to(device)
+            elif (folder / INIT).exists():
+                network = load(folder / INIT).to(device)
             else:
                 began = time.perf_counter()
                 network, found = self.begin()
                 seconds = time.perf_counter() - began
-                lines = str(found).splitlines() if isinstance(found, StartReport) else [str(f) for f in found]
-                write_json(report, {"start": self.initialiser, "seconds": seconds, "findings": lines})
-                save(network, folder / START)
+                lines = str(found).splitlines() if isinstance(found, InitReport) else [str(f) for f in found]
+                write_json(report, {"init": self.initialiser, "seconds": seconds, "findings": lines})
+                save(network, folder / INIT)
             for finding in json.loads(report.read_text())["findings"] if report.exists() else ():
                 say(finding)
 
@@ -353,7 +358,7 @@ class Experiment:
                 write_json(folder / "history.json", content)
                 radii = f", radii set to {self.pretraining.target}" if self.pretraining and self.lsc else ""
                 chance = 1 / network.n_out if isinstance(task, Classification) else None
-                title = f"{self.title}, start {self.initialiser}{radii}"
+                title = f"{self.title}, initialised by {self.initialiser}{radii}"
                 training.plot(folder / "learning.png", chance=chance, title=title)
             save(network, folder / NETWORK)
         return Outcome(network, pretraining, training)

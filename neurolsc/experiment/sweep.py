@@ -24,6 +24,7 @@ import torch
 from tqdm import tqdm
 
 from neurolsc.display import progress_bar
+from neurolsc.experiment.former import rename_trials
 from neurolsc.experiment.grid import Grid, read_grid
 from neurolsc.experiment.run import UNFINISHED, Experiment, Stopped, score
 from neurolsc.experiment.table import BEFORE, FAILED, TABLE, TEST, Row, environment, make_row, statistics
@@ -32,6 +33,7 @@ from neurolsc.network import Network
 from neurolsc.validation import usable_device, whole
 
 GRID = "grid.toml"
+TRIAL_ENDS = ("", UNFINISHED, FAILED)  # a finished run, an unfinished one, the note of an error
 DEATHS = 3  # of workers over one trial, until it counts as failed
 REST = 2.0  # seconds until a trial is tried again that another process runs
 EXPECTED = (ArithmeticError, ValueError, RuntimeError)  # a diverging loss, settings that do not fit, no radii
@@ -231,6 +233,7 @@ def run_sweep(
     """
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
+    rename_trials(folder, grid.trials, TRIAL_ENDS)
     write_text(folder / GRID, tomli_w.dumps(grid.content))
     for trial in grid.trials if retry else ():
         while (row := make_row(trial, folder, grid)) is not None and row["error"] is not None:
@@ -279,7 +282,9 @@ def read_sweep(folder: Path) -> tuple[Grid, list[Row]]:
     """A sweep's grid, and its table of the trials that are over; ``ValueError`` if the folder holds no sweep."""
     if not (folder / GRID).exists():
         raise ValueError(f"{folder} is not the folder of a sweep: it has no {GRID}.")
-    state = _State(read_grid(folder / GRID), folder)
+    grid = read_grid(folder / GRID)
+    rename_trials(folder, grid.trials, TRIAL_ENDS)
+    state = _State(grid, folder)
     state.update()
     return state.grid, state.table()
 

@@ -16,6 +16,7 @@ import torch
 import neurolsc
 from neurolsc import metrics
 from neurolsc.diagnosis.measurements import Batch, measure
+from neurolsc.experiment.former import STATISTICS, init_report
 from neurolsc.experiment.run import TRAINING, UNFINISHED, Experiment
 from neurolsc.io import differences, read_tree, refusing, spread
 from neurolsc.network import Network, eval_mode
@@ -37,7 +38,7 @@ FEW, TIMES = 4, 8  # samples, and time steps drawn at random, for derivatives
 
 
 def statistics(network: Network, experiment: Experiment) -> Row:
-    """Radii, rates, and the measures of diagnose before the training, each by layer; ``start_...`` in the table."""
+    """Radii, rates, and the measures of diagnose before the training, each by layer; ``init_...`` in the table."""
     batch = Batch.of(experiment.first_samples("train", SAMPLES), network)
     few, seed, task = batch.first(FEW), experiment.network.seed, experiment.data.task
     found = measure(network, batch, task, samples=FEW, steps=TIMES, seed=seed, progress=False)
@@ -53,7 +54,15 @@ def statistics(network: Network, experiment: Experiment) -> Row:
         "firing_rate": [None if z is None else metrics.firing_rate(z, batch.mask) for z in counted],
         "silent_steps": [None if z is None else metrics.silent_steps(z, batch.mask) for z in counted],
     }
-    for name in ("exponent", "singular_time", "singular_depth", "usable", "survives", "gradient", "noise"):
+    for name in (
+        "exponent",
+        "singular_time",
+        "singular_depth",
+        "active_surrogate_fraction",
+        "similarity_to_input",
+        "gradient",
+        "noise",
+    ):
         values = [getattr(layer, name) for layer in found.layers]
         row[name] = [value if value is not None and math.isfinite(value) else None for value in values]
     return row
@@ -99,9 +108,10 @@ def make_row(trial: Experiment, sweep: Path, grid: "Grid") -> Row | None:
                 "or run it anew by --retry."
             )
         before = _read(folder / BEFORE) if (folder / BEFORE).exists() else {}
-        starts = [file for name in ("start.json", "pretraining.json") if (file := folder / name).exists()]
-        found |= before.get("environment", {}) | {"start_seconds": sum(_read(file)["seconds"] for file in starts)}
-        found |= {f"start_{name}": value for name, value in before.get("statistics", {}).items()}
+        reports = [file for file in (init_report(folder), folder / "pretraining.json") if file.exists()]
+        found |= before.get("environment", {}) | {"init_seconds": sum(_read(file)["seconds"] for file in reports)}
+        measured = before.get("statistics", {}).items()
+        found |= {f"init_{STATISTICS.get(name, name)}": value for name, value in measured}
         if history := read_history(folder):
             with refusing(folder, "damaged: its history is not that of a training"):
                 so_far, score, kind = best_so_far(history), f"validation_{task.score}", metric_spec(task, task.score)
@@ -224,9 +234,12 @@ def markdown(grid: "Grid", rows: Iterable[Row], by: Sequence[str] = ()) -> str:
         named = "" if share else f" {grid.score}"
         line |= {f"validation{named}": scores(score), f"test{named}": scores(f"test_{grid.score}")}
         line["best epoch"] = over_seeds("best_epoch", ".0f")
-        line["rate at start"], line["at end"] = layers("start_firing_rate"), layers("end_firing_rate")
-        line["radius through time"], line["through depth"] = layers("start_time_radius"), layers("start_depth_radius")
-        line["start, s"], line["training, s"] = over_seeds("start_seconds", ".3g"), over_seeds("train_seconds", ".3g")
+        line["rate before training"], line["at end"] = layers("init_firing_rate"), layers("end_firing_rate")
+        line["radius through time"], line["through depth"] = layers("init_time_radius"), layers("init_depth_radius")
+        line["initialisation, s"], line["training, s"] = (
+            over_seeds("init_seconds", ".3g"),
+            over_seeds("train_seconds", ".3g"),
+        )
         lines.append(line)
     titles = [title for title in lines[0] if any(line[title] for line in lines)] if lines else []
     cells = [titles, ["---"] * len(titles), *([line[title] or "-" for title in titles] for line in lines)]

@@ -26,7 +26,7 @@ from neurolsc.export.fixed_point import NEVER, UNIT, AtrlifLayer, CubaLayer, Ext
 from neurolsc.export.quantize import QuantizedNetwork, dequantize, quantize
 from neurolsc.export.wrapped import delayed, exported_kind, from_wrapped
 from neurolsc.hdf5 import HDF5
-from neurolsc.interop.foreign import ForeignCell
+from neurolsc.interop.wrapped import WrappedCell
 from neurolsc.io import atomic_write, refusing
 from neurolsc.network import Network, eval_mode
 from neurolsc.neurons import ALIF, LI, LIF, CubaLIF
@@ -155,7 +155,7 @@ def to_netx(
     report = make_report(own, quantized, x, None if labels is None else labels.cpu())
     if x is None:
         x = torch.rand(50, 1, quantized.n_in, generator=torch.Generator().manual_seed(0)) < 0.2
-    elif any(isinstance(cell, ForeignCell) for cell in network.cells):
+    elif any(isinstance(cell, WrappedCell) for cell in network.cells):
         with torch.no_grad(), eval_mode(network):
             theirs, ours = network.run(x.to(**network.dtype_and_device)).spikes, own.run(x).spikes
         pairs = [(theirs[i].cpu(), ours[i]) for i in network.spiking]

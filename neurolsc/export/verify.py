@@ -30,7 +30,7 @@ PER_SAMPLE = 60.0  # seconds of a simulator for a sample, and once for its start
 
 @dataclass(frozen=True)
 class LayerAgreement:
-    """How far an integer layer agrees with that of a file or simulator, given the spikes that the latter reads."""
+    """Spike agreement of one integer layer with a reference, a file or simulator, on the reference's inputs."""
 
     spikes: int  # in the file or simulator
     agreement: float  # share of (step, sample, neuron) triples with the same spike

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import pad
 
-from neurolsc.interop.foreign import ForeignCell
+from neurolsc.interop.wrapped import WrappedCell
 from neurolsc.io import CONVERTERS, check_finite
 from neurolsc.network import Network, eval_mode
 from neurolsc.neurons import ALIF, LI, LIF, Cell, CubaLIF
@@ -105,7 +105,7 @@ def from_wrapped(network: Network) -> Network:
         TypeError: if a layer or module has no counterpart; the message names it.
         ValueError: if a setting of it has none; the message says what to change.
     """
-    if not any(isinstance(cell, ForeignCell) for cell in network.cells):
+    if not any(isinstance(cell, WrappedCell) for cell in network.cells):
         return network
     like = network.dtype_and_device
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -133,7 +133,7 @@ CONVERTERS.append(_saved)
 
 
 def _cell(name: str, cell: Cell) -> Cell:
-    if not isinstance(cell, ForeignCell):
+    if not isinstance(cell, WrappedCell):
         return cell.copy()
     like, layer, n = cell.dtype_and_device, cell.layer, cell.n_hidden
     library, kind = type(layer).__module__.partition(".")[0], type(layer).__name__
@@ -265,8 +265,8 @@ def delayed(network: Network) -> Network:
 
     Its logits come as many steps later as it has layers, an LI included. Biases must not act before the input arrives:
     if there are any, each layer gets one neuron more, the last, whose synapses are the biases. It fires in every step
-    from the one on in which the layer below could first fire, woken by the one below. The bias of an LI comes from a
-    second such neuron, which the first one wakes.
+    from the one on in which the layer below could first fire, switched on by the one below. The bias of an LI comes
+    from a second such neuron, which the first one switches on.
 
     Args:
         network: what :func:`quantize` accepts, biases of LIF and CubaLIF only. With ``layer_delay=1`` it is returned as
@@ -290,9 +290,9 @@ def delayed(network: Network) -> Network:
                 kind: Any = exported_kind(old)
                 if kind is ALIF:
                     raise TypeError(f"layer {i + 1} is an ALIF: only biases of LIF and CubaLIF layers can be delayed.")
-                n, zero, woken = old.n_hidden, old.reset.name == "zero", i > 0
+                n, zero, switched = old.n_hidden, old.reset.name == "zero", i > 0
                 count = 1 + (tail is not None and i == len(cells) - 1 and bool(bias.any()))
-                made = kind(old.n_in + woken, n + count, reset="zero" if zero else "subtract").to(**like)
+                made = kind(old.n_in + switched, n + count, reset="zero" if zero else "subtract").to(**like)
                 for matrix, before in ((made.w_in, old.w_in), (made.w_rec, old.w_rec)):
                     matrix.zero_()
                     matrix[:n, : before.shape[1]] = before
@@ -300,7 +300,7 @@ def delayed(network: Network) -> Network:
                 made.w_rec[n:, n:] = torch.eye(count) * (not zero)  # which cancels the reset
                 made.w_rec[n + 1 :, n] = FIRES
                 made.b_v.zero_()
-                if woken:
+                if switched:
                     made.w_in[n, -1] = FIRES
                 else:
                     made.b_v[n] = FIRES

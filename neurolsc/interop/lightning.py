@@ -1,4 +1,4 @@
-"""Starts and flossing as callbacks of Lightning."""
+"""Initialisation and flossing as callbacks of Lightning."""
 
 from itertools import islice
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
-from neurolsc.initialisers import Initialiser
+from neurolsc.init import Initialiser
 from neurolsc.interop.wrap import wrap
 from neurolsc.network import Network
 from neurolsc.stability.conditions import Finding
@@ -42,32 +42,32 @@ def inputs_of(batch: Any, batch_first: bool, callback: str) -> Tensor:
     return (x.transpose(0, 1) if batch_first else x).flatten(2)
 
 
-class Starting(Callback):
-    """Start a model before its first epoch, and log its radii before the first step and after every epoch.
+class InitCallback(Callback):
+    """Initialise a model before its first epoch, and log its radii before the first step and after every epoch.
 
     Radii are logged as ``radius_time_1``, ``radius_depth_1``, ... (layers counted from 1). A run that goes on from a
-    checkpoint is not started again. Training in several processes is refused: each would start from other weights.
+    checkpoint is not initialised again. Training in several processes is refused: each would begin with other weights.
 
     Args:
-        start: any of :mod:`neurolsc.initialisers`, such as ``Relay()``.
+        init: any of :mod:`neurolsc.init`, such as ``Relay()``.
         module: name of the attribute of the LightningModule that holds the network, a :class:`neurolsc.Network` or what
             :func:`neurolsc.wrap` takes; dotted names reach further down. Empty: the LightningModule itself.
-        batches: start on so many batches of the training data.
+        batches: initialise on so many batches of the training data.
         batch_first: whether the inputs are (B, T, ...), as most loaders have them, instead of (T, B, ...); it is an
             error if the number of labels shows the other.
         input_shape: shape of one sample of a step's input, as in :func:`neurolsc.wrap`.
-        seed: of what the start draws.
+        seed: of what the initialiser draws.
 
     Attributes:
-        findings: what the start missed, printed with its summary; None before it.
+        findings: what the initialisation missed, printed with its summary; None before it.
 
     Example:
-        >>> Trainer(callbacks=[Starting(Relay(), "net", batch_first=True)])  # doctest: +SKIP
+        >>> Trainer(callbacks=[InitCallback(Relay(), "net", batch_first=True)])  # doctest: +SKIP
     """
 
     def __init__(
         self,
-        start: Initialiser,
+        init: Initialiser,
         module: str = "",
         *,
         batches: int = 4,
@@ -75,21 +75,21 @@ class Starting(Callback):
         input_shape: int | tuple[int, ...] | None = None,
         seed: int = 0,
     ) -> None:
-        if not isinstance(start, Initialiser):
-            raise TypeError(f"start must be an initialiser, such as Relay(), got {type(start).__name__}.")
-        self.initialiser, self.module, self.batches = start, module, whole("batches", batches)
+        if not isinstance(init, Initialiser):
+            raise TypeError(f"init must be an initialiser, such as Relay(), got {type(init).__name__}.")
+        self.initialiser, self.module, self.batches = init, module, whole("batches", batches)
         self.batch_first, self.input_shape, self.seed = batch_first, input_shape, seed
         self.findings: tuple[Finding, ...] | None = None
         self._inputs: list[Tensor] = []
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start, unless training goes on from a checkpoint, and log the radii."""
+        """Initialise, unless training goes on from a checkpoint, and log the radii."""
         if trainer.world_size > 1:
-            raise ValueError(f"Starting works in one process, got {trainer.world_size}; start the network beforehand.")
+            raise ValueError(f"InitCallback works in one process, got {trainer.world_size}; initialise beforehand.")
         self._inputs.clear()
         loader: Any = trainer.train_dataloader
         for batch in islice(loader, self.batches):
-            self._inputs.append(inputs_of(batch, self.batch_first, "Starting").to(pl_module.device))
+            self._inputs.append(inputs_of(batch, self.batch_first, "InitCallback").to(pl_module.device))
         if trainer.global_step == 0:
             self.findings = self.initialiser.apply(
                 network_of(pl_module, self.module, self.input_shape), self._inputs, seed=self.seed
@@ -121,7 +121,7 @@ class Flossing(Callback):
         weight: of the squared distance.
         target: :math:`\lambda^*`, in nats per step.
         every: k, counted in each epoch.
-        module: as of :class:`Starting`; so are the next two.
+        module: as of :class:`InitCallback`; so are the next two.
         batch_first: inputs of batches are (B, T, N).
         input_shape: of a single step.
 

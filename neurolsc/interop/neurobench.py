@@ -13,7 +13,7 @@ from typing import Any, Self, cast
 import torch
 from torch import Tensor, nn
 
-from neurolsc.interop.foreign import ForeignCell
+from neurolsc.interop.wrapped import WrappedCell
 from neurolsc.network import Network, as_network, eval_mode
 from neurolsc.neurons.cell import WeightMatrix, owner_of, weight_matrices
 
@@ -152,12 +152,12 @@ class NetworkModel(NeuroBenchModel):
     def _step_by_step(self, x: Tensor) -> tuple[dict[int, list[Tensor]], dict[int, tuple[list[Tensor], list[Tensor]]]]:
         """By the number of a cell what wrapped layers read, and voltages before and after each step, if counted."""
         cells = self.network.cells if self.connection_hooks or self.activation_hooks else ()
-        foreign = {i: cell for i, cell in enumerate(cells) if isinstance(cell, ForeignCell)}
+        wrapped = {i: cell for i, cell in enumerate(cells) if isinstance(cell, WrappedCell)}
         membranes = {i: membrane for i, cell in enumerate(cells) if (membrane := cell.membrane()) is not None}
-        currents = {i: [] for i in foreign}
+        currents = {i: [] for i in wrapped}
         voltages = {i: ([], []) for i in membranes}
         for record in self.network.records(x) if cells else ():
-            for i, cell in foreign.items():
+            for i, cell in wrapped.items():
                 currents[i].append(cell.current(record.inputs[i]))
             for i, membrane in membranes.items():
                 voltages[i][0].append(membrane.voltage(record.before.layers[i]))

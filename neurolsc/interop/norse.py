@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc import neurons
-from neurolsc.interop.foreign import ForeignCell, borrowed, state_class, warn_of, weight_before
+from neurolsc.interop.wrapped import WrappedCell, borrowed, state_class, warn_of, weight_before
 from neurolsc.neurons.blocks import Spike
 from neurolsc.neurons.cell import Membrane, ScaledParameter, State, Thresholds
 from neurolsc.neurons.spiking import ResetName, SpikingCell
@@ -271,12 +271,12 @@ class ALIFPlusMinusRecurrent(_OverTime, ALIFPlusMinusRecurrentCell):
 # ---- norse's layers as our cells
 
 WRAPPED = re.compile("(LIF|LIFBox|LSNN|IAF|LI|LIBox)(Recurrent)?(Cell)?|LILinearCell")
-# norse's rates in 1/s, and the name of the decay that belongs to each: a step retains the share 1 - dt tau_inv
+# norse's rates in 1/s, and the name of the decay that belongs to each: 1 - dt tau_inv
 RATES = {"tau_mem_inv": "decay_mem", "tau_syn_inv": "decay_syn", "tau_adapt_inv": "decay_adapt"}
 
 
 class NeuronParameter:
-    """A value of a layer's neuron parameters p; of a rate tau_inv the share 1 - dt tau_inv that a step retains."""
+    """A value of a layer's neuron parameters p; of a rate tau_inv its decay factor 1 - dt tau_inv."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -300,7 +300,7 @@ def _set(layer: Any, name: str, value: Tensor) -> None:
         layer.p = layer.p._replace(**{name: value.detach().clone()})
 
 
-class NorseCell(ForeignCell):
+class NorseCell(WrappedCell):
     """A layer of norse: a cell, or a layer with time, which takes one step at a time.
 
     Raises:
@@ -346,7 +346,7 @@ class NorseCell(ForeignCell):
         if kind.startswith("LSNN"):  # an input reaches only the current within a step: no radius follows its weights
             self.input_matrices, scaled = tuple(each.parameter for each in scaled), []
         scaled += [ScaledParameter("layer.recurrent_weights", "time")] * recurrent
-        scaled += (ScaledParameter(RATES[rate], "time", through="share") for rate in self.rates)
+        scaled += (ScaledParameter(RATES[rate], "time", through="decay_factor") for rate in self.rates)
         super().__init__(layer, before, input_shape, scaled)
 
     def thresholds(self) -> Thresholds | None:
@@ -365,7 +365,7 @@ class NorseCell(ForeignCell):
         return Membrane("v", theta, spike) if self.threshold_names else None
 
     def start(self, current: Tensor) -> State:
-        """The layer's own start, every variable (B, ...) in the dtype of the parameters."""
+        """The layer's own state at rest, every variable (B, ...) in the dtype of the parameters."""
         hidden = getattr(self.layer, "hidden_size", None)
         shape = current.shape if hidden is None else (len(current), int(hidden))
         leaves = [*_start(self.layer, current[None] if self.has_time else current), torch.zeros(())]

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc import neurons
-from neurolsc.interop.foreign import ForeignCell, borrowed, state_class, warn_of, weight_before
+from neurolsc.interop.wrapped import WrappedCell, borrowed, state_class, warn_of, weight_before
 from neurolsc.neurons.blocks import Spike, spike_function
 from neurolsc.neurons.cell import Membrane, ScaledParameter, State, Thresholds
 from neurolsc.neurons.spiking import Reset
@@ -301,7 +301,7 @@ VARIABLES = {
 }
 
 
-class SnnTorchCell(ForeignCell):
+class SnnTorchCell(WrappedCell):
     """A layer of snnTorch, or one of ours for snnTorch, whose resting threshold no time constant moves.
 
     A layer whose membrane is read sends its mem, resets as ever, and is an integrator
@@ -344,7 +344,7 @@ class SnnTorchCell(ForeignCell):
             own = getattr(getattr(layer, "recurrent", None), "_parameters", {})
             weights, scaled = [f"recurrent.{name}" for name in ("weight", "V") if name in own], weight_before(before)
         decays = [name for name in ("alpha", "beta") if hasattr(layer, name)]
-        scaled += [ScaledParameter(f"layer.{name}", "time", through="share") for name in decays]
+        scaled += [ScaledParameter(f"layer.{name}", "time", through="decay_factor") for name in decays]
         scaled += [ScaledParameter(f"layer.{name}", "time") for name in weights]
         if "thr" in names:
             scaled.append(ScaledParameter("layer.adaptation", "time"))

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from neurolsc.interop.foreign import ForeignCell, ForeignNeuronWarning, state_class, weight_before
+from neurolsc.interop.wrapped import WrappedCell, WrappedNeuronWarning, state_class, weight_before
 from neurolsc.neurons.cell import Membrane, ScaledParameter, State, Thresholds
 
 NODES = ("LIFNode", "ParametricLIFNode", "IFNode")
@@ -42,7 +42,7 @@ class Columns:
             self.__get__(cell).copy_(value)
 
 
-class SpikingJellyCell(ForeignCell):
+class SpikingJellyCell(WrappedCell):
     """A neuron of spikingjelly, or a LinearRecurrentContainer around one.
 
     Raises:
@@ -67,7 +67,7 @@ class SpikingJellyCell(ForeignCell):
         self.reset_gradient = not node.detach_reset
         joint = [ScaledParameter("w_in", "depth"), ScaledParameter("w_rec", "time")]
         scaled = joint if self.recurrent else weight_before(before)
-        scaled += [ScaledParameter("decay", "time", through="share")] * (kind != "IFNode")
+        scaled += [ScaledParameter("decay", "time", through="decay_factor")] * (kind != "IFNode")
         self.stored_in = (("decay", f"layer.{'sub_module.' * self.recurrent}w"),)
         super().__init__(layer, before, input_shape, scaled)
 
@@ -99,7 +99,7 @@ class SpikingJellyCell(ForeignCell):
 
     @property
     def decay(self) -> Tensor:
-        """The share 1 - 1/tau that a step retains; the input's gain follows."""
+        """The decay factor 1 - 1/tau of a step; the input's gain follows."""
         if hasattr(self.node, "w"):
             return torch.sigmoid(-self.node.w)
         return torch.tensor(1 - 1 / getattr(self.node, "tau", torch.inf), dtype=torch.float64)
@@ -155,7 +155,7 @@ class EachStep(nn.Module):
             warnings.warn(
                 f"spikingjelly's {type(theirs).__name__} drops the same inputs in all steps of a sequence; in the wrapped "
                 "network it draws them anew in each step. That matters in training alone.",
-                ForeignNeuronWarning,
+                WrappedNeuronWarning,
                 stacklevel=4,  # of the call of wrap
             )
 

@@ -9,8 +9,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from neurolsc.interop.foreign import ForeignCell, PrecededCell, borrowed, torch_cells
 from neurolsc.interop.spikingjelly import SpikingJellyCell, is_dropout, step_of
+from neurolsc.interop.wrapped import CellWithModules, WrappedCell, borrowed, torch_cells
 from neurolsc.network import Network, eval_mode
 from neurolsc.neurons.cell import Cell, dtype_and_device
 from neurolsc.validation import one_of, tensor
@@ -118,7 +118,7 @@ def wrap(
         part = None
         _refuse_state(before, shape)
         readout: nn.Module = nn.Sequential(nn.Unflatten(1, shape), *before, nn.Flatten())
-        if len(before) == 1 and isinstance(before[0], nn.Linear) and not any(isinstance(c, ForeignCell) for c in cells):
+        if len(before) == 1 and isinstance(before[0], nn.Linear) and not any(isinstance(c, WrappedCell) for c in cells):
             readout = before[0]  # of our own cells, which a file and an export describe with it
         network = Network(cells, readout, layer_delay=0)
     except RuntimeError as error:  # of shapes
@@ -238,13 +238,13 @@ class _Run:
 
     def compare(self, layer: nn.Module, cells: list[Cell]) -> None:
         """Refuse cells that read or send something else than their layer did."""
-        call, first, foreign = self.calls[layer], cells[0], isinstance(cells[0], ForeignCell)
+        call, first, wrapped = self.calls[layer], cells[0], isinstance(cells[0], WrappedCell)
         with eval_mode(nn.ModuleList(cells)), torch.no_grad():
             for below in [self.below] if len(self.below) else self._layouts():
                 self.reads = below.flatten(2).to(call.read.dtype)
                 if self.reads.shape[2] != first.n_in:
                     continue
-                read = torch.stack([first.current(z) for z in self.reads]) if foreign else self.reads  # type: ignore[operator]
+                read = torch.stack([first.current(z) for z in self.reads]) if wrapped else self.reads  # type: ignore[operator]
                 if not _differ(call.read.flatten(2), read.flatten(2)):
                     break
             else:
@@ -337,7 +337,7 @@ def _differ(came: Tensor, wanted: Tensor) -> bool:
 
 
 def _parts(modules: Iterable[nn.Module], *, nested: bool = False) -> Iterator[nn.Module]:
-    """The recurrent layers and the largest modules without one in them, in order; nested: all in those as well."""
+    """Yield recurrent layers and the maximal stateless modules between them; nested: all modules in those, too."""
     for module in modules:
         if isinstance(module, Network):
             raise TypeError("wrap makes a Network of other modules; a Network is one already, use it as it is.")
@@ -385,7 +385,7 @@ def _cells(layer: nn.Module, before: list[nn.Module], shape: tuple[int, ...], *,
         case "torch":
             return torch_cells(layer, before, shape)
     cell: Any = layer  # ours, with its closed form unless there are modules before it
-    return [PrecededCell(cell, before, shape) if before or shape != (cell.n_in,) else cell]
+    return [CellWithModules(cell, before, shape) if before or shape != (cell.n_in,) else cell]
 
 
 def _first_shape(parts: list[nn.Module]) -> tuple[int, ...]:

@@ -134,7 +134,7 @@ class EFAdLIF(_QAdLIF):
     the neurons are outside.
 
     Args:
-        tau_u_range: range of the starting time constants of u, in steps; even draws, as from all ranges.
+        tau_u_range: range of the initial time constants of u, in steps; even draws, as from all ranges.
         tau_w_range: likewise of w.
         a_range: likewise of what the voltage adds to w.
         b_range: likewise of what a spike adds to w.
@@ -184,7 +184,7 @@ class SEAdLIF(_QAdLIF):
 
 
 Parametrisation = Literal["sparch", "cadlif", "silif"]
-DECAYS: dict[str, tuple[Range, Range]] = {  # of u and w at the start
+DECAYS: dict[str, tuple[Range, Range]] = {  # of u and w before training
     "sparch": ((math.exp(-1 / 5), math.exp(-1 / 25)), (math.exp(-1 / 30), math.exp(-1 / 120))),
     "cadlif": ((0.36, 0.96), (0.96, 0.99)),
 }

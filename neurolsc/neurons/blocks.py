@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from neurolsc.neurons.cell import SURROGATES, Cell, Membrane, ScaledParameter, State, Thresholds, definer
 from neurolsc.neurons.derivatives import (
     Derivatives,
+    EigenpairHint,
     Factors,
-    Known,
     LinearOperator,
     Matrices,
     StepMap,
@@ -155,7 +155,7 @@ class NeuronCell(Cell):
         spike: the surrogate; by default a new ``FastSigmoid()``.
         threshold: the fixed threshold of all neurons, positive; the buffer ``theta`` may be set per neuron. None for
             neurons with another :meth:`distance`.
-        starts: what draws the input and the recurrent weights in place.
+        initial: what draws the input and the recurrent weights in place.
 
     Attributes:
         w_in: input weights (n_hidden, n_in), by default uniform in ±1/sqrt(n_in).
@@ -178,14 +178,14 @@ class NeuronCell(Cell):
         *,
         spike: Spike | None = None,
         threshold: float | None = 1.0,
-        starts: tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]] = (uniform, nn.init.orthogonal_),
+        initial: tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]] = (uniform, nn.init.orthogonal_),
     ) -> None:
         super().__init__(n_in, n_hidden)
         self.spike = FastSigmoid() if spike is None else spike_function("spike", spike)
         if threshold is not None:
             self.register_buffer("theta", torch.full((n_hidden,), number("threshold", threshold)))
-        self.w_in = nn.Parameter(starts[0](torch.empty(n_hidden, n_in)))
-        self.w_rec = nn.Parameter(starts[1](torch.empty(n_hidden, n_hidden)))
+        self.w_in = nn.Parameter(initial[0](torch.empty(n_hidden, n_in)))
+        self.w_rec = nn.Parameter(initial[1](torch.empty(n_hidden, n_hidden)))
         self.recurrent_synapses = n_hidden
 
     def draw(self, name: str, ends: Range, *, positive: bool = False, in_log: bool = False) -> Range:
@@ -308,7 +308,7 @@ class SpikingStep(NeuronStep):
     path to the neuron and back.
     """
 
-    def known(self, right: bool, tolerance: float) -> Known:
+    def eigenpair_hint(self, right: bool, tolerance: float) -> EigenpairHint:
         """The largest eigenvalue of D, and where it is the radius within a relative tolerance."""
         alone, n = IsolatedNeurons.of(self), len(self.w_rec)
         largest, which = alone.modulus.max(1, keepdim=True)
@@ -337,7 +337,7 @@ class SpikingStep(NeuronStep):
         if self.columns > n:
             vector = vector.scatter(1, which + n, theta)
         kind = vector.dtype.to_complex()
-        return Known(value.squeeze(1).to(kind), vector.to(kind), exists, proven)
+        return EigenpairHint(value.squeeze(1).to(kind), vector.to(kind), exists, proven)
 
     def factors(self, shift: Tensor) -> Factors | None:
         r"""A factorisation of an n x n matrix, also where the state has 2 n variables.

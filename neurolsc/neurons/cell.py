@@ -29,7 +29,7 @@ class ScaledParameter:
         parameter: its name on the cell; dotted, ``"layer.weight"``, where it belongs to a module of the cell.
         radius: the radius that grows with it, through ``"time"`` or ``"depth"``.
         through: what a multiplier multiplies: the ``"value"``; of a time constant tau in steps the ``"decay"``
-            exp(-1/tau); of a ``"share"``, a decay stored as such, the value, which stays below 1.
+            exp(-1/tau); of a ``"decay_factor"``, a decay stored as such, the value, which stays below 1.
         sign: +1 where the radius grows with the parameter, -1 where it shrinks: a multiplier k acts as k**sign.
         limit: name of a method of the cell that returns the magnitude beyond which the radius would move the other way;
             a multiplier stops there.
@@ -37,7 +37,7 @@ class ScaledParameter:
 
     parameter: str
     radius: Literal["time", "depth"]
-    through: Literal["value", "decay", "share"] = "value"
+    through: Literal["value", "decay", "decay_factor"] = "value"
     sign: int = 1
     limit: str | None = None
 
@@ -118,8 +118,8 @@ class Cell(nn.Module, ABC):
         paper_scaled_parameters: the same after the paper, Sec. II-D and App. H.
         recurrent_synapses: neurons of its own layer that read a neuron; None if not known.
         stored_in: pairs of a settable quantity and the parameter of another name that stores it, as a gate's retention.
-        integrator: True if it sends its voltage and no spikes: starts by thresholds or rates, and diagnoses, pass over
-            it; Glorot, He and LSCSingular set its weights.
+        integrator: True if it sends its voltage and no spikes: initialisers of thresholds or rates, and diagnoses, pass
+            over it; Glorot, He and LSCSingular set its weights.
         input_matrices: names of input weights that set no radius through depth, as in norse's LSNN.
     """
 
@@ -196,7 +196,7 @@ class Cell(nn.Module, ABC):
         return torch.stack(outputs), state
 
     def run_at_once(self, x: Tensor, state: State, lengths: Tensor | None, late: Tensor | None) -> AtOnce:
-        """What :meth:`run` returns, by a faster way; None where that does not apply."""
+        """A fused :meth:`run`; None if these inputs need plain steps."""
         return None
 
     def derivatives(self) -> Derivatives | None:
@@ -213,7 +213,7 @@ class Cell(nn.Module, ABC):
         return issubclass(definer(type(self), method), step) and _parts_of_step(step).isdisjoint(vars(self))
 
     def thresholds(self) -> Thresholds | None:
-        """What scales the thresholds, and so the firing rates; None where none are known."""
+        """The handle that scales the thresholds, and so the firing rates; None if the cell has none."""
         return None
 
     def membrane(self) -> Membrane | None:
@@ -234,7 +234,7 @@ class Cell(nn.Module, ABC):
         return ()
 
     def gains(self) -> dict[str, float]:
-        """How far a unit of a parameter moves the state at rest, by name; learning rates can be divided by it."""
+        """Steady-state gains d state / d parameter, by name; learning rates can be divided by them."""
         return {}
 
     def config(self) -> dict[str, object]:
@@ -258,7 +258,7 @@ class Cell(nn.Module, ABC):
         return copy.deepcopy(self)
 
 
-# Names that are no part of a step: starting values, descriptions, what is known of the step.
+# Attributes whose override leaves closed_form and run_at_once valid: initial values, descriptions.
 NO_STEP = frozenset(
     (
         *("initial_state", "pretrained", "config", "settings", "extra_repr", "draw_adaptation", "copy"),

@@ -28,8 +28,8 @@ class Factors(NamedTuple):
     solve_adjoint: Callable[[Tensor], Tensor]
 
 
-class Known(NamedTuple):
-    """An eigenpair of each of P matrices, and what of it is certain within the tolerance."""
+class EigenpairHint(NamedTuple):
+    """A candidate for the leading eigenpair of each of P matrices, and whether it is one within the tolerance."""
 
     value: Tensor  # (P,) complex
     vector: Tensor  # (P, n) complex, of norm 1; a right or a left eigenvector
@@ -57,10 +57,10 @@ class LinearOperator(ABC):
         """The operator at some of the points."""
 
     def dense(self) -> Tensor | None:
-        """The matrices (P, rows, columns), or (1, rows, columns) for all; None: not at hand."""
+        """The matrices (P, rows, columns), or (1, rows, columns) for all; None if only products are available."""
         return None
 
-    def known(self, right: bool, tolerance: float) -> Known | None:
+    def eigenpair_hint(self, right: bool, tolerance: float) -> EigenpairHint | None:
         """The largest eigenvalue with a right or left eigenvector, where no product is needed."""
         return None
 

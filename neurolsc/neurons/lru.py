@@ -14,7 +14,7 @@ from torch.nn.functional import dropout, gelu, layer_norm, linear, pad
 
 from neurolsc.display import state_repr
 from neurolsc.neurons.cell import AtOnce, Cell, ScaledParameter, register
-from neurolsc.neurons.derivatives import Derivatives, JacobianOperator, Known, StepMap, Term, flat, unflat
+from neurolsc.neurons.derivatives import Derivatives, EigenpairHint, JacobianOperator, StepMap, Term, flat, unflat
 from neurolsc.neurons.rate import inputs_of, last_of
 from neurolsc.validation import probability, whole
 
@@ -52,7 +52,7 @@ class LRU(Cell):
 
     Attributes:
         w_in: (n_hidden, n_in), Glorot uniform; None where n_in is n_hidden.
-        nu_log, phase, gamma_log: ν, φ and γ (n_state,): at the start \|λ\| is uniform in [0.5, 1], the phase in [0,
+        nu_log, phase, gamma_log: ν, φ and γ (n_state,): before training \|λ\| is uniform in [0.5, 1], the phase in [0,
             π/10], and e^γ is the root of 1 - \|λ\|².
         b_real, b_imag: B (n_state, n_hidden), Gaussian of deviation 1/√n_hidden each.
         c_real, c_imag: C (n_hidden, n_state), of deviation 1/√(2 n_state).
@@ -71,7 +71,7 @@ class LRU(Cell):
     scaled_parameters = (
         ScaledParameter("b_real", "depth"),
         ScaledParameter("b_imag", "depth"),
-        ScaledParameter("modulus", "time", through="share"),
+        ScaledParameter("modulus", "time", through="decay_factor"),
     )
     stored_in = (("modulus", "nu_log"),)
     paper_scaled_parameters = (
@@ -223,14 +223,14 @@ class Rotation(StepMap):
     def take(self, index: Tensor) -> "Rotation":
         return Rotation(self.eigenvalues, self.n_hidden, len(index))
 
-    def known(self, right: bool, tolerance: float) -> Known:
+    def eigenpair_hint(self, right: bool, tolerance: float) -> EigenpairHint:
         eigenvalues = self.eigenvalues.detach()
         i = eigenvalues.abs().argmax()
         vector = torch.zeros(self.rows, dtype=eigenvalues.dtype, device=eigenvalues.device)
         vector[2 * i] = 0.5**0.5
         vector[2 * i + 1] = (-1j if right else 1j) * 0.5**0.5
         sure = torch.ones(self.points, dtype=torch.bool, device=eigenvalues.device)
-        return Known(eigenvalues[i].expand(self.points), vector.expand(self.points, -1), sure, sure)
+        return EigenpairHint(eigenvalues[i].expand(self.points), vector.expand(self.points, -1), sure, sure)
 
 
 class LinearScan(torch.autograd.Function):

@@ -184,7 +184,7 @@ class GRU(GatedCell):
     """
 
     settings = ("reset_after",)
-    scaled_parameters = (*GatedCell.scaled_parameters, ScaledParameter("retention", "time", through="share"))
+    scaled_parameters = (*GatedCell.scaled_parameters, ScaledParameter("retention", "time", through="decay_factor"))
     stored_in = (("retention", "bias"),)
     recurrent_bias: nn.Parameter | None
 

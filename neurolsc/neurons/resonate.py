@@ -118,7 +118,7 @@ class RF(EulerResonator):
     r"""Resonate-and-fire by Euler steps, with b = -|damping| and no reset (:mod:`neurolsc.neurons.resonate`).
 
     Args:
-        omega_range: range of the starting frequencies; even draws. dt times the upper end must be at most 1.
+        omega_range: range of the initial frequencies; even draws. dt times the upper end must be at most 1.
         damping_range: likewise of the damping. The defaults are those published for SHD, of which no neuron is
             unstable; of those for permuted sequential MNIST, (15, 85) and (0.1, 1), **all** are, to a radius of 1.31 a
             step.
@@ -158,7 +158,7 @@ class BRF(EulerResonator):
         z[t] = H(u[t] - \vartheta - q[t-1])
 
     without a reset. A neuron is stable below threshold whatever its damping is, up to
-    :math:`2 \sqrt{1 - (dt\,\omega)^2} / dt`: of no published start a neuron is outside.
+    :math:`2 \sqrt{1 - (dt\,\omega)^2} / dt`: of no published initialisation a neuron is outside.
 
     Arguments and attributes are those of :class:`RF`. Published for permuted sequential MNIST:
     ``omega_range=(15, 85)``, ``damping_range=(0.1, 1)``.
@@ -207,9 +207,9 @@ class ExactRF(NeuronCell):
     with a gradient through the reset. Below threshold the radius is :math:`e^{-b\,dt}`: always stable.
 
     Args:
-        damping: starting damping b, positive.
-        omega: starting frequency.
-        dt_range: range of the starting steps, whose logarithms are drawn evenly.
+        damping: initial damping b, positive.
+        omega: initial frequency.
+        dt_range: range of the initial steps, whose logarithms are drawn evenly.
         **settings: ``spike`` and ``threshold`` of :class:`neurolsc.neurons.NeuronCell`.
 
     Attributes:

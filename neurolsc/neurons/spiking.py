@@ -85,7 +85,7 @@ class SpikingCell(NeuronCell):
 
     Args:
         spike: the surrogate; by default a new ``FastSigmoid()``.
-        tau_v: mean starting time constant of the voltage, in time steps, positive. The paper's 0.1 means a decay of
+        tau_v: mean initial time constant of the voltage, in time steps, positive. The paper's 0.1 means a decay of
             4.5e-5: a voltage without memory.
         reset: ``"subtract"`` the current threshold (eq. 49), ``"static"``: the resting threshold, or to ``"zero"``.
         reset_gradient: let a gradient through the reset term; False detaches the whole term.
@@ -120,8 +120,8 @@ class SpikingCell(NeuronCell):
         one_of("reset", reset, get_args(ResetName))
         one_of("recurrent_init", recurrent_init, ("glorot", "orthogonal"))
         recurrent = nn.init.orthogonal_ if recurrent_init == "orthogonal" else nn.init.xavier_uniform_
-        starts = nn.init.xavier_uniform_, recurrent
-        super().__init__(n_in, n_hidden, spike=spike, threshold=None, starts=starts)
+        initial = nn.init.xavier_uniform_, recurrent
+        super().__init__(n_in, n_hidden, spike=spike, threshold=None, initial=initial)
         self.reset = Reset(reset, reset_gradient)
         self.tau_v = truncated_normal(number("tau_v", tau_v), n_hidden)
         self.register_buffer("b_v", torch.zeros(n_hidden))
@@ -208,9 +208,9 @@ class ALIF(SpikingCell):
     .. math:: \vartheta[t] = e^{-1/\tau_\vartheta} \vartheta[t-1] + b_\vartheta + \beta z[t-1]
 
     Args:
-        tau_theta: mean starting time constant of the threshold, in steps, positive (100 for sl-MNIST, 250 for SHD).
-        b_theta: mean starting constant input of the threshold, positive.
-        adaptation: scale of the starting adaptation, positive.
+        tau_theta: mean initial time constant of the threshold, in steps, positive (100 for sl-MNIST, 250 for SHD).
+        b_theta: mean initial constant input of the threshold, positive.
+        adaptation: scale of the initial adaptation, positive.
         **settings: those of :class:`SpikingCell`.
 
     Attributes:
@@ -260,7 +260,7 @@ class ALIF(SpikingCell):
     @staticmethod
     @abstractmethod
     def draw_adaptation(scale: float, n_in: int, n_hidden: int) -> Tensor:
-        """Starting values of the adaptation, shape (n_hidden,)."""
+        """Initial values of the adaptation, shape (n_hidden,)."""
 
     @property
     def decay_theta(self) -> Tensor:

@@ -36,7 +36,7 @@ class CubaLIF(LIF):
         v[t] &= e^{-1/\tau_v} v[t-1] + i[t] - \text{reset}, \quad z[t] = H(v[t] - \vartheta)
 
     Args:
-        tau_i: mean starting time constant of the current, in steps.
+        tau_i: mean initial time constant of the current, in steps.
         settings: those of :class:`neurolsc.LIF`.
 
     Attributes:
@@ -82,8 +82,8 @@ class LI(Cell):
     It sends its voltage v. As a readout it is the last cell: ``Network([LIF(784, 64), LI(64, 10)], nn.Identity())``.
 
     Args:
-        tau_i: starting time constant of the current, in steps; 0.001 is a current without memory.
-        tau_v: starting time constant of the voltage, in steps.
+        tau_i: initial time constant of the current, in steps; 0.001 is a current without memory.
+        tau_v: initial time constant of the voltage, in steps.
 
     Attributes:
         w_in: input weights (n_hidden, n_in), Glorot uniform.
@@ -134,7 +134,7 @@ class ALIFLowPass(ALIFPlus):
         z[t] &= H(v[t] - \vartheta[t])
 
     Three things differ from :class:`ALIFPlus`: a spike raises the threshold by :math:`(1 - d_\vartheta) \beta` and the
-    resting threshold is :math:`b_\vartheta` itself, both a hundred times as low with the same starting values; the
+    resting threshold is :math:`b_\vartheta` itself, both a hundred times as low with the same initial values; the
     reset ``"subtract"`` takes off the new threshold, which the spike has raised already; and there are no
     self-connections: the diagonal of w_rec starts as 0 and is not read. With reset ``"static"`` or ``"zero"`` it is an
     ALIF+ of :math:`(1 - d_\vartheta) b_\vartheta` and :math:`(1 - d_\vartheta) \beta`. It runs step by step.
@@ -154,7 +154,7 @@ class ALIFLowPass(ALIFPlus):
     scaled_parameters = (
         *SpikingCell.scaled_parameters,
         ScaledParameter("adaptation", "time"),
-        ScaledParameter("retention", "time", through="share"),
+        ScaledParameter("retention", "time", through="decay_factor"),
     )
 
     def __init__(self, n_in: int, n_hidden: int, **settings: Any) -> None:
@@ -219,7 +219,7 @@ class PLIF(NeuronCell):
     before the reset. Below threshold the radius is 1 - k: no neuron can be unstable.
 
     Args:
-        tau: 1/k at the start, in steps, above 1.
+        tau: 1/k before training, in steps, above 1.
         hard_reset: reset to 0; False: subtract the threshold.
         **settings: ``spike`` and ``threshold`` of :class:`NeuronCell`.
 
@@ -232,7 +232,7 @@ class PLIF(NeuronCell):
     """
 
     settings = ("hard_reset",)
-    scaled_parameters = (*NeuronCell.scaled_parameters, ScaledParameter("decay", "time", through="share"))
+    scaled_parameters = (*NeuronCell.scaled_parameters, ScaledParameter("decay", "time", through="decay_factor"))
     stored_in = (("decay", "w"),)
     block_terms = (LEAK, RESET)
     state_type = LIFState
@@ -289,7 +289,7 @@ class TCLIF(NeuronCell):
         **settings: ``spike`` and ``threshold`` of :class:`NeuronCell`.
 
     Attributes:
-        c: logits of sigma_1 and sigma_2 (2,), one pair for the layer, 0 at the start; trainable.
+        c: logits of sigma_1 and sigma_2 (2,), one pair for the layer, 0 before training; trainable.
 
     Source: Zhang et al., AAAI 2024, arXiv:2308.13250; github.com/ZhangShimin1/TC-LIF.
     """

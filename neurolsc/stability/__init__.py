@@ -33,15 +33,15 @@ from neurolsc.stability.contraction import (
 from neurolsc.stability.eigen import spectral_radius
 from neurolsc.stability.indicators import (
     Activity,
+    active_surrogate_fraction,
     activity,
     exponent_loss,
     lyapunov_exponents,
     parameter_gradients,
     signal_to_noise,
+    similarity_to_input,
     singular_values,
     state_gradients,
-    surviving_share,
-    usable_share,
 )
 from neurolsc.stability.pretrain import PretrainResult, pretrain
 from neurolsc.stability.profile import RadiusProfile, radius_profile
@@ -80,6 +80,7 @@ __all__ = [
     "TimeConstant",
     "TransitionRule",
     "TruncationErrors",
+    "active_surrogate_fraction",
     "activity",
     "at_threshold",
     "backward_norms",
@@ -99,14 +100,13 @@ __all__ = [
     "radius_profile",
     "scale_to_radius",
     "signal_to_noise",
+    "similarity_to_input",
     "singular_values",
     "spectral_radius",
     "stable_sets",
     "state_gradients",
     "surrogate_rate",
-    "surviving_share",
     "time_constants",
     "truncated_states",
     "truncation_errors",
-    "usable_share",
 ]

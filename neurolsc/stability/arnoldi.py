@@ -59,15 +59,17 @@ DENSE_BELOW = 75  # size up to which dense eigenvalues cost no more than a basis
 # size up to which matrices are squared, and eigenvectors come from factorisations, one point at a time
 FACTORED_BELOW = 1024
 TOLERANCE = 0.01  # largest relative error of a radius that is not from dense eigenvalues
-# largest relative residual: of a value; with a gradient; of eigenvectors from two bases
-LOOSE, STRICT, CLOSE = 0.5 * TOLERANCE, 0.3 * TOLERANCE, 0.1 * TOLERANCE
-EXPOSED = 0.2 * TOLERANCE  # largest relative residual times condition number
-LEAST = 0.01  # modulus relative to the norm of the matrix below which no value counts
+# largest relative residual of an eigenvalue
+RESIDUAL_TOL = 0.5 * TOLERANCE
+GRAD_RESIDUAL_TOL = 0.3 * TOLERANCE  # where its gradient is wanted, too
+TWO_SIDED_RESIDUAL_TOL = 0.1 * TOLERANCE  # where left and right eigenvector come from two bases
+CONDITIONED_RESIDUAL_TOL = 0.2 * TOLERANCE  # largest relative residual times condition number
+SMALLEST_MODULUS = 0.01  # modulus relative to the norm of the matrix below which no value counts
 # power of a precision's smallest number below which products cannot be squared: 7e-16 in float32
 SQUARES = 0.4
 FIRST, LAST = 36, 108  # sizes of the first and last basis; none is larger than three quarters of the matrix
-SOON = 0.3  # share of the points expected to settle at the next size
-AGAIN = 0.5  # share of a product outside the basis from which one pass of orthogonalisation will do
+SETTLED_FRACTION = 0.3  # share of the points expected to settle at the next size
+ONE_PASS_FRACTION = 0.5  # share of a product outside the basis from which one pass of orthogonalisation will do
 ANGLES = 16  # into so many parts the half circle is divided, besides the angle of the value itself
 CHANCE = {"real": 0.003, "complex": 0.05}  # z: of a real eigenvalue, and of one of a pair
 
@@ -117,7 +119,7 @@ def radii(operator: OperatorProduct, like: Tensor, method: Method = "krylov") ->
             radius = spectral_radius(finite(part.matrices(like)))
             return Radii(radius, torch.ones_like(radius, dtype=torch.bool))
         if not torch.is_grad_enabled():
-            largest = _dominant(part, like, LOOSE)
+            largest = _dominant(part, like, RESIDUAL_TOL)
             radius = largest.value.abs()
             for i in (~largest.settled).nonzero().flatten().tolist():
                 radius[i] = spectral_radius(finite(part.matrix(i, like)))
@@ -175,7 +177,7 @@ def finite(m: Tensor) -> Tensor:
 def _dominant(operator: OperatorProduct, like: Tensor, residual: float, *, right: bool = False) -> Dominant:
     """The largest eigenvalues with left eigenvectors (cheaper by autograd), or with right ones."""
     points, kind = operator.points, like.dtype.to_complex()
-    known = operator.known(right, TOLERANCE)
+    known = operator.eigenpair_hint(right, TOLERANCE)
     if known is None:
         least, vector = like.new_zeros(points, dtype=kind), like.new_zeros(points, operator.size, dtype=kind)
         found = Dominant(least.clone(), vector, torch.zeros_like(least, dtype=torch.bool))
@@ -263,7 +265,9 @@ def orthogonalise(vectors: Tensor, columns: Tensor, m: int, product: Tensor) -> 
     """Write vector m (p, most + 1, n) from a product (p, n), and column m - 1 of H (p, most, most + 1), zero so far."""
     if _has_loops(vectors):
         v, eps = vectors.numpy(), 10 * torch.finfo(vectors.dtype).eps
-        numbers = (v.dtype.type(x) for x in (AGAIN, eps, 0, 1))  # mixed with others numbers are counted in float64
+        numbers = (
+            v.dtype.type(x) for x in (ONE_PASS_FRACTION, eps, 0, 1)
+        )  # mixed with others numbers are counted in float64
         compiled(_widen)(v, columns.numpy(), product.detach().contiguous().numpy(), m, *numbers)
         return
     have, column, rest = vectors[:, :m], columns[:, m - 1, : m + 1], norm(product)
@@ -273,7 +277,7 @@ def orthogonalise(vectors: Tensor, columns: Tensor, m: int, product: Tensor) -> 
         product = torch.baddbmm(product.unsqueeze(1), along, have, alpha=-1).squeeze(1)
         column[:, :-1] += along.squeeze(1)
         size, rest = norm(along.squeeze(1)), norm(product)
-        if (rest > AGAIN * size).all():
+        if (rest > ONE_PASS_FRACTION * size).all():
             break
     new = rest > 10 * torch.finfo(rest.dtype).eps * norm(column[:, :-1])
     column[:, -1] = torch.where(new, rest, 0)
@@ -309,8 +313,8 @@ def arnoldi(products: Products, first: Tensor, least: Tensor, residual: float) -
         largest = columns.amax(1)
         size = torch.maximum(largest, n**0.5 * columns[:, 0])  # the second: of all entries, by the random start
         exposed = (miss + torch.finfo(first.dtype).eps * size / modulus) * condition
-        excess = torch.maximum(miss / residual, exposed / EXPOSED)
-        lost = (modulus < LEAST * largest) | (largest < torch.finfo(first.dtype).tiny ** SQUARES)
+        excess = torch.maximum(miss / residual, exposed / CONDITIONED_RESIDUAL_TOL)
+        lost = (modulus < SMALLEST_MODULUS * largest) | (largest < torch.finfo(first.dtype).tiny ** SQUARES)
         excess = torch.where(lost, torch.inf, excess)
         excess = torch.where(modulus <= (1 + TOLERANCE / 2) * known.abs(), 0, excess)
         share, rate = excluded(basis.h, torch.where(modulus < known.abs(), known, value), n)
@@ -324,7 +328,7 @@ def arnoldi(products: Products, first: Tensor, least: Tensor, residual: float) -
         found.vector[where] = torch.complex(*parts.unbind(1))
         basis.select(stay)
         if len(stay):
-            step = more[stay].nan_to_num(now, now, now).quantile(SOON).item()
+            step = more[stay].nan_to_num(now, now, now).quantile(SETTLED_FRACTION).item()
             now = min(last, now + max(2 + now // 10, min(math.ceil(step), now)))
     return found
 
@@ -445,19 +449,19 @@ def _write_kernel(columns: Array, real: Array, imaginary: Array, size: Array) ->
 
 def _pairs(operator: OperatorProduct, like: Tensor) -> tuple[Tensor, Pairs, Tensor]:
     """Radii, eigenpairs of each point, and which of them are dense (P,)."""
-    largest = _dominant(operator, like, STRICT)
+    largest = _dominant(operator, like, GRAD_RESIDUAL_TOL)
     radius = largest.value.abs()
     if operator.size <= FACTORED_BELOW:
         pairs = pairs_near(operator, largest.value, largest.vector)
     else:
         # right and left vectors from two bases are a pair where they agree on the eigenvalue
-        right, left = (_dominant(operator, like, CLOSE, right=side) for side in (True, False))
+        right, left = (_dominant(operator, like, TWO_SIDED_RESIDUAL_TOL, right=side) for side in (True, False))
         value, y = right.value, left.vector
         swap = (left.value.conj() - value).abs() < (left.value - value).abs()  # the other of a complex pair
         other = torch.where(swap, left.value.conj(), left.value)
         y = torch.where(swap.unsqueeze(1), y.conj(), y)
         overlap = (right.vector.conj() * y).sum(1)
-        found = right.settled & left.settled & ((other - value).abs() <= CLOSE * value.abs())
+        found = right.settled & left.settled & ((other - value).abs() <= TWO_SIDED_RESIDUAL_TOL * value.abs())
         found &= (overlap.abs() > torch.finfo(y.dtype).eps ** 0.5) | (value == 0)
         pairs = Pairs(value, right.vector, y / torch.where(overlap == 0, 1, overlap).unsqueeze(1), found)
     good = largest.settled & pairs.found & (pairs.value.abs() >= (1 - TOLERANCE / 2) * radius)

@@ -256,10 +256,10 @@ def signal_to_noise(gradients: Tensor) -> float:
     return (gradients.mean(0).square().sum() / gradients.var(0).sum()).item()
 
 
-def usable_share(
+def active_surrogate_fraction(
     network: Network, x: Tensor, *, threshold: float = 0.1, steps: int | None = None, seed: int = 0
 ) -> Tensor:
-    r"""The share of neurons, steps and samples whose spike has a derivative of a useful size.
+    r"""The share of neurons, steps and samples at which the surrogate's derivative is not nearly 0.
 
     .. math:: \frac{1}{K B n} \sum_{t,b,i} \Big[\, \Big|\frac{\partial z_i}{\partial v_i}\Big|
         \ge \text{threshold} \cdot \max_v \frac{\partial z_i}{\partial v_i} \Big]
@@ -284,8 +284,8 @@ def usable_share(
             if z.requires_grad and z.numel() == v.numel() and is_binary(z):
                 (slope,) = torch.autograd.grad(z.sum(), v, materialize_grads=True, allow_unused=True)
                 peak = surrogate_slope(membrane, v.new_zeros(1)).abs()
-                usable = (slope.flatten(1).abs() >= threshold * peak) & (peak > 0)
-                shares[-1] = usable.double().mean().item()
+                active = (slope.flatten(1).abs() >= threshold * peak) & (peak > 0)
+                shares[-1] = active.double().mean().item()
     return torch.tensor(shares)
 
 
@@ -331,7 +331,7 @@ def activity(spikes: Tensor, mask: Tensor | None = None) -> Activity:
     return Activity(rate.mean().item(), dead, saturated, synchrony)
 
 
-def surviving_share(x: Tensor, layer: Tensor, *, windows: int = 10) -> float:
+def similarity_to_input(x: Tensor, layer: Tensor, *, windows: int = 10) -> float:
     r"""The share of the variance between samples of an input that a layer preserves.
 
     Every sample is its sums over equal windows of time. The similarities of samples are the scalar products

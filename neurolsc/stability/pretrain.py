@@ -40,7 +40,7 @@ from neurolsc.stability.rules import (
     standard_error,
 )
 from neurolsc.stability.transitions import Transitions, draw_steps, follow, transitions_of
-from neurolsc.validation import to_tensor, whole
+from neurolsc.validation import numpy_hint, whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -180,7 +180,7 @@ class Meter:
         return torch.Generator().manual_seed(self.seed * 1_000_003 + step)
 
     def count(self, x: Tensor, times: int = 1) -> int | None:
-        """How many time steps of an input to measure, `times` the option; None: all."""
+        """Time steps of an input to measure: times * options.steps, at most T; None for all."""
         return None if self.options.steps is None else min(times * self.options.steps, x.shape[0])
 
     def counted(self, measured: Measurement | RadiusProfile, total: int) -> list[LayerRadii]:
@@ -278,7 +278,7 @@ class Meter:
                 cure = "no parameter that rules scale moves it; set direction='time'"
             if m.direction == "time":
                 term = profile.main_term(m.layer)
-                problem += f", due to the {term.name}" if profile.due_to[m.layer] else ""
+                problem += f", due to the {term.name}" if profile.contributions[m.layer] else ""
                 cure = term.too_large if m.mean > m.target else term.too_small
                 if not profile.time[m.layer].any():
                     cure = "it has no memory; set direction='depth'"
@@ -398,7 +398,7 @@ def input_of(batch: Any, place: int) -> Tensor:
     if not isinstance(x, Tensor):
         got = f"{type(batch).__name__} of {type(x).__name__}" if x is not batch else type(x).__name__
         raise TypeError(
-            f"batch {place} must be a tensor x (T, B, n_in) or a tuple (x, labels), got {got}{to_tensor(x)}."
+            f"batch {place} must be a tensor x (T, B, n_in) or a tuple (x, labels), got {got}{numpy_hint(x)}."
         )
     if x.ndim != 3:
         cure = ": give x.flatten(2)" if x.ndim > 3 else ""

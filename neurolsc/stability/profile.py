@@ -147,9 +147,9 @@ class RadiusProfile(Displayed):
             layers, and of others where products with vectors did not settle.
         target: the target radii (time, depth), if any; None: left as it was.
         terms: per layer, the terms of its closed form: what to change, and their colours.
-        due_to: per layer, the mean contribution of each term to the radius through time, which sum up to its mean; at
-            some points. Without a closed form, as of wrapped spiking layers, that of the recurrent weights and of the
-            rest; empty for gated cells.
+        contributions: per layer, the mean contribution of each term to the radius through time, which sum up to its
+            mean; at some points. Without a closed form, as of wrapped spiking layers, that of the recurrent weights and
+            of the rest; empty for gated cells.
     """
 
     time: Tensor
@@ -161,7 +161,7 @@ class RadiusProfile(Displayed):
     exact: Tensor
     target: tuple[float | None, float | None] | None = None
     terms: tuple[tuple[Term, ...], ...] = ()
-    due_to: tuple[dict[str, float], ...] = ()
+    contributions: tuple[dict[str, float], ...] = ()
 
     @property
     def time_mean(self) -> Tensor:
@@ -175,7 +175,7 @@ class RadiusProfile(Displayed):
 
     def main_term(self, layer: int, *, but: str = "") -> Term:
         """The term, but for one, that contributes most to the mean radius through time; `unknown` if none is known."""
-        parts = {name: part for name, part in self.due_to[layer].items() if name != but}
+        parts = {name: part for name, part in self.contributions[layer].items() if name != but}
         most = max(parts, key=parts.__getitem__, default="unknown")
         unknown = Term(most, "scale the recurrent weights down, or let its gates retain less")
         return next((term for term in self.terms[layer] if term.name == most), unknown)
@@ -186,7 +186,7 @@ class RadiusProfile(Displayed):
             name: [None if math.isnan(value) else value for value in getattr(self, name).tolist()]
             for name in ("firing_rate", "silent_steps")
         }
-        lists = {name: list(getattr(self, name)) for name in ("due_to", "non_square")}
+        lists = {name: list(getattr(self, name)) for name in ("contributions", "non_square")}
         return numbers | shares | lists | {"exact": self.exact.tolist(), "target": self.target}
 
     def plot(self, path: str | PathLike[str] | None = None, *, title: str = "") -> "Figure":
@@ -198,7 +198,7 @@ class RadiusProfile(Displayed):
             steps=self.steps.numpy(),
             time=self.time.numpy(),
             depth=self.depth.numpy(),
-            due_to=self.due_to,
+            contributions=self.contributions,
             colors={term.name: term.color for terms in self.terms for term in terms if term.color},
             firing_rate=self.firing_rate.tolist(),
             target=self.target,
@@ -212,7 +212,7 @@ class RadiusProfile(Displayed):
         return [f"* between unequal widths: {words[t]}" for t in sorted({t for t in self.non_square if t})]
 
     def parts(self) -> list[str | Table]:
-        head = ("layer", "time radius", "depth radius", "spikes/step", "silent", "time radius due to")
+        head = ("layer", "time radius", "depth radius", "spikes/step", "silent", "time radius, by term")
         star = " " if any(self.non_square) else ""
         rows = [
             (
@@ -221,7 +221,7 @@ class RadiusProfile(Displayed):
                 _mean_std(self.depth[i]) + ("*" if self.non_square[i] else star),
                 or_dash(self.firing_rate[i].item(), ".4f"),
                 or_dash(self.silent_steps[i].item(), ".0%"),
-                _sum(self.due_to[i]) if self.due_to else "not known",
+                _sum(self.contributions[i]) if self.contributions else "not known",
             )
             for i in range(len(self.time))
         ]
@@ -271,7 +271,7 @@ def radius_profile(
     with eval_mode(as_network(network)), torch.no_grad():
         transitions, outputs = follow(network, x, chosen)
         shape = (len(chosen), x.shape[1])
-        time, depth, due_to, exact = [], [], [], []
+        time, depth, by_term, exact = [], [], [], []
         work = len(transitions) * shape[0]
         delay = 0.0 if progress else LOG_INTERVAL
         with progress_bar(work, desc="radii", unit="step", shown=progress is not False, delay=delay) as bar:
@@ -287,7 +287,7 @@ def radius_profile(
                 for found, measured in ((pieces, time), (across, depth)):
                     measured.append(torch.cat([r.radius for r in found]).view(shape).cpu())
                     exact.append(sum(r.exact.sum().item() for r in found) / t.x.shape[0])
-                due_to.append({name: part.mean().item() for name, part in contributions(t).items()})
+                by_term.append({name: part.mean().item() for name, part in contributions(t).items()})
     counted = [
         z if is_binary(z) and not cell.integrator else None for cell, z in zip(network.cells, outputs, strict=True)
     ]
@@ -297,7 +297,7 @@ def radius_profile(
     shares = torch.tensor(exact).view(-1, 2).T
     times, depths = torch.stack(time), torch.stack(depth)
     terms = tuple(known.terms if (known := cell.derivatives()) else () for cell in network.cells)
-    return RadiusProfile(times, depths, chosen, spikes, silent, treated, shares, target, terms, tuple(due_to))
+    return RadiusProfile(times, depths, chosen, spikes, silent, treated, shares, target, terms, tuple(by_term))
 
 
 def _sum(parts: dict[str, float]) -> str:

@@ -241,7 +241,7 @@ def _multiply(cell: Cell, parameters: tuple[ScaledParameter, ...], *, time: floa
                 value = value * factor
                 if most is not None:  # what lies beyond the limit grows no further
                     value = value.clamp(-most, most)
-            elif scaled.through == "share":
+            elif scaled.through == "decay_factor":
                 value = torch.minimum(value * factor, value.clamp(min=math.exp(-1 / LONGEST)))
             else:  # exp(-1/moved) = factor exp(-1/value), in logarithms
                 rate = 1 / value - torch.log(torch.as_tensor(factor, dtype=value.dtype))

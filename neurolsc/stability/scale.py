@@ -3,7 +3,7 @@
 `scale_to_radius` gives each layer two scales. Through depth the derivative is linear in w_in, so its scale follows from
 one measurement. The radius through time depends on the states, which the scale itself changes, so its scale is found as
 a root on a logarithmic axis. Layers above do not act on those below, so one sweep is enough. `match_firing_rates`
-scales thresholds, the control for pre-training. `reads`, `steps` and `settle` serve initialisers as well.
+scales thresholds, the control for pre-training. `layer_inputs`, `steps` and `settle` serve initialisers as well.
 """
 
 import math
@@ -166,7 +166,7 @@ def match_firing_rates(network: Network, x: Tensor, rates: Sequence[float], *, t
     if not thresholds:
         raise TypeError("no layer spikes: all are integrators, whose thresholds nothing can scale.")
     with eval_mode(network):
-        for layer, (read, wanted) in enumerate(zip(reads(network, x), rates, strict=True)):
+        for layer, (read, wanted) in enumerate(zip(layer_inputs(network, x), rates, strict=True)):
             found = math.nan
             if layer in thresholds:
                 found = scale_to_rate(cells[layer], thresholds[layer], read, wanted, reach=REACH)
@@ -185,7 +185,7 @@ def match_firing_rates(network: Network, x: Tensor, rates: Sequence[float], *, t
 def no_thresholds(layer: str) -> str:
     """The message for a layer without thresholds."""
     return (
-        f"{layer} does not say how its thresholds scale: use a start of weights alone, Glorot(), Orthogonal() or LSC(), "
+        f"{layer} does not say how its thresholds scale: use an initialiser of weights alone, Glorot(), Orthogonal() or LSC(), "
         "or write its thresholds()."
     )
 
@@ -204,8 +204,8 @@ def scale_to_rate(cell: Cell, thresholds: Thresholds, read: Tensor, wanted: floa
 # ---- a layer by itself
 
 
-def reads(network: Network, x: Tensor) -> Iterator[Tensor]:
-    """The input of each layer in a run (T, B, n_in), sent by the layers below as they are set when its turn comes."""
+def layer_inputs(network: Network, x: Tensor) -> Iterator[Tensor]:
+    """Yield the input (T, B, n_in) of each layer, from a run with the layers below as already modified."""
     with torch.no_grad():
         below = network.embedded(x.to(network.dtype_and_device["device"]))
         start = network.initial_states(below.shape[1])

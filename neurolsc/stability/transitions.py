@@ -19,7 +19,15 @@ from torch import Tensor
 
 from neurolsc.network import Network, StepRecord
 from neurolsc.neurons.cell import Cell, State, WeightMatrix, owner_of, set_value
-from neurolsc.neurons.derivatives import Factors, JacobianOperator, Known, LinearOperator, flat, lu_factors, unflat
+from neurolsc.neurons.derivatives import (
+    EigenpairHint,
+    Factors,
+    JacobianOperator,
+    LinearOperator,
+    flat,
+    lu_factors,
+    unflat,
+)
 from neurolsc.surrogate import exact_values
 from neurolsc.validation import whole
 
@@ -165,8 +173,8 @@ class OperatorProduct:
     def take(self, index: Tensor) -> "OperatorProduct":
         return OperatorProduct([part.take(index) for part in self.operators], len(index))
 
-    def known(self, right: bool, tolerance: float) -> Known | None:
-        return self.operators[0].known(right, tolerance) if len(self.operators) == 1 else None
+    def eigenpair_hint(self, right: bool, tolerance: float) -> EigenpairHint | None:
+        return self.operators[0].eigenpair_hint(right, tolerance) if len(self.operators) == 1 else None
 
     def matrix(self, point: int, like: Tensor) -> Tensor:
         return self.take(torch.tensor([point], device=like.device)).matrices(like)[0]

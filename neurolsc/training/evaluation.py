@@ -104,7 +104,7 @@ def evaluate(network: Network, dataset: Data, *, task: Task = Classification(), 
         for batch in batches("dataset", dataset, batch_size):
             x, targets, mask = unpack(batch, device)
             run = network.run(x, states, mask=mask)
-            states, size = after(dataset, run, mask)
+            states, size = carry_state(dataset, run, mask)
             sizes.append(size)
             spikes = [layer if metrics.is_binary(layer) else None for layer in run.spikes]
             measured.append({"loss": task.loss(run.logits, targets, mask).item()})
@@ -205,8 +205,8 @@ def unpack(batch: Any, device: torch.device) -> tuple[Tensor, Tensor, Tensor | N
     return x, targets, mask[0] if mask else None
 
 
-def after(dataset: Data, run: Run, mask: Tensor | None) -> tuple[NetworkState | None, tuple[int, int]]:
-    """Initial state of the next batch of a data set with streams, else None; numbers of samples and of their steps."""
+def carry_state(dataset: Data, run: Run, mask: Tensor | None) -> tuple[NetworkState | None, tuple[int, int]]:
+    """The state that the next batch of a data set with streams begins in, else None; numbers of samples and steps."""
     steps, samples = run.logits.shape[:2]
     state = run.states.detach() if hasattr(dataset, "streams") else None
     return state, (samples, steps * samples if mask is None else int(mask.sum()))

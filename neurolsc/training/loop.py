@@ -31,7 +31,7 @@ from neurolsc.network import Network, as_network
 from neurolsc.stability.indicators import exponent_loss
 from neurolsc.stability.loops import adabelief_lookahead
 from neurolsc.tasks import Classification, Task, metric_spec
-from neurolsc.training.evaluation import Data, after, batches, evaluate, unpack
+from neurolsc.training.evaluation import Data, batches, carry_state, evaluate, unpack
 from neurolsc.training.optim import (
     Cosine,
     FromTorch,
@@ -299,7 +299,7 @@ def train(
                     where = f"in epoch {epoch}, batch {index}"
                     x, targets, mask = unpack(batch, device)
                     run = network.run(x, states, mask=mask)
-                    logits, (states, (count, steps)) = run.logits, after(training, run, mask)
+                    logits, (states, (count, steps)) = run.logits, carry_state(training, run, mask)
                     loss = task.loss(logits, targets, mask)
                     value = loss.item()
                     if not math.isfinite(value):

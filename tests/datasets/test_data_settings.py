@@ -15,7 +15,7 @@ from neurolsc.io import data_fingerprint
 from neurolsc.tasks import BinaryPerStep
 from tests.patterns import succeed
 
-QUICK = ("--width", "8", "--layers", "1", "--epochs", "2", "--start", "Default")
+QUICK = ("--width", "8", "--layers", "1", "--epochs", "2", "--init", "Default")
 
 
 def test_what_is_loaded_is_what_the_settings_say(tmp_path):

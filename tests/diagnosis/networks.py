@@ -30,11 +30,11 @@ def batch(data: str, count: int = 40) -> Batch:
 
 def healthy(data: str, layers: int, cell: type = ALIFPlus, **settings: Any) -> tuple[Network, Batch]:
     """Layers that fire at 0.15 and, above the first, read with four times the usual weights."""
-    return copy.deepcopy(_woken(data, layers, cell, **settings)), batch(data)
+    return copy.deepcopy(_rate_matched(data, layers, cell, **settings)), batch(data)
 
 
 @cache
-def _woken(data: str, layers: int, cell: type, **settings: Any) -> Network:
+def _rate_matched(data: str, layers: int, cell: type, **settings: Any) -> Network:
     x, _ = batch(data)
     torch.manual_seed(0)
     widths = [x.shape[2], *[64] * layers]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import neurolsc
-from neurolsc import LIF, Network, diagnose, initialisers, try_cures
+from neurolsc import LIF, Network, diagnose, init, try_cures
 from neurolsc.diagnosis.report import layer_faults, missing_classes
 from tests.diagnosis.networks import HEALTHY, PLANTS, batch, exploding, healthy
 
@@ -122,19 +122,21 @@ def test_dead_layers_above_a_dead_one_dead_neurons_and_synchronous_ones():
     assert "synchronous layer" in named(diagnose(network, data), 1)
 
 
-@pytest.mark.parametrize("start", ["RateMatching(0.1)", "Relay(rate=0.1)"])
-def test_a_recurrence_that_explodes_is_blamed_though_the_leak_is_the_largest_part(start, make_network, make_spikes):
+@pytest.mark.parametrize("initialiser", ["RateMatching(0.1)", "Relay(rate=0.1)"])
+def test_a_recurrence_that_explodes_is_blamed_though_the_leak_is_the_largest_part(
+    initialiser, make_network, make_spikes
+):
     network, x = make_network(LIF, n_in=40, width=32, tau_v=50.0), make_spikes(T=60, B=8, N=40)
-    initialisers.named(start).apply(network, [x])
+    init.named(initialiser).apply(network, [x])
     grown = [f for f in diagnose(network, x) if f.name == "exploding through time"]
-    assert [f.layer for f in grown] == ([1, 2] if start == "RateMatching(0.1)" else [])
+    assert [f.layer for f in grown] == ([1, 2] if initialiser == "RateMatching(0.1)" else [])
     assert all("due to the leak" in f.cause and "scale w_rec down" in f.cure for f in grown)
 
 
 def test_thresholds_that_explode_are_blamed_though_the_leak_is_the_largest_part(make_spikes):
     torch.manual_seed(0)
     network, x = Network([neurolsc.ALIFPlusMinus(40, 32, tau_v=50.0)], 5), make_spikes(T=60, B=8, N=40)
-    initialisers.RateMatching(0.1).apply(network, [x])
+    init.RateMatching(0.1).apply(network, [x])
     with torch.no_grad():
         network.cells[0].w_rec.zero_()
         network.cells[0].adaptation.fill_(-network.cells[0].theta_rest.mean())
@@ -176,7 +178,7 @@ def test_gradients_that_vanish_or_grow_over_all_layers_are_named_though_no_layer
         profile = SimpleNamespace(main_term=None, time_mean=None)
         return [f.name for f in layer_faults(ten, replace(measured, layers=layers, profile=profile), learnt=learnt)]
 
-    # the ends of the sizes that ten woken layers of ALIF+ have in the study
+    # the ends of the sizes that ten rate-matched layers of ALIF+ have in the study
     shrinking = [10 ** (-6.5 + 6.5 * i / 9) for i in range(10)]
     assert found(shrinking, 1.0) == ["vanishing through depth"]
     assert found([size**0.9 for size in shrinking], 1.0) == []

@@ -11,7 +11,7 @@ from torch import nn
 
 from neurolsc import ALIFPlus, Network, diagnose, try_cures, wrap
 from neurolsc.diagnosis.measurements import copied
-from neurolsc.initialisers import RateMatching, Relay
+from neurolsc.init import RateMatching, Relay
 from neurolsc.stability import lyapunov_exponents, radius_profile, signal_to_noise, state_gradients
 from neurolsc.tasks import ClassPerStep, cross_entropy
 from tests.diagnosis.networks import PLANTS, batch, healthy
@@ -44,19 +44,21 @@ def test_the_text_has_a_line_per_layer_and_the_findings_below(ill, diagnosis):
     assert not any("tells samples apart" in note for note in diagnosis.notes), "a silent layer does not lose the input"
 
 
-@pytest.mark.parametrize(("start", "noted"), [(RateMatching(0.15), True), (Relay(), False)], ids=["woken", "relays"])
-def test_an_input_that_depth_loses_is_a_note(start, noted):
+@pytest.mark.parametrize(
+    ("initialiser", "noted"), [(RateMatching(0.15), True), (Relay(), False)], ids=["rate-matched", "identity"]
+)
+def test_an_input_that_depth_loses_is_a_note(initialiser, noted):
     torch.manual_seed(0)
     x, labels = batch("digits")
     network = Network([ALIFPlus(140, 64), *(ALIFPlus(64, 64) for _ in range(4))], 20)
-    start.apply(network, [x])
+    initialiser.apply(network, [x])
     found = diagnose(network, (x, labels))
     lost = [note for note in found.notes if "tells samples apart" in note]
     assert len(lost) == noted
     if noted:
         layers = found.measurements.layers
-        gone = [i for i, layer in enumerate(layers, start=1) if layer.survives < 0.05]
-        assert gone and f"{layers[0].survives:.0%} is left in layer 1" in lost[0]
+        gone = [i for i, layer in enumerate(layers, start=1) if layer.similarity_to_input < 0.05]
+        assert gone and f"{layers[0].similarity_to_input:.0%} is left in layer 1" in lost[0]
         assert f"less than 5% in layer {', '.join(map(str, gone))};" in lost[0]
 
 
@@ -159,7 +161,7 @@ def test_networks_of_other_libraries_are_measured_and_left_as_they_are(library):
     assert all(torch.equal(network.state_dict()[name], value) for name, value in before.items())
 
 
-def test_a_dead_layer_of_another_library_is_named_and_woken():
+def test_a_dead_layer_of_another_library_is_named_and_fires_after_the_cure():
     torch.manual_seed(0)
     modules = model("snnTorch")
     with torch.no_grad():
@@ -175,7 +177,7 @@ def test_a_dead_layer_of_another_library_is_named_and_woken():
     assert network.run(x).spikes[0].count_nonzero() == 0  # and the network itself is as before
 
 
-def test_layers_whose_rates_are_not_known_are_woken_with_the_others():
+def test_layers_whose_rates_are_not_known_are_scaled_with_the_others():
     snn = pytest.importorskip("snntorch")
     torch.manual_seed(0)
     layers = [snn.Leaky(0.9, init_hidden=True, **graded) for graded in ({"graded_spikes_factor": 2.0}, {})]

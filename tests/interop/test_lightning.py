@@ -12,8 +12,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from neurolsc import radius_profile, wrap
-from neurolsc.initialisers import LSC, Relay
-from neurolsc.interop.lightning import Flossing, Starting
+from neurolsc.init import LSC, Relay
+from neurolsc.interop.lightning import Flossing, InitCallback
 from neurolsc.stability import lyapunov_exponents
 
 pytestmark = [
@@ -54,7 +54,7 @@ def rows(trainer: Trainer) -> list[dict[str, str]]:
 
 def test_the_callback_pretrains_before_the_first_epoch_and_logs_radii(tmp_path):
     model = Model()
-    callback = Starting(LSC(0.5, max_steps=60, direction="time"), "net", batch_first=True)
+    callback = InitCallback(LSC(0.5, max_steps=60, direction="time"), "net", batch_first=True)
     trainer = fit(model, callback, tmp_path, max_epochs=2, enable_checkpointing=False)
     assert callback.findings == ()
     profile = radius_profile(wrap(model.net), torch.randn(10, 32, 6))
@@ -67,17 +67,19 @@ def test_the_callback_pretrains_before_the_first_epoch_and_logs_radii(tmp_path):
     assert trainer.callback_metrics["radius_time_1"] == pytest.approx(float(logged[-1]["radius_time_1"]))
 
 
-def test_a_loader_whose_labels_say_that_it_is_batch_first_is_refused_and_a_start_by_name(tmp_path):
-    with pytest.raises(ValueError, match=r"16 labels and inputs \(16, 10, 6\): give Starting\(..., batch_first=True\)"):
-        fit(Model(), Starting(Relay(), "net"), tmp_path, max_epochs=1, enable_checkpointing=False)
+def test_a_loader_whose_labels_say_that_it_is_batch_first_is_refused_and_an_initialiser_by_name(tmp_path):
+    with pytest.raises(
+        ValueError, match=r"16 labels and inputs \(16, 10, 6\): give InitCallback\(..., batch_first=True\)"
+    ):
+        fit(Model(), InitCallback(Relay(), "net"), tmp_path, max_epochs=1, enable_checkpointing=False)
     with pytest.raises(ValueError, match=r"give Flossing\(..., batch_first=True\)"):
         fit(Model(), Flossing(1.0, module="net", every=1), tmp_path, max_epochs=1, enable_checkpointing=False)
-    with pytest.raises(TypeError, match="start must be an initialiser, such as Relay"):
-        Starting("Relay()", "net")
+    with pytest.raises(TypeError, match="init must be an initialiser, such as Relay"):
+        InitCallback("Relay()", "net")
 
 
-def test_a_start_is_printed_and_a_resumed_training_is_not_started_again(tmp_path, capsys):
-    first, again = (Starting(Relay(), "net", batch_first=True) for _ in "ab")
+def test_an_initialisation_is_printed_and_a_resumed_training_is_not_initialised_again(tmp_path, capsys):
+    first, again = (InitCallback(Relay(), "net", batch_first=True) for _ in "ab")
     fit(Model(), first, tmp_path, max_epochs=1).save_checkpoint(tmp_path / "last.ckpt")
     assert first.findings == () and "spikes per neuron and step" in capsys.readouterr().out
     fit(Model(), again, tmp_path, tmp_path / "last.ckpt", max_epochs=2)

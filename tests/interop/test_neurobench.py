@@ -117,7 +117,7 @@ def test_operations_of_every_cell_are_those_of_evaluate(kind, spikes):
     assert all(map(torch.equal, parameters, network.parameters()))
 
 
-@pytest.mark.filterwarnings("ignore::neurolsc.ForeignNeuronWarning")
+@pytest.mark.filterwarnings("ignore::neurolsc.WrappedNeuronWarning")
 @pytest.mark.parametrize("name", [name for name in EVERY if not name.endswith("-passed") and "conv" not in name])
 def test_every_matrix_of_a_wrapped_layer_is_counted_once(name):
     modules, shape = EVERY[name][0](), EVERY[name][1]

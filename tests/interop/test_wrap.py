@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from neurolsc import LIF, load, pretrain, radius_profile, save, wrap
 from neurolsc.export import quantize
-from neurolsc.initialisers import RateMatching
+from neurolsc.init import RateMatching
 from neurolsc.interop import norse as in_norse
 from tests.interop.layers import SNNTORCH
 
@@ -50,7 +50,7 @@ def steps() -> Tensor:
 
 
 @pytest.mark.parametrize("kind", ["Leaky-zero", "RLeaky-now", "Synaptic"])
-def test_a_membrane_that_is_read_is_that_of_the_librarys_loop_and_no_start_sets_its_layer(kind):
+def test_a_membrane_that_is_read_is_that_of_the_librarys_loop_and_no_initialiser_sets_its_layer(kind):
     fc, lif, *tail = nn.Linear(7, 7), snn.Leaky(beta=0.9, init_hidden=True), *SNNTORCH[f"{kind}-hidden"][0]()
     nn.init.uniform_(tail[0].weight, 0, 1)
     network, x, mems, fired = wrap([fc, lif, *tail], output="membrane"), steps(), [], 0

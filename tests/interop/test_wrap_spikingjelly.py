@@ -1,4 +1,4 @@
-"""spikingjelly's neurons as our cells: their own steps, starts and diagnoses; and its users' silent fifth layer."""
+"""spikingjelly's neurons as our cells: steps, initialisations and diagnoses; and its users' silent fifth layer."""
 
 import copy
 from itertools import chain
@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from neurolsc import ForeignNeuronWarning, Network, diagnose, pretrain, radius_profile, wrap
-from neurolsc.initialisers import RateMatching, Relay
+from neurolsc import Network, WrappedNeuronWarning, diagnose, pretrain, radius_profile, wrap
+from neurolsc.init import RateMatching, Relay
 
 sj = pytest.importorskip("spikingjelly.activation_based")
 from spikingjelly.activation_based import functional, layer, neuron, surrogate  # noqa: E402
@@ -110,7 +110,7 @@ def test_a_convolutional_network_in_multi_step_mode_is_followed_and_computes_the
     net, x = Deep(), 6 * torch.rand(STEPS, BATCH, 1, 6, 6)
     with torch.no_grad():
         net.head[1].weight.mul_(6)
-    with pytest.warns(ForeignNeuronWarning, match="Dropout drops the same inputs in all steps"):
+    with pytest.warns(WrappedNeuronWarning, match="Dropout drops the same inputs in all steps"):
         network = wrap(net, x).eval()
     assert network.n_in == 36
     run = network.run(x.flatten(2))

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from neurolsc import (
     ALIFPlus,
-    ForeignNeuronWarning,
+    WrappedNeuronWarning,
     match_firing_rates,
     pretrain,
     radius_profile,
@@ -26,7 +26,7 @@ from tests.interop.layers import EVERY, N_IN, NORSE, SNNTORCH, TORCH, N, norse
 from tests.stability.dense import depth_derivative, input_derivative_by_autograd, time_derivative
 
 every = pytest.mark.parametrize("name", [name for name in EVERY if not name.endswith("-passed")])
-pytestmark = pytest.mark.filterwarnings("ignore::neurolsc.ForeignNeuronWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::neurolsc.WrappedNeuronWarning")
 
 
 def made(table: dict, name: str, dtype: torch.dtype = torch.float32):
@@ -98,7 +98,7 @@ def test_w2_what_has_no_step_is_refused_with_the_reason(layer, why):
         wrap([layer(), nn.RNN(4, 4)], input_shape=4)
 
 
-@pytest.mark.filterwarnings("ignore::neurolsc.ForeignNeuronWarning")
+@pytest.mark.filterwarnings("ignore::neurolsc.WrappedNeuronWarning")
 def test_a_radius_that_no_parameter_moves_is_named(make_spikes):
     result = pretrain(wrap([norse.LSNNRecurrentCell(30, 8)]), [make_spikes()], target=0.5, max_steps=1, progress=False)
     (through_depth,) = [f for f in result.findings if "through depth" in f.problem]
@@ -114,7 +114,7 @@ def test_a_radius_that_no_parameter_moves_is_named(make_spikes):
     ],
 )
 def test_w3_derivatives_that_are_not_what_they_seem_are_warned_of(layer, what):
-    with pytest.warns(ForeignNeuronWarning, match=what):
+    with pytest.warns(WrappedNeuronWarning, match=what):
         wrap([layer()], input_shape=4)
 
 

@@ -38,7 +38,7 @@ def test_a_cell_fires_where_its_voltage_is_above_its_threshold(kind, make_networ
         ("LSTM", {"layer.weight_ih_l0"}, {"layer.weight_hh_l0"}),
     ],
 )
-@pytest.mark.filterwarnings("ignore::neurolsc.interop.foreign.ForeignNeuronWarning")
+@pytest.mark.filterwarnings("ignore::neurolsc.interop.wrapped.WrappedNeuronWarning")
 def test_matrices_are_those_that_a_cell_names(name, depth, time):
     modules, shape = EVERY[name]
     cell = wrap(modules(), input_shape=shape).cells[0]

@@ -122,7 +122,7 @@ def test_isolated_neurons_are_the_diagonal_blocks_and_their_gain_is_bounded(kind
     torch.testing.assert_close(alone.modulus.amax(1), largest)
     real = alone.real.gather(1, alone.modulus.argmax(1, keepdim=True)).squeeze(1)
     assert real.any()
-    known = step.known(right, 0.01)
+    known = step.eigenpair_hint(right, 0.01)
     x, value, m = known.vector.unsqueeze(2)[real], known.value[real], (d if right else d.mT)[real]
     torch.testing.assert_close(value.abs(), largest[real])
     torch.testing.assert_close(m.to(x.dtype) @ x, value[:, None, None] * x)
@@ -157,15 +157,15 @@ def slow_thresholds(n: int, coupling: float, seed: int = 0, *, strong: int | Non
 
 def test_isolated_neurons_hold_the_radius_only_where_the_network_has_no_more():
     for seed in range(2):
-        assert not slow_thresholds(100, 1.05, seed).known(False, 0.01).largest.any()
-        mild = slow_thresholds(100, 0.4, seed).known(False, 0.01)
+        assert not slow_thresholds(100, 1.05, seed).eigenpair_hint(False, 0.01).largest.any()
+        mild = slow_thresholds(100, 0.4, seed).eigenpair_hint(False, 0.01)
         assert mild.exists.all()
         assert mild.largest.all()
 
 
 def test_an_eigenvalue_that_the_network_moves_is_not_taken():
     step = slow_thresholds(100, 0.4, strong=7)  # the largest eigenvalue is of a neuron that the others read
-    known = step.known(False, 0.01)
+    known = step.eigenpair_hint(False, 0.01)
     assert known.value.abs() > 1.1
     assert not known.exists.any()
     assert not known.largest.any()

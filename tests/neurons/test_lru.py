@@ -1,4 +1,4 @@
-"""The LRU: its scan against the loop, its starting values, its radius through time."""
+"""The LRU: its scan against the loop, its initial values, its radius through time."""
 
 import math
 

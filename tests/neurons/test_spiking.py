@@ -1,4 +1,4 @@
-"""LIF and ALIF: eq. 49 written out in numpy, closed forms, starting values, refusals."""
+"""LIF and ALIF: eq. 49 written out in numpy, closed forms, initial values, refusals."""
 
 import math
 from collections.abc import Callable

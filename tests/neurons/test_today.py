@@ -11,7 +11,7 @@ from torch import Tensor
 from neurolsc import Network, diagnose, load, match_firing_rates, save
 from neurolsc.cli import app
 from neurolsc.export import quantize, to_nir
-from neurolsc.initialisers import Relay
+from neurolsc.init import Relay
 from neurolsc.neurons import BRF, PLIF, RF, TCLIF, EFAdLIF, ExactRF, RadLIF, SEAdLIF
 from neurolsc.stability import below_threshold
 from tests.neurons.steps import KINDS, layers
@@ -167,7 +167,7 @@ def test_parameters_outside_of_a_domain_are_refused_by_name(make, message):
 
 
 @every_kind
-def test_starts_rates_and_diagnoses_take_every_kind(kind, make_spikes):
+def test_initialisations_rates_and_diagnoses_take_every_kind(kind, make_spikes):
     x = make_spikes(T=30, B=4)
     network = layers(kind, width=12)
     Relay().apply(network, [x])

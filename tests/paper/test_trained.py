@@ -75,30 +75,30 @@ def test_the_papers_recurrent_networks_are_those_of_table_s1():
 
 
 def one(score: float | str, by: Mapping[str, float | str]) -> Any:
-    """Scores by what a start begins with."""
-    return lambda settings: next((v for name, v in by.items() if settings["start"].startswith(name)), score)
+    """Scores by what the text of an initialiser begins with."""
+    return lambda settings: next((v for name, v in by.items() if settings["init"].startswith(name)), score)
 
 
 def test_figure_2_chooses_rates_by_validation_and_compares_tests():
     def score(settings: Mapping[str, Any]) -> float | str:
         if settings["lr"] == 1e-2:
-            return "FloatingPointError: the loss is inf" if settings["start"] != "Default" else 0.3
-        best = {"Default": 1e-3, "He()": 1e-4, "He": 1e-4}.get(settings["start"], 3.16e-4)
-        level = {"Default": 0.5, "He": 0.6}.get(settings["start"], 0.7 if settings["activation"] != "cosine" else 0.4)
+            return "FloatingPointError: the loss is inf" if settings["init"] != "Default" else 0.3
+        best = {"Default": 1e-3, "He()": 1e-4, "He": 1e-4}.get(settings["init"], 3.16e-4)
+        level = {"Default": 0.5, "He": 0.6}.get(settings["init"], 0.7 if settings["activation"] != "cosine" else 0.4)
         return level - 0.1 * (settings["lr"] != best)
 
     found = judged(find("2"), PAPER, results(find("2"), PAPER, score))
-    assert found["LSC always beats the Glorot start that it began from"] == (False, "6 of 9")
+    assert found["LSC always beats the Glorot initialisation that it began from"] == (False, "6 of 9")
     assert found["LSC is the best of three in most panels"] == (True, "6 of 9")
     holds, numbers = found["with ReLU, LSC takes a higher learning rate than He"]
     assert numbers.count("0.000316 against 0.0001, test 70.0% against 60.0%") == 3
     assert holds is None  # three data sets decide nothing
 
 
-def test_a_start_that_always_diverges_loses_and_does_not_vanish():
+def test_an_initialisation_that_always_diverges_loses_and_does_not_vanish():
     diverged = one(0.5, {"LSC": "FloatingPointError: the loss is nan"})
     found = judged(find("2"), PAPER, results(find("2"), PAPER, diverged))
-    assert found["LSC always beats the Glorot start that it began from"] == (False, "0 of 9")
+    assert found["LSC always beats the Glorot initialisation that it began from"] == (False, "0 of 9")
     missing = one("ValueError: there is no such file", {})
     found = judged(find("2"), PAPER, results(find("2"), PAPER, missing))
     assert {holds for holds, _ in found.values()} == {None}
@@ -107,16 +107,16 @@ def test_a_start_that_always_diverges_loses_and_does_not_vanish():
 def test_figure_3_counts_pairs_of_the_same_network_and_seed(tmp_path: Path):
     def score(settings: Mapping[str, Any]) -> float | str:
         good = {"Default": 0.5, "LSC(1.0": 0.4 if settings["cell"] == "LSTM" else 0.6, "LSC(0.5": 0.55}
-        value = next(v for name, v in good.items() if settings["start"].startswith(name))
+        value = next(v for name, v in good.items() if settings["init"].startswith(name))
         return 1 / value if settings["data"] == "ptb" else value  # of perplexities the lower is better
 
     rows = results(find("3"), PAPER, score, tmp_path)
     for result in rows:
         for row in result.rows:
-            if row["cell"].startswith("ALIF") and row["start"].startswith("LSC(0.5"):
+            if row["cell"].startswith("ALIF") and row["init"].startswith("LSC(0.5"):
                 (tmp_path / row["trial"]).mkdir()
                 missed = [] if row["cell"] == "ALIFPlus" else ["layer 1: radius 0.9"]
-                (tmp_path / row["trial"] / "start.json").write_text(json.dumps({"findings": missed}))
+                (tmp_path / row["trial"] / "init.json").write_text(json.dumps({"findings": missed}))
     found = judged(find("3"), PAPER, rows)
     assert found["0.5 beats 1 more than 63 % of the times, 2 layers"] == (False, "12 of 48")
     assert found["0.5 beats no pre-training at least 70 % of the times, 5 layers"] == (True, "48 of 48")
@@ -131,8 +131,8 @@ def test_figure_3_counts_pairs_of_the_same_network_and_seed(tmp_path: Path):
 
 def test_the_lru_is_judged_by_the_test_perplexity_of_every_seed():
     def score(settings: Mapping[str, Any]) -> float | str:
-        start = {"Default": 100.0, "LSC(1": 400.0, "LSC(0": 90.0, "LSC('": 95.0}
-        value = next(v for name, v in start.items() if settings["start"].startswith(name))
+        initialiser = {"Default": 100.0, "LSC(1": 400.0, "LSC(0": 90.0, "LSC('": 95.0}
+        value = next(v for name, v in initialiser.items() if settings["init"].startswith(name))
         return 80.0 if settings["layers"] == 6 and not settings["clip_gradient"] and value == 100 else value
 
     rows = results(find("table-I"), PAPER, score)
@@ -140,7 +140,7 @@ def test_the_lru_is_judged_by_the_test_perplexity_of_every_seed():
         replace(
             r,
             rows=tuple(
-                row | {f"start_{s}_radius_{n}": v for n in range(1, 7) for s, v in (("time", 0.7), ("depth", 0.3))}
+                row | {f"init_{s}_radius_{n}": v for n in range(1, 7) for s, v in (("time", 0.7), ("depth", 0.3))}
                 for row in r.rows
             ),
         )
@@ -148,19 +148,19 @@ def test_the_lru_is_judged_by_the_test_perplexity_of_every_seed():
     ]
     found = judged(find("table-I"), PAPER, rows)
     assert found["0.5 beats 1"] == (True, "16 of 16")
-    assert found["1 is the worst start"] == (True, "16 of 16")
-    assert found["0.5 is usually the best start"] == (True, "12 of 16")
-    assert found["the start matters more than clipping"][0] is True
+    assert found["1 is the worst initialisation"] == (True, "16 of 16")
+    assert found["0.5 is usually the best initialisation"] == (True, "12 of 16")
+    assert found["the initialisation matters more than clipping"][0] is True
     assert found["the default's mean radius is near 0.5, time above depth"][0] is True
     turned = judged(find("table-I"), PAPER, results(find("table-I"), PAPER, one(100.0, {"LSC(1": 50.0})))
     assert turned["0.5 beats 1"] == (False, "0 of 16")
-    assert turned["1 is the worst start"][0] is False
+    assert turned["1 is the worst initialisation"][0] is False
     assert turned["the default's mean radius is near 0.5, time above depth"][0] is None
 
 
 def test_table_i_shows_means_deviations_and_the_papers_numbers(tmp_path: Path):
     def score(settings: Mapping[str, Any]) -> float | str:
-        if settings["start"].startswith("LSC(1"):
+        if settings["init"].startswith("LSC(1"):
             return "FloatingPointError: the loss is inf" if settings["seed"] < 2 else 300.0
         return 100.0 + 2 * settings["seed"]
 
@@ -188,10 +188,12 @@ TINY: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(("name", "grid"), [("2", 0), ("3", 0), ("3", 1), ("3", 2), ("table-I", 0)])
 def test_a_trial_of_the_papers_grid_runs_on_tiny_data(name: str, grid: int, tmp_path: Path):
     settings = find(name).grids(PAPER)[grid].trials[-1].settings
-    start = settings["start"]
-    start = f"{start[:-1]}, max_steps=1, samples=1, steps=1)" if start.startswith("LSC") else start
+    initialiser = settings["init"]
+    initialiser = (
+        f"{initialiser[:-1]}, max_steps=1, samples=1, steps=1)" if initialiser.startswith("LSC") else initialiser
+    )
     settings = (
-        {n: v for n, v in settings.items() if n != "root"} | TINY[settings["data"]] | {"epochs": 1, "start": start}
+        {n: v for n, v in settings.items() if n != "root"} | TINY[settings["data"]] | {"epochs": 1, "init": initialiser}
     )
     settings |= {name: min(settings[name], most) for name, most in (("layers", 6), ("width", 32), ("embedding", 32))}
     settings["batch_size"] = 256

@@ -1,4 +1,4 @@
-"""Stability below threshold: closed forms against autograd and eigenvalues, and published starts."""
+"""Stability below threshold: closed forms against autograd and eigenvalues, and published initialisations."""
 
 import pytest
 import torch
@@ -98,7 +98,7 @@ def test_conditions_and_radii_are_those_of_eigenvalues_on_200_000_neurons(kind):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("float64")
-def test_the_shares_of_published_starts():
+def test_the_shares_of_published_initialisations():
     sparch = below_threshold(many(RadLIF))
     assert sparch.outside == pytest.approx(0.489, abs=0.004)
     assert sparch.radius.max() == pytest.approx(1.42, abs=0.01)

@@ -1,4 +1,4 @@
-"""Growth, singular values, gradients, usable spikes, surviving input, activity and time constants: closed forms."""
+"""Growth, singular values, gradients, surrogates, similarity to the input, activity, time constants: closed forms."""
 
 import math
 
@@ -8,16 +8,16 @@ from torch import nn
 
 from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Network, wrap
 from neurolsc.stability import (
+    active_surrogate_fraction,
     activity,
     exponent_loss,
     lyapunov_exponents,
     parameter_gradients,
     signal_to_noise,
+    similarity_to_input,
     singular_values,
     state_gradients,
-    surviving_share,
     time_constants,
-    usable_share,
 )
 from neurolsc.stability.indicators import layer_exponents, recurrence_radius
 from neurolsc.stability.transitions import follow
@@ -192,7 +192,7 @@ def test_signal_to_noise_is_that_of_the_formula():
     assert math.isnan(signal_to_noise(torch.zeros(3, 2)))
 
 
-# ---- survival
+# ---- similarity to the input
 
 
 def samples(samples: int = 40) -> torch.Tensor:
@@ -205,16 +205,16 @@ def test_an_identity_a_rotation_and_a_scale_keep_all_of_it():
     x = samples()
     rotation = torch.linalg.qr(torch.randn(30, 30))[0]
     for layer in (x, -3 * x, x @ rotation, x[..., torch.randperm(30)], x + 5):
-        assert surviving_share(x, layer) == pytest.approx(1)
+        assert similarity_to_input(x, layer) == pytest.approx(1)
 
 
 def test_a_layer_that_is_dead_or_the_same_for_all_keeps_nothing():
     x = samples()
-    assert surviving_share(x, torch.zeros(50, 40, 8)) == 0
-    assert surviving_share(x, torch.rand(50, 1, 8).expand(50, 40, 8)) == 0
+    assert similarity_to_input(x, torch.zeros(50, 40, 8)) == 0
+    assert similarity_to_input(x, torch.rand(50, 1, 8).expand(50, 40, 8)) == 0
 
 
-# ---- usable derivatives
+# ---- active surrogates
 
 
 OF_EACH = FastSigmoid(dampening=torch.linspace(0.02, 1, 16))
@@ -225,7 +225,7 @@ OF_EACH = FastSigmoid(dampening=torch.linspace(0.02, 1, 16))
 )
 def test_the_share_is_that_of_the_formula(cell, spike, make_network, make_spikes):
     network, x = make_network(cell, gain=3, spike=spike, tau_v=5.0), make_spikes()
-    found = usable_share(network, x, threshold=0.2)
+    found = active_surrogate_fraction(network, x, threshold=0.2)
     transitions, outputs = follow(network, x, torch.arange(len(x)))
     for layer, t in enumerate(transitions):
         assert outputs[layer].any()
@@ -248,7 +248,7 @@ def test_spikes_that_are_a_state_of_their_own_are_asked_a_step_on():
     (slopes,) = torch.autograd.grad(z.sum(), v)
     wanted = (slopes >= 0.3).double().mean().item()
     assert 0 < wanted < 1
-    assert usable_share(network, x, threshold=0.3).item() == pytest.approx(wanted, abs=1e-6)
+    assert active_surrogate_fraction(network, x, threshold=0.3).item() == pytest.approx(wanted, abs=1e-6)
 
 
 # ---- activity

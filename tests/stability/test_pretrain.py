@@ -507,7 +507,7 @@ def test_a_dead_layer_is_never_converged_and_named(make_network, batches):
     result = pretrain(network, batches, **settings, progress=False)
     assert result.profile.firing_rate[0] > 0 == result.profile.firing_rate[1]
     assert not result.converged
-    assert result.steps == 0, "while polishing nothing wakes it: no step is wasted"
+    assert result.steps == 0, "while polishing nothing makes it fire: no step is wasted"
     (finding,) = result.findings
     assert finding.layer == 2
     assert "layer 2: never fires" in str(result)

@@ -73,18 +73,18 @@ def test_cells_without_a_closed_form_give_the_same_radii(kind, make_network, mak
     assert opaque.cells[0].derivatives() is None
     autograd = radius_profile(opaque, x)
     torch.testing.assert_close((autograd.time, autograd.depth), (closed.time, closed.depth))
-    for own, known in zip(autograd.due_to, closed.due_to, strict=True):
+    for own, known in zip(autograd.contributions, closed.contributions, strict=True):
         assert own["recurrence"] == pytest.approx(known["recurrence"], abs=1e-4)
         assert sum(own.values()) == pytest.approx(sum(known.values()), abs=1e-4)
         assert set(own) == {"leak or reset", "recurrence"}
     alone = make_network(kind, spike=lambda v: spike(v), **settings)
     for cell in alone.cells:
         cell.scaled_parameters = tuple(p for p in cell.scaled_parameters if p.parameter != "w_rec")
-    for own, mean in zip((found := radius_profile(alone, x)).due_to, found.time_mean, strict=True):
+    for own, mean in zip((found := radius_profile(alone, x)).contributions, found.time_mean, strict=True):
         assert own == {"leak or reset": pytest.approx(mean.item(), abs=1e-4)}
 
 
-# ---- what the radius is due to
+# ---- contributions of terms
 
 
 def test_the_table_says_which_sum_a_mean_radius_is(make_network, make_spikes):
@@ -92,7 +92,7 @@ def test_the_table_says_which_sum_a_mean_radius_is(make_network, make_spikes):
     with torch.no_grad():
         network.cells[0].tau_v = torch.full_like(network.cells[0].tau_v, 50.0)
     profile = radius_profile(network, make_spikes())
-    (parts,) = profile.due_to
+    (parts,) = profile.contributions
     assert sum(parts.values()) == pytest.approx(profile.time_mean.item(), rel=1e-4)
     assert parts["leak"] == pytest.approx(math.exp(-1 / 50), rel=1e-2)
     assert parts["recurrence"] > 0.01
@@ -164,7 +164,7 @@ def test_to_dict_is_json_and_complete(make_network, make_spikes):
     assert values["time_mean"] == profile.time_mean.tolist()
     assert values["target"] == [0.5, 0.25]
     assert values["non_square"] == ["submatrix", None]
-    assert [sum(parts.values()) for parts in values["due_to"]] == pytest.approx(profile.time_mean.tolist())
+    assert [sum(parts.values()) for parts in values["contributions"]] == pytest.approx(profile.time_mean.tolist())
 
 
 def test_a_layer_that_does_not_spike_has_no_firing_rate_and_is_not_called_too_busy(tmp_path):

@@ -197,7 +197,7 @@ class Inner(LIF):
 
     scaled_parameters = (
         ScaledParameter("memory.weight", "time"),
-        ScaledParameter("memory.share", "time", through="share"),
+        ScaledParameter("memory.share", "time", through="decay_factor"),
     )
 
     def __init__(self) -> None:

@@ -30,11 +30,11 @@ def test_the_trials_are_the_product_of_the_lists_with_the_first_seed_first(tmp_p
 
 
 def test_alternatives_are_a_factor_of_the_product_each(tmp_path: Path):
-    starts = [{}, {"target": "0.5", "rule": "hold-threshold"}, {"target": "balanced"}]
+    initialisers = [{}, {"target": "0.5", "rule": "hold-threshold"}, {"target": "balanced"}]
     words = [{"data": "shd", "dt": 0.02}, {"data": "sl-mnist"}]
-    one = grid(tmp_path, grid={"seed": [0, 1]}, either=starts)
+    one = grid(tmp_path, grid={"seed": [0, 1]}, either=initialisers)
     assert [t.settings["target"] for t in one.trials] == ["none", "0.5", "balanced"] * 2
-    both = grid(tmp_path, grid={"seed": [0, 1]}, either={"start": starts, "data": words})
+    both = grid(tmp_path, grid={"seed": [0, 1]}, either={"init": initialisers, "data": words})
     assert len(set(both.trials)) == 12
     assert both.arm_settings == ("target", "rule", "data", "dt")
 
@@ -43,7 +43,7 @@ def test_a_trial_is_named_by_what_differs_from_the_defaults_alone():
     named = Experiment.from_settings
     odd = named({"layers": 5, "cell": "a.b:C", "root": "/secret/place"})
     assert named({"seed": 0, "layers": 2}).name == named({}).name
-    assert re.fullmatch(r"cell=a\.b-C,layers=5,start=Relay-[0-9a-f]{12}", odd.name)
+    assert re.fullmatch(r"cell=a\.b-C,layers=5,init=Relay-[0-9a-f]{12}", odd.name)
     assert odd.name != named({"layers": 5, "cell": "a.b:C", "root": "/other/place"}).name
     assert visible(odd)["root"] == "place"
     assert len(named({"cell": "m:" + "x" * 300}).name) < 100
@@ -114,7 +114,7 @@ RATE = {"lr": [1.0]}
     ("content", "words"),
     [
         ({"fixd": {}, "grid": {"lr": [1]}}, "unknown key fixd; known are name, fixed, grid, either, choose, test, bu"),
-        ({"fixed": {"widht": 8}}, "start; did you mean width?"),
+        ({"fixed": {"widht": 8}}, "init; did you mean width?"),
         ({"fixed": {"epoch": 8}, "grid": {"seed": [0, 1]}}, "unknown setting epoch; known are"),
         ({"grid": {"lr": []}}, "grid: lr must be a list of at least one value, got []"),
         ({"grid": {"lr": [0.1, 1e-1]}}, "two points of the grid are the same trial"),

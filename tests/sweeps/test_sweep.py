@@ -47,8 +47,8 @@ def test_every_trial_is_a_run_and_a_row_of_the_table(tmp_path: Path):
         assert row["after_2_validation_mode_accuracy"] == best["validation_mode_accuracy"]
         assert "after_3_validation_mode_accuracy" not in row  # the training was to take two
         assert row["end_firing_rate_1"] == best["firing_rate"][0] > 0.01
-        assert 0 < row["start_time_radius_1"] < 1.5
-        assert ("start_depth_radius_2" in row) is (row["layers"] == 2)
+        assert 0 < row["init_time_radius_1"] < 1.5
+        assert ("init_depth_radius_2" in row) is (row["layers"] == 2)
         assert (row["error"], row["chosen"], row["device"]) == (None, True, "cpu")
         assert not any(name.startswith("test") for name in row)
     with open(tmp_path / "s" / "table.csv", newline="") as file:
@@ -60,9 +60,9 @@ def test_every_trial_is_a_run_and_a_row_of_the_table(tmp_path: Path):
     experiment = Experiment.of(tmp_path / "s" / rows[0]["trial"])
     x, labels = experiment.first_samples("train", 32)
     network, _ = experiment.begin()
-    assert rows[0]["start_firing_rate_1"] == pytest.approx(network.run(x).spikes[0].mean().item())
+    assert rows[0]["init_firing_rate_1"] == pytest.approx(network.run(x).spikes[0].mean().item())
     layer = neurolsc.diagnose(network, (x, labels), samples=4, steps=8).measurements.layers[0]
-    assert rows[0]["start_gradient_1"] == pytest.approx(layer.gradient)
+    assert rows[0]["init_gradient_1"] == pytest.approx(layer.gradient)
 
 
 def test_paths_of_this_machine_are_not_in_the_table(tmp_path: Path):
@@ -177,12 +177,12 @@ def rows_of(made: Grid, accuracy: Any = lambda settings: 0.5, **more: Any) -> li
 def test_the_line_of_an_arm_has_mean_and_deviation_over_its_seeds(tmp_path: Path):
     made = grid(tmp_path, grid={"layers": [5, 2], "seed": [0, 1, 2]})
     rows = rows_of(made, lambda s: {5: 0.4, 2: 0.8}[s["layers"]] + 0.1 * s["seed"])
-    rows[0] |= {"start_firing_rate_1": 0.25, "start_firing_rate_2": 0.01}
+    rows[0] |= {"init_firing_rate_1": 0.25, "init_firing_rate_2": 0.01}
     rows[-1] |= {"error": "FloatingPointError: the loss is nan"}
     assert [arm.name for arm in arms(made, rows)] == ["layers 5", "layers 2"]  # as in the file
     header, line, *lines = [[c.strip() for c in row.strip("|").split("|")] for row in markdown(made, rows).splitlines()]
     assert set(line) == {"---"}
-    assert header == ["layers", "seeds", "validation", "rate at start"]
+    assert header == ["layers", "seeds", "validation", "rate before training"]
     assert lines == [  # the sample deviation of 40, 50, 60
         ["5", "3", "50.0 ± 10.0 %", "0.01 to 0.25"],
         ["2", "3 (1 failed)", "85.0 ± 7.1 %", "-"],

@@ -47,7 +47,7 @@ class Inputs(NamedTuple):
         return cls(*flat[:5], Constants(*flat[5:13]), tuple(flat[13:]))  # type: ignore[call-arg]
 
     def read(self, a: int, b: int) -> Tensor:
-        """What the steps from a to b read, one behind the other ((b - a) B, n_in)."""
+        """The input of steps a to b, flattened to ((b - a) B, n_in)."""
         if self.late is None:
             return self.x[a:b].flatten(0, 1).to(self.v.dtype)
         before = self.x[max(a - 1, 0) : b - 1].flatten(0, 1).to(self.v.dtype)

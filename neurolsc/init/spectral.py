@@ -1,4 +1,4 @@
-"""Starts by the spectrum of derivatives and matrices: radii, exponents, singular values."""
+"""Initialisers by the spectrum of derivatives and matrices: radii, exponents, singular values."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from neurolsc.initialisers.base import Initialiser, bottom_up, first_input, generator, layers_of, put, register, scaling
+from neurolsc.init.base import Initialiser, bottom_up, first_input, generator, layers_of, register, scaling, set_nonzero
 from neurolsc.network import Network, eval_mode
 from neurolsc.neurons.cell import Cell
 from neurolsc.neurons.derivatives import LinearOperator
@@ -213,5 +213,5 @@ class Orthogonal(Initialiser):
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
         for layer in layers_of(network, "recurrent"):
             for matrix in layer.recurrent:
-                put(matrix, self.gain * layer.orthogonal(matrix, seed))
+                set_nonzero(matrix, self.gain * layer.orthogonal(matrix, seed))
         return ()

@@ -56,7 +56,7 @@ def spikes(T: int = 50, B: int = 8, N: int = N_IN, rate: float = 0.2, seed: int 
 
 
 def weights(network: Network) -> dict[str, Tensor]:
-    """Everything that a start may set."""
+    """Everything that an initialiser may set."""
     found = {name: value.detach().clone() for name, value in network.state_dict().items()}
     for i, cell in enumerate(network.cells):
         for part in (p for p in cell.modules() if isinstance(p, FastSigmoid)):

@@ -1,4 +1,4 @@
-"""Starts at a firing rate: thresholds alone, what spikes do by its source, layers as relays."""
+"""Initialisers that set firing rates: by thresholds, by scales of each layer, by identity layers."""
 
 import copy
 import math
@@ -9,23 +9,23 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from neurolsc.initialisers.base import (
+from neurolsc.init.base import (
     Initialiser,
+    InitReport,
     Layer,
-    StartReport,
     by_neuron,
     first_input,
     generator,
     layers_of,
-    put,
     register,
     scaling,
+    set_nonzero,
 )
 from neurolsc.network import Network, eval_mode
 from neurolsc.neurons.cell import WeightMatrix, is_frozen, weight_matrices
 from neurolsc.stability.conditions import NO_SURROGATE, Finding, surrogate_fault, surrogate_slope
 from neurolsc.stability.profile import depth_radius, radius_profile, time_radius
-from neurolsc.stability.scale import match_firing_rates, no_thresholds, rate, reads, scale_to_rate, settle, steps
+from neurolsc.stability.scale import layer_inputs, match_firing_rates, no_thresholds, rate, scale_to_rate, settle, steps
 from neurolsc.stability.transitions import Transitions, draw_steps, flat, stacked, without
 from neurolsc.validation import number, whole
 
@@ -130,7 +130,7 @@ class Points(NamedTuple):
 @register
 @dataclass(frozen=True)
 class BySource(Initialiser):
-    r"""The radius through depth, the strength of the recurrence and the firing rate of each layer.
+    r"""Scale each layer to a depth radius, a ratio of recurrent to input current, and a firing rate.
 
     .. math:: \mathrm{E}\,\rho\Big(\frac{\partial h[t, l]}{\partial h[t', l-1]}\Big) = \rho_{depth},
         \quad \lVert W_{rec, l}\, z_l \rVert \le c\, \lVert W_{in, l}\, z_{l-1} \rVert,
@@ -143,7 +143,7 @@ class BySource(Initialiser):
     Attributes:
         depth: wanted radius through depth of every layer but the first; 0: w_in stays.
         recurrence: c, a bound on the recurrent current as a share of the input current. Recurrent weights are only ever
-            scaled down. 0: no recurrence at the start.
+            scaled down. 0: no recurrence before training.
         rate: spikes per neuron and step; 0: thresholds stay.
         time: bound on the mean radius through time; where it is above, the recurrence is scaled down until it is not.
         samples: samples of the first batch at which radii are taken.
@@ -167,7 +167,7 @@ class BySource(Initialiser):
         whole("samples", self.samples)
         whole("steps", self.steps)
 
-    def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> StartReport:
+    def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> InitReport:
         """Set all layers on the first batch; radii and rates that miss by 5 % are findings."""
         for layer in layers_of(network, "inputs"):
             if self.rate:
@@ -180,11 +180,11 @@ class BySource(Initialiser):
         inputs: Sequence[Tensor],
         seed: int,
         set_layer: Callable[[Layer, Points], list[Finding]],
-        relays: list[int],
-    ) -> StartReport:
+        identity: list[int],
+    ) -> InitReport:
         """Set layer after layer on the first input, and report rates and radii before and after on the last one.
 
-        `set_layer` may append to `relays`, layers counted from 1, whose rates there are no findings.
+        `set_layer` may append to `identity` layers, counted from 1, whose rates there are no findings.
         """
         found, x, last = list[Finding](), first_input(network, inputs), first_input(network, inputs[-1:])
         for fault in _surrogate_faults(network):
@@ -207,7 +207,7 @@ class BySource(Initialiser):
         with eval_mode(network), torch.no_grad():
             _, _, rates_before, radius_before = measured()
             (some, times), below = drawn(x), (None, None)
-            for index, (cell, read) in enumerate(zip(network.cells, reads(network, x), strict=True)):
+            for index, (cell, read) in enumerate(zip(network.cells, layer_inputs(network, x), strict=True)):
                 at = Transitions(cell, read[times][:, some].flatten(0, 1), cell.initial_state(1), *below)
                 points = Points(read, at, some, times)
                 if index in network.spiking:
@@ -218,21 +218,21 @@ class BySource(Initialiser):
         found = _surrogate_faults(network) + found
         known = {finding.layer for finding in found}
         for layer, fires, radius in zip((i + 1 for i in network.spiking), rates, radii, strict=True):
-            if self.rate and layer not in known | set(relays) and abs(fires / self.rate - 1) > 0.25:
+            if self.rate and layer not in known | set(identity) and abs(fires / self.rate - 1) > 0.25:
                 problem = f"fires {fires:.2g} spikes per neuron and step on another batch, not {self.rate:g}"
-                found.append(Finding(layer, problem, "give the start a larger first batch"))
+                found.append(Finding(layer, problem, "give the initialisation a larger first batch"))
             if layer not in known and radius > 1.05 * self.time:
                 problem = f"{_MISSED['time'][0]} {radius:.3g} on another batch, above {self.time:g}"
                 found.append(Finding(layer, problem, _MISSED["time"][1]))
         summary = f"spikes per neuron and step {rates_before} -> {rates_after}, "
-        return StartReport(found, f"{summary}largest radius through time {radius_before} -> {radius_after}")
+        return InitReport(found, f"{summary}largest radius through time {radius_before} -> {radius_after}")
 
     def set_layer(self, layer: Layer, points: Points, seed: int) -> list[Finding]:
         """Set one layer; the findings are what it misses."""
         cell, own = layer.cell, layer.recurrent
         below = weight_matrices(cell, "depth") if layer.index else ()
         for matrix in own if self.recurrence == 0 else ():
-            put(matrix, torch.zeros_like(matrix.weights))
+            set_nonzero(matrix, torch.zeros_like(matrix.weights))
         moved = {"depth": (below, self.depth), "recurrence": (own, self.recurrence)}
         wanted = {name: target for name, (matrices, target) in moved.items() if matrices and target}
 
@@ -268,7 +268,7 @@ class BySource(Initialiser):
                     break
                 for name, factor in factors.items():
                     for matrix in moved[name][0]:
-                        put(matrix, factor * matrix.weights)
+                        set_nonzero(matrix, factor * matrix.weights)
 
         approach()
         bounded = bool(own) and measure("time") > (1 + _SETTLED) * self.time
@@ -289,12 +289,12 @@ class BySource(Initialiser):
         return [layer.finding(texts[name], _MISSED[name][1]) for name in missed]
 
 
-# ---------------------------------------------------------------- relays
+# ---------------------------------------------------------------- identity layers
 
 
-_WHOLE = 0.95  # share of the spikes passed on below which a layer starts from its drawn weights instead
+_WHOLE = 0.95  # share of the spikes passed on below which a layer keeps its drawn weights instead
 _KEEPS = "nothing to do: it keeps its drawn weights, and its thresholds are scaled to the rate"
-_CLOSEST = 0.02  # least distance from the threshold at a spike of a relay, in thresholds
+_CLOSEST = 0.02  # least distance from the threshold at a spike of an identity layer, in thresholds
 
 
 @register
@@ -309,28 +309,28 @@ class Relay(Initialiser):
 
     where r is the voltage that a neuron without recurrence has left one step after its spike, if it reads nothing. A
     neuron without recurrent weights gets the m that leaves nothing. :math:`W_{in}` is divided by the share of a current
-    that a voltage takes. Biases of relays are 0.
+    that a voltage takes. Biases of these layers are 0.
 
     The margin m is the distance, in thresholds, at which the surrogate's derivative is a quarter of its largest, at
-    most 1: 1 for a fast sigmoid of sharpness 1 and a threshold of 1. Under a narrow surrogate a relay at rest would
-    pass next to no gradient: where it would be less than a tenth of the most, its threshold is lowered until it is
-    that, or to where the drawn layer fires at ``rate`` if that is higher.
+    most 1: 1 for a fast sigmoid of sharpness 1 and a threshold of 1. Under a narrow surrogate an identity layer at rest
+    would pass next to no gradient: where it would be less than a tenth of the most, its threshold is lowered until it
+    is that, or to where the drawn layer fires at ``rate`` if that is higher.
 
     The lowest layers keep their random weights, at a rate and with a bounded recurrence, as by :class:`BySource`.
-    Resting thresholds of relays, where these can be set, are equal; what spikes add to a threshold is a share of what
-    it was. A layer wider than the one below reads its neurons in turn. A layer is set as the lowest are where it is
-    narrower, as an output layer often is, or where as a relay it would pass on less than 95 % of its spikes: a neuron
-    that remembers, such as norse's LIF.
+    Resting thresholds of identity layers, where these can be set, are equal; what spikes add to a threshold is a share
+    of what it was. A layer wider than the one below reads its neurons in turn. A layer is set as the lowest are where
+    it is narrower, as an output layer often is, or where as an identity layer it would pass on less than 95 % of its
+    spikes: a neuron that remembers, such as norse's LIF.
 
     Attributes:
         rate: spikes per neuron and step; 0: the thresholds of the lowest layers stay.
         recurrence: bound on the recurrent current of the lowest layers, as a share of their input current; 0: none.
         time: bound on their mean radius through time.
-        adaptation: share that is left of what spikes add to the thresholds of relays.
-        drawn: how many are the lowest; a network of no more has no relays.
+        adaptation: share that is left of what spikes add to the thresholds of identity layers.
+        drawn: how many are the lowest; a network of no more has no identity layers.
 
-    Source: ours; after the identity as the start of rate networks, through time (Le, Jaitly & Hinton, arXiv:1504.00941)
-    and through depth (Zhao, Schäfer & Anandkumar, arXiv:2110.12661).
+    Source: ours; after the identity initialisation of rate networks, through time (Le, Jaitly & Hinton,
+    arXiv:1504.00941) and through depth (Zhao, Schäfer & Anandkumar, arXiv:2110.12661).
     """
 
     rate: float = 0.15
@@ -347,19 +347,21 @@ class Relay(Initialiser):
     def _lowest(self) -> BySource:
         return BySource(depth=0, recurrence=self.recurrence, rate=self.rate, time=self.time)
 
-    def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> StartReport:
-        """Set all layers on the first batch; what is no relay, or is missed, is a finding."""
-        lowest, relays, layers = self._lowest(), list[int](), layers_of(network, "inputs")
+    def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> InitReport:
+        """Set all layers on the first batch; what is no identity layer, or is missed, is a finding."""
+        lowest, identity, layers = self._lowest(), list[int](), layers_of(network, "inputs")
         for layer in layers:
             if layer.index < self.drawn:
                 if self.rate:
                     _require_thresholds(layer)
                 continue
             layer.require("membrane")
-            if layer.cell.thresholds() is not None:  # of which a relay changes what spikes add
+            if layer.cell.thresholds() is not None:  # of which an identity layer changes what spikes add
                 _require_thresholds(layer)
             if any(matrix.weights.ndim > 2 for matrix in layer.matrices):
-                raise TypeError(f"{layer.name} is a convolution: a relay needs a matrix. Use RateMatching(0.15).")
+                raise TypeError(
+                    f"{layer.name} is a convolution: an identity layer needs a matrix. Use RateMatching(0.15)."
+                )
 
         def set_layer(layer: Layer, points: Points) -> list[Finding]:
             cell, read = layer.cell, points.read
@@ -368,33 +370,33 @@ class Relay(Initialiser):
             if not read.any():
                 return [layer.finding("reads no spikes", "let the layer below fire")]
             if cell.n_hidden < read.shape[-1]:
-                few = f"as a relay it would read {cell.n_hidden} of {read.shape[-1]} neurons"
+                few = f"as an identity layer it would read {cell.n_hidden} of {read.shape[-1]} neurons"
                 return [layer.finding(few, _KEEPS), *lowest.set_layer(layer, points, seed)]
             drawn = copy.deepcopy(cell.state_dict())
             missed = lowest.set_layer(layer, points, seed)
-            at_rate, woken = copy.deepcopy(cell.state_dict()), layer.resting_threshold().mean().item()
+            at_rate, rate_matched = copy.deepcopy(cell.state_dict()), layer.resting_threshold().mean().item()
             cell.load_state_dict(drawn)
-            same = self._make_relay(layer, read, woken)
+            same = self._make_identity(layer, read, rate_matched)
             if same >= _WHOLE:
-                relays.append(layer.index + 1)
+                identity.append(layer.index + 1)
                 return []
             cell.load_state_dict(at_rate)
-            return [layer.finding(f"as a relay it would pass on {same:.0%} of its spikes", _KEEPS), *missed]
+            return [layer.finding(f"as an identity layer it would pass on {same:.0%} of its spikes", _KEEPS), *missed]
 
-        report = lowest.set_all(network, inputs, seed, set_layer, relays)
-        none = "; no relays" if any(layer.index >= self.drawn for layer in layers) else ""
-        done = f"; relays: layer {', '.join(map(str, relays))}" if relays else none
-        return StartReport(report, report.summary + done)
+        report = lowest.set_all(network, inputs, seed, set_layer, identity)
+        none = "; no identity layer" if any(layer.index >= self.drawn for layer in layers) else ""
+        done = f"; identity: layer {', '.join(map(str, identity))}" if identity else none
+        return InitReport(report, report.summary + done)
 
-    def _make_relay(self, layer: Layer, read: Tensor, woken: float) -> float:
-        """Make a relay of a layer; the share of its spikes that it has read and sends."""
+    def _make_identity(self, layer: Layer, read: Tensor, rate_matched: float) -> float:
+        """Make a layer the identity; the share of its spikes that it has read and sends."""
         cell, own, thresholds = layer.cell, layer.recurrent, layer.cell.thresholds()
         theta = layer.resting_threshold().mean().item()
         along = torch.cat([torch.zeros(1), torch.logspace(-3, 0, 601)]).to(**cell.dtype_and_device) * theta
         slope = surrogate_slope(layer.membrane, along).mean(1).nan_to_num(0, 0, 0).clamp(min=0)
         quarter, tenth = (along[slope >= share * slope.max()][-1].item() for share in (0.25, 0.1))
         if thresholds is not None:
-            theta = min(theta, max(tenth, woken))
+            theta = min(theta, max(tenth, rate_matched))
             rest = thresholds.rest()
             if rest is None:
                 thresholds.scale(theta / layer.resting_threshold().mean().item())
@@ -413,7 +415,7 @@ class Relay(Initialiser):
         def left(drive: Tensor) -> Tensor:
             """Set the input weights, in thresholds; the voltage left of a spike without recurrence."""
             for matrix in layer.inputs:
-                put(matrix, _diagonal(matrix, drive * theta / taken))
+                set_nonzero(matrix, _diagonal(matrix, drive * theta / taken))
             for matrix in own:
                 matrix.set(torch.zeros_like(matrix.weights))
             start = cell.initial_state(1)
@@ -425,7 +427,7 @@ class Relay(Initialiser):
             remains = left(drive)
             for matrix, weights in zip(own, drawn, strict=True):
                 matrix.set(weights)  # what is 0 in them is no connection, and stays
-                put(matrix, _diagonal(matrix, -remains))
+                set_nonzero(matrix, _diagonal(matrix, -remains))
             sent = cell.run(read, cell.initial_state(read.shape[1]))[0]
             total = 0.5 * (sent.sum() + wanted.sum()).item()
             return (sent * wanted).sum().item() / total if total else 0.0

@@ -8,8 +8,8 @@ import snntorch
 import torch
 from torch import Tensor, nn
 
-from neurolsc import LIF, Network, diagnose, initialisers, wrap
-from neurolsc.initialisers import (
+from neurolsc import LIF, Network, diagnose, init, wrap
+from neurolsc.init import (
     LSC,
     LSUV,
     BySource,
@@ -26,9 +26,9 @@ from neurolsc.initialisers import (
     named,
     register,
 )
-from neurolsc.initialisers.base import INITIALISERS
+from neurolsc.init.base import INITIALISERS
 from neurolsc.stability.conditions import Finding
-from tests.initialisers.networks import N_IN, NETWORKS, WIDTH, rates, spikes, weights
+from tests.init.networks import N_IN, NETWORKS, WIDTH, rates, spikes, weights
 from tests.interop.layers import norse
 
 SPECS = [
@@ -57,7 +57,7 @@ def few(seed: int = 1) -> Tensor:
 
 
 def test_every_known_initialiser_is_tried_here():
-    public = {n for n in initialisers.__all__ if n[0].isupper()} - {"Chain", "Initialiser", "StartReport"}
+    public = {n for n in init.__all__ if n[0].isupper()} - {"Chain", "Initialiser", "InitReport"}
     assert {name for name in INITIALISERS if any(name in spec for spec in SPECS)} == set(INITIALISERS) == public
 
 
@@ -193,11 +193,11 @@ def test_spikes_without_a_finite_derivative_are_a_finding_and_no_relays(make_spi
         layers += [nn.Linear(16, 16), snntorch.Leaky(0.5, spike_grad=spike)]
         return wrap([*layers, nn.Linear(16, 3)])
 
-    x, start = make_spikes(T=12, B=8, N=20).float(), RateMatching(0.15)
-    found = start.apply(network(snntorch.surrogate.sigmoid(slope=25)), [x])
+    x, initialiser = make_spikes(T=12, B=8, N=20).float(), RateMatching(0.15)
+    found = initialiser.apply(network(snntorch.surrogate.sigmoid(slope=25)), [x])
     assert sum("derivative of its surrogate is not finite" in f.problem for f in found) == 2
     without = network(lambda v: (v > 0).float())
-    assert [f.layer for f in start.apply(without, [x]) if f.problem == "its spikes have no derivative"] == [1, 2]
+    assert [f.layer for f in initialiser.apply(without, [x]) if f.problem == "its spikes have no derivative"] == [1, 2]
     before = copy.deepcopy(without.state_dict())
     with pytest.raises(ValueError, match=r"layer 1: its spikes have no derivative .*use fast_sigmoid or atan"):
         Relay().apply(without, [x])

@@ -1,4 +1,4 @@
-"""Starts by spectra: radii, exponents, singular values, orthogonal matrices."""
+"""Initialisers by spectra: radii, exponents, singular values, orthogonal matrices."""
 
 import copy
 
@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from neurolsc import LIF, Network, TransitionRule, pretrain, scale_to_radius
-from neurolsc.initialisers import LSC, LSCLyapunov, LSCSingular, Orthogonal, named
-from neurolsc.initialisers.spectral import largest_exponent
+from neurolsc.init import LSC, LSCLyapunov, LSCSingular, Orthogonal, named
+from neurolsc.init.spectral import largest_exponent
 from neurolsc.neurons.cell import weight_matrices
 from neurolsc.stability.transitions import follow
 from neurolsc.surrogate import FastSigmoid
-from tests.initialisers.networks import NETWORKS, rates, spikes
+from tests.init.networks import NETWORKS, rates, spikes
 from tests.stability.dense import depth_derivative, time_derivative
 
 
@@ -41,8 +41,8 @@ def test_lsc_is_pre_training_or_scaling_with_the_same_options():
 )
 def test_the_largest_exponent_is_the_target(exponent, name):
     network, x = NETWORKS[name](), spikes()
-    start = LSCLyapunov(exponent)
-    found = {f.layer for f in start.apply(network, [x], seed=1)}
+    initialiser = LSCLyapunov(exponent)
+    found = {f.layer for f in initialiser.apply(network, [x], seed=1)}
     assert 1 not in found
     assert min(rates(network, x)[0:1]) > 0.005
     read = torch.cat([torch.zeros_like(x[:1]), x[:-1]]) if network.layer_delay else x

@@ -18,13 +18,13 @@ from neurolsc.network import eval_mode
 from neurolsc.neurons.cell import Cell, Membrane, ScaledParameter, State, Thresholds, owner_of
 
 
-class ForeignNeuronWarning(UserWarning):
+class WrappedNeuronWarning(UserWarning):
     """A wrapped layer whose derivatives are not what its user may expect."""
 
 
 def warn_of(text: str) -> None:
     """Warn of a layer, in the constructor of its cell."""
-    warnings.warn(text, ForeignNeuronWarning, stacklevel=5)  # of the call of wrap
+    warnings.warn(text, WrappedNeuronWarning, stacklevel=5)  # of the call of wrap
 
 
 @cache
@@ -51,7 +51,7 @@ def borrowed(layer: nn.Module, **values: object) -> Iterator[None]:
             now.update(then)
 
 
-class ForeignCell(Cell):
+class WrappedCell(Cell):
     """A recurrent layer of another library, with the modules without state before it, as a cell.
 
     Parameters are shared with the layer, and nothing else of it is touched: not its hidden state, not its flags.
@@ -130,7 +130,7 @@ def weight_before(before: list[nn.Module]) -> list[ScaledParameter]:
     return [ScaledParameter(f"before.{names[-1]}.weight", "depth")] if names else []
 
 
-class PrecededCell(ForeignCell):
+class CellWithModules(WrappedCell):
     """A cell of ours, with the modules without state that its input goes through first.
 
     Its own input weights scale the radius through depth; a Linear before it stays.
@@ -162,7 +162,7 @@ class PrecededCell(ForeignCell):
         return self.layer.output(state)
 
 
-class TorchCell(ForeignCell):
+class TorchCell(WrappedCell):
     """One layer of ``nn.RNN``, ``nn.GRU`` or ``nn.LSTM`` (whose parameters' names end in ``"_l0"``, ...), or a cell."""
 
     def __init__(self, layer: Any, before: list[nn.Module], input_shape: tuple[int, ...], suffix: str = "") -> None:
@@ -173,7 +173,7 @@ class TorchCell(ForeignCell):
             ScaledParameter(f"layer.weight_hh{suffix}", "time"),
         ]
         if self.kind != "rnn" and layer.bias:
-            scaled.append(ScaledParameter("retention", "time", through="share"))
+            scaled.append(ScaledParameter("retention", "time", through="decay_factor"))
             self.stored_in = (("retention", f"layer.bias_hh{suffix}"),)
         super().__init__(layer, before, input_shape, scaled)
 

@@ -1,10 +1,10 @@
-"""Which start for which surrogate and neuron? Other libraries' networks on the embedded digits.
+"""Which initialisation for which surrogate and neuron? Other libraries' networks on the embedded digits.
 
-    python benchmarks/starts.py [--networks snntorch] [--arms built woken "Relay()"] [--epochs 5]
+    python benchmarks/initialisations.py [--networks snntorch] [--arms built rate-matched "Relay()"] [--epochs 5]
 
-Each row is one network, one start, one seed and one learning rate: digits as 25 steps of
+Each row is one network, one initialisation, one seed and one learning rate: digits as 25 steps of
 latencies, Adam, cross-entropy at every step. The networks of all seeds and rates of an arm are
-trained at once, on the same batches. Appends to results/starts.csv and passes over rows that are
+trained at once, on the same batches. Appends to results/initialisations.csv and passes over rows that are
 there, so that it goes on after a kill. About half a minute of one core an arm.
 """
 
@@ -31,13 +31,13 @@ from tqdm import tqdm
 import neurolsc
 from neurolsc import surrogate as ours
 from neurolsc.datasets import LatencyEncoding, SpikeLatencyMNIST, collate, input_batches
-from neurolsc.initialisers import named
+from neurolsc.init import named
 from neurolsc.metrics import mode_accuracy
 
-RESULTS = Path(__file__).parent / "results" / "starts.csv"
+RESULTS = Path(__file__).parent / "results" / "initialisations.csv"
 WIDTH, CLASSES, BATCH, PIXELS = 64, 10, 64, 784
 SEEDS, RATES = (0, 1, 2), (1e-3, 3e-3, 1e-2)
-STARTS = {"built": "Default()", "woken": "RateMatching(0.15)"}
+INITIALISERS = {"built": "Default()", "rate-matched": "RateMatching(0.15)"}
 SURROGATES: dict[str, Callable[[Tensor], Tensor]] = {
     "fast_sigmoid(5)": theirs.fast_sigmoid(5),
     "fast_sigmoid(10)": theirs.fast_sigmoid(10),
@@ -54,13 +54,13 @@ SURROGATES: dict[str, Callable[[Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class Arm:
-    """A network and its start."""
+    """A network and its initialisation."""
 
     neuron: str
     reset: str
     surrogate: str
     depth: int
-    start: str
+    init: str
 
 
 COMMON, WIDE = "fast_sigmoid(25)", "atan"  # snnTorch's default slope, and its neurons' default surrogate
@@ -202,14 +202,14 @@ class Loop:
 
 
 def train_arm(
-    arm: Arm, epochs: int, data: dict, start_batches: list[Tensor], trials: Sequence[tuple[int, float]]
+    arm: Arm, epochs: int, data: dict, batches: list[Tensor], trials: Sequence[tuple[int, float]]
 ) -> list[dict]:
     """Train an arm at once with some seeds, in order, and learning rates; a row for each."""
     built, wrapped, findings = [], [], []
     began = time.perf_counter()
     for seed, of_seed in itertools.groupby(trials, lambda trial: trial[0]):
         network = neurolsc.wrap(build(arm, seed))
-        found = named(STARTS.get(arm.start, arm.start)).apply(network, start_batches, seed=seed)
+        found = named(INITIALISERS.get(arm.init, arm.init)).apply(network, batches, seed=seed)
         for _ in of_seed:
             net = build(arm, seed)
             wrapped.append(neurolsc.wrap(net))
@@ -254,7 +254,7 @@ def train_arm(
             "rates": " ".join(f"{r:.3f}" for r in rates[:, i]),
             "findings": findings[i],
             "seconds": round(time.perf_counter() - started, 1),
-            "start_seconds": round((started - began) / len({seed for seed, _ in trials}), 2),
+            "init_seconds": round((started - began) / len({seed for seed, _ in trials}), 2),
             "date": datetime.date.today().isoformat(),
             "end_rates": " ".join(f"{r:.3f}" for r in end_rates[:, i]),
         }
@@ -270,7 +270,7 @@ def score(stack: Callable, x: Tensor, labels: Tensor) -> list[float]:
 
 
 def digits() -> tuple[dict, list[Tensor]]:
-    """The embedded digits and labels of each split, and the batches on which starts are set."""
+    """The embedded digits and labels of each split, and the batches for initialisation."""
     steps, data = LatencyEncoding(dt=2.0, repeat=1), {}
     for split in ("train", "validation", "test"):
         images = SpikeLatencyMNIST.embedded(split, encoding=steps)
@@ -282,7 +282,7 @@ def digits() -> tuple[dict, list[Tensor]]:
 
 def arm_of(row: dict[str, str]) -> Arm:
     """The arm of a row of results."""
-    return Arm(row["neuron"], row["reset"], row["surrogate"], int(row["depth"]), row["start"])
+    return Arm(row["neuron"], row["reset"], row["surrogate"], int(row["depth"]), row["init"])
 
 
 def main() -> None:
@@ -290,17 +290,19 @@ def main() -> None:
     parser.add_argument(
         "--networks", default="", help="only those whose arm contains all these words, such as 'RLeaky depth=4'"
     )
-    parser.add_argument("--arms", nargs="+", default=["built", "woken", "Relay()"], help="starts, by name or text")
+    parser.add_argument(
+        "--arms", nargs="+", default=["built", "rate-matched", "Relay()"], help="initialisations, by name or text"
+    )
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
-    warnings.simplefilter("ignore", neurolsc.ForeignNeuronWarning)
-    data, start_batches = digits()
+    warnings.simplefilter("ignore", neurolsc.WrappedNeuronWarning)
+    data, batches = digits()
     done = set(map(arm_of, csv.DictReader(args.out.open()))) if args.out.exists() else set()
-    every = [Arm(*network, start) for network in NETWORKS for start in args.arms]
+    every = [Arm(*network, initialiser) for network in NETWORKS for initialiser in args.arms]
     arms = [arm for arm in every if arm not in done and all(word in str(arm) for word in args.networks.split())]
     for arm in tqdm(arms):
-        rows = train_arm(arm, args.epochs, data, start_batches, list(itertools.product(SEEDS, RATES)))
+        rows = train_arm(arm, args.epochs, data, batches, list(itertools.product(SEEDS, RATES)))
         new = not args.out.exists()
         with args.out.open("a", newline="") as file:
             writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")

@@ -15,20 +15,20 @@ from neurolsc.network import Network, as_network
 from neurolsc.neurons.cell import Membrane, Table, WeightMatrix, owner_of, set_value, weight_matrices
 from neurolsc.stability.conditions import Finding
 from neurolsc.stability.pretrain import input_of
-from neurolsc.stability.scale import reads, steps
+from neurolsc.stability.scale import layer_inputs, steps
 from neurolsc.validation import meant
 
 
-class StartReport(tuple[Finding, ...]):
-    """Findings of a start, with a summary line.
+class InitReport(tuple[Finding, ...]):
+    """Findings of an initialisation, with a summary line.
 
     Attributes:
-        summary: firing rates and radii before and after, on the last batch; empty where the start measures none.
+        summary: firing rates and radii before and after, on the last batch; empty where the initialiser measures none.
     """
 
     summary: str
 
-    def __new__(cls, findings: Iterable[Finding] = (), summary: str = "") -> "StartReport":
+    def __new__(cls, findings: Iterable[Finding] = (), summary: str = "") -> "InitReport":
         report = super().__new__(cls, findings)
         report.summary = summary
         return report
@@ -38,13 +38,13 @@ class StartReport(tuple[Finding, ...]):
 
 
 class Initialiser(ABC):
-    """A way to start: sets parameters of the cells of a network, in place.
+    """Sets parameters of the cells of a network before training, in place.
 
     A subclass is a frozen dataclass whose fields are the numbers of the method. Frozen parameters
     (``requires_grad=False``) and the readout stay. Draws come from the seed, not from torch's own generator.
 
     ``first + second`` applies both, in this order; ``str`` returns the text from which
-    :func:`neurolsc.initialisers.named` makes an equal object.
+    :func:`neurolsc.init.named` makes an equal object.
     """
 
     @abstractmethod
@@ -58,7 +58,7 @@ class Initialiser(ABC):
             seed: seed of all draws.
 
         Returns:
-            What could not be reached, and where; empty if all is well. Some return a :class:`StartReport`.
+            What could not be reached, and where; empty if all is well. Some return a :class:`InitReport`.
 
         Raises:
             TypeError: if a cell lacks what the method needs.
@@ -90,8 +90,8 @@ class Chain(Initialiser):
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
         """Apply all parts; return their findings and summaries, in the same order."""
         reports = [part.apply(network, inputs, seed=seed) for part in self.parts]
-        summaries = [report.summary for report in reports if isinstance(report, StartReport) and report.summary]
-        return StartReport([finding for report in reports for finding in report], "; then ".join(summaries))
+        summaries = [report.summary for report in reports if isinstance(report, InitReport) and report.summary]
+        return InitReport([finding for report in reports for finding in report], "; then ".join(summaries))
 
     def __str__(self) -> str:
         return " + ".join(map(str, self.parts))
@@ -108,7 +108,7 @@ def register(cls: I) -> I:
     """Make an initialiser known to :func:`named` under the name of its class; a decorator.
 
     Args:
-        cls: a frozen dataclass derived from :class:`neurolsc.initialisers.Initialiser`.
+        cls: a frozen dataclass derived from :class:`neurolsc.init.Initialiser`.
 
     Raises:
         ValueError: if another class has the name.
@@ -278,13 +278,13 @@ def layers_of(network: Network, *needs: Need, integrators: bool = False) -> list
 
 
 def bottom_up(network: Network, x: Tensor, layers: Sequence[Layer]) -> Iterator[tuple[Layer, Tensor]]:
-    """Layers with their inputs (T, B, n_in) in a run on x, sent by the layers below as they are by then set."""
+    """Yield layers with their inputs (T, B, n_in), from a run on x with the layers below as already modified."""
     chosen = {layer.index: layer for layer in layers}
-    return ((chosen[i], read) for i, read in enumerate(reads(network, x)) if i in chosen)
+    return ((chosen[i], read) for i, read in enumerate(layer_inputs(network, x)) if i in chosen)
 
 
-def put(where: WeightMatrix, weights: Tensor) -> None:
-    """Set a matrix; single weights of 0, which are connections that do not exist, stay."""
+def set_nonzero(where: WeightMatrix, weights: Tensor) -> None:
+    """Set the nonzero weights of a matrix; a single weight of 0 is a connection that does not exist, and stays 0."""
     absent = where.weights == 0
     where.set(weights if absent.all() else weights.to(where.weights).masked_fill(absent, 0))
 
@@ -295,7 +295,7 @@ def scaling(matrices: Sequence[WeightMatrix]) -> Callable[[float], None]:
 
     def scale(log: float) -> None:
         for matrix, weights in zip(matrices, start, strict=True):
-            put(matrix, math.exp(log) * weights)
+            set_nonzero(matrix, math.exp(log) * weights)
 
     return scale
 

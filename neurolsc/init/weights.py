@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from neurolsc.initialisers.base import (
+from neurolsc.init.base import (
     Initialiser,
     Layer,
     bottom_up,
@@ -16,9 +16,9 @@ from neurolsc.initialisers.base import (
     first_input,
     generator,
     layers_of,
-    put,
     register,
     scaling,
+    set_nonzero,
 )
 from neurolsc.network import Network, as_network, eval_mode
 from neurolsc.stability.conditions import Finding, surrogate_slope
@@ -62,7 +62,7 @@ class Glorot(Initialiser):
             for matrix in layer.matrices:
                 drawn = generator(seed, layer.index, matrix.name)
                 uniform = torch.rand(matrix.weights.shape, generator=drawn, dtype=torch.float64)
-                put(matrix, self.gain * (math.sqrt(6 / (matrix.fan_in + matrix.fan_out)) * (2 * uniform - 1)))
+                set_nonzero(matrix, self.gain * (math.sqrt(6 / (matrix.fan_in + matrix.fan_out)) * (2 * uniform - 1)))
         return ()
 
 
@@ -86,7 +86,7 @@ class He(Initialiser):
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
         for layer in layers_of(network, "inputs", integrators=True):
             for matrix in layer.matrices:
-                put(matrix, self.gain * (math.sqrt(2 / matrix.fan_in) * layer.normal(matrix, seed)))
+                set_nonzero(matrix, self.gain * (math.sqrt(2 / matrix.fan_in) * layer.normal(matrix, seed)))
         return ()
 
 
@@ -119,7 +119,7 @@ class IKUN(Initialiser):
             slope = surrogate_slope(layer.membrane, distance).abs().double().mean().item()
             for matrix in layer.matrices:
                 fan = matrix.fan_in + (matrix.fan_out if self.version == "v2" else 0)
-                put(matrix, layer.normal(matrix, seed) / math.sqrt(slope * fan))
+                set_nonzero(matrix, layer.normal(matrix, seed) / math.sqrt(slope * fan))
         return ()
 
 
@@ -151,7 +151,7 @@ class LSUV(Initialiser):
         with eval_mode(network):
             for layer, read in bottom_up(network, x, layers_of(network, "membrane", "inputs")):
                 for matrix in layer.matrices:
-                    put(matrix, layer.orthogonal(matrix, seed))
+                    set_nonzero(matrix, layer.orthogonal(matrix, seed))
 
                 def log_variance(layer: Layer = layer, read: Tensor = read) -> float:
                     return math.log(max(layer.voltages(read).double().var(correction=0).item(), least))
@@ -247,7 +247,7 @@ class FluctuationDriven(Initialiser):
                         variance = variance / (matrix.fan_in * power * response.square().sum(0)) - mean_weight.square()
                         short |= bool((variance < 0).any())
                         deviation = variance.clamp(min=0).sqrt()
-                        put(matrix, by_neuron(mean_weight, matrix) + by_neuron(deviation, matrix) * numbers)
+                        set_nonzero(matrix, by_neuron(mean_weight, matrix) + by_neuron(deviation, matrix) * numbers)
                     fires = own_rate if read is None else rate(layer.cell, read)
                     if not own or abs(fires - own_rate) <= 0.01 * own_rate:
                         break
@@ -286,7 +286,7 @@ class ActivityPropagation(Initialiser):
             fires = torch.special.ndtr(-layer.resting_threshold()).mean().item()
             drive = sum(m.fan_in * power for m in layer.inputs) + sum(m.fan_in * fires for m in layer.recurrent)
             for matrix in layer.matrices:
-                put(matrix, layer.normal(matrix, seed) / math.sqrt(drive))
+                set_nonzero(matrix, layer.normal(matrix, seed) / math.sqrt(drive))
             power = fires
         return ()
 
@@ -351,7 +351,7 @@ def _set_weights(layer: Layer, read: Tensor, seed: int) -> list[Finding]:
         nonlocal variance
         variance = 2 * from_input / fan_in - (unit * sums) ** 2 / 2
         for matrix, numbers in zip(own, drawn, strict=True):
-            put(matrix, unit * sums + math.sqrt(max(variance, 0.0)) * numbers)
+            set_nonzero(matrix, unit * sums + math.sqrt(max(variance, 0.0)) * numbers)
 
     fires = settle(set_to, lambda: rate(layer.cell, read), 0.5, reach=1024, close=0.005)
     if not abs(fires - 0.5) <= 0.05:
@@ -368,7 +368,7 @@ def _set_dampening(layer: Layer, spike: Surrogate) -> list[Finding]:
     """Condition 3; a frozen dampening stays."""
     peak = float(spike.shape(torch.zeros(1, dtype=torch.float64)))
     excitation = torch.stack([m.weights.double().clamp(min=0).flatten(1).sum(1) for m in layer.recurrent]).sum(0)
-    leak, gain = _retained_share(layer), peak * excitation.mean().item()
+    leak, gain = _decay_factor(layer), peak * excitation.mean().item()
     if not (gain > 0 and leak < 1):
         problem = "no dampening keeps its largest gradient at 1"
         return [layer.finding(problem, "give it a leak below 1 and positive recurrent weights")]
@@ -383,8 +383,8 @@ def _set_dampening(layer: Layer, spike: Surrogate) -> list[Finding]:
     return []
 
 
-def _retained_share(layer: Layer) -> float:
-    """The share of its voltage that a neuron at rest retains over a step, mean over neurons."""
+def _decay_factor(layer: Layer) -> float:
+    """The factor by which the voltage at rest decays in a step, mean over neurons."""
     cell, of, by = layer.cell, layer.membrane, -0.125
     rest = cell.initial_state(1)
     x, z = torch.zeros(1, cell.n_in, **cell.dtype_and_device), cell.output(rest)

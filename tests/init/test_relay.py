@@ -1,4 +1,4 @@
-"""Starts at a firing rate: rates, radii by source and relays, measured after they are set."""
+"""Initialisers of firing rates: thresholds, radii by source, identity layers, measured after they are set."""
 
 import itertools
 import re
@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Network, radius_profile, wrap
-from neurolsc.initialisers import BySource, RateMatching, Relay
-from neurolsc.initialisers.relay import recurrence_share
+from neurolsc.init import BySource, RateMatching, Relay
+from neurolsc.init.relay import recurrence_share
 from neurolsc.neurons import ALIFPositive
 from neurolsc.neurons.cell import set_value
 from neurolsc.stability.transitions import follow
 from neurolsc.surrogate import FastSigmoid
-from tests.initialisers.networks import NETWORKS, rates, spikes
+from tests.init.networks import NETWORKS, rates, spikes
 from tests.stability.dense import depth_derivative
 
 T, B, N = 30, 8, 40
@@ -87,9 +87,9 @@ def test_a_recurrence_is_no_more_than_the_bound_on_the_radius_through_time_allow
     x = make_spikes(T=40, B=8, N=40)
     network, free = (make_network(LIF, n_in=40, width=24, tau_v=tau_v) for _ in range(2))
     drawn = [cell.w_rec.clone() for cell in network.cells]
-    start = BySource(depth=0.4, recurrence=10.0, samples=8, steps=14)
-    assert start.apply(network, [x]) == ()
-    assert replace(start, time=9.0).apply(free, [x]) == ()
+    initialiser = BySource(depth=0.4, recurrence=10.0, samples=8, steps=14)
+    assert initialiser.apply(network, [x]) == ()
+    assert replace(initialiser, time=9.0).apply(free, [x]) == ()
     ours, theirs = (radius_profile(found, x) for found in (network, free))
     assert (ours.time_mean <= 1.03).all()
     assert (theirs.time_mean > 1.03).all() == bounded
@@ -105,7 +105,7 @@ def test_a_recurrence_is_no_more_than_the_bound_on_the_radius_through_time_allow
         assert all(map(torch.equal, network.state_dict().values(), free.state_dict().values()))
 
 
-# ---- relays
+# ---- identity layers
 
 
 def deep(cell: type, layers: int = 4, delay: int = 0, **settings: object) -> Network:
@@ -173,17 +173,17 @@ def test_the_lowest_layers_are_those_of_the_radii_by_source_and_the_others_pass_
     assert torch.equal(spikes[0], spikes[1]) == (drawn == 1)
 
 
-def test_a_wider_layer_reads_in_turn_and_a_narrower_one_is_no_relay(x: Tensor):
+def test_a_wider_layer_reads_in_turn_and_a_narrower_one_is_no_identity(x: Tensor):
     torch.manual_seed(0)
     widths = (N, 16, 24, 10)
     network = Network([LIF(a, b) for a, b in itertools.pairwise(widths)], 3, layer_delay=0)
     drawn = network.cells[2].get_parameter("w_in").clone()
     report = Relay(drawn=1).apply(network, [x])
     assert [str(found) for found in report] == [
-        "layer 3: as a relay it would read 10 of 24 neurons; nothing to do: it keeps its drawn weights, and its thresholds "
-        "are scaled to the rate."
+        "layer 3: as an identity layer it would read 10 of 24 neurons; nothing to do: it keeps its drawn weights, and "
+        "its thresholds are scaled to the rate."
     ]
-    assert report.summary.endswith("relays: layer 2")
+    assert report.summary.endswith("identity: layer 2")
     spikes = network.run(x).spikes
     assert torch.equal(spikes[1], torch.cat([spikes[0], spikes[0][..., :8]], -1))
     assert torch.equal(network.cells[2].get_parameter("w_in"), drawn)
@@ -204,7 +204,7 @@ def test_layers_of_snntorch_pass_on_every_spike_with_and_without_recurrence(kind
     network = snntorch_network(kind, 0.9, reset_mechanism=reset, learn_threshold=True)
     report = Relay(drawn=1).apply(network, [x])
     assert report == ()
-    assert "relays: layer 2, 3" in report.summary
+    assert "identity: layer 2, 3" in report.summary
     spikes = network.run(x).spikes
     assert spikes[0].mean() > 0.1
     for below, layer in itertools.pairwise(spikes):
@@ -212,7 +212,7 @@ def test_layers_of_snntorch_pass_on_every_spike_with_and_without_recurrence(kind
 
 
 @pytest.mark.parametrize("slope", [6.0, 100.0])
-def test_thresholds_of_relays_come_down_to_the_width_of_a_narrow_surrogate_or_to_the_woken_ones(
+def test_thresholds_of_identity_layers_come_down_to_the_width_of_a_narrow_surrogate_or_to_the_rate_matched_ones(
     slope: float, x: Tensor
 ):
     def thresholds(drawn: int) -> list[float]:
@@ -222,10 +222,10 @@ def test_thresholds_of_relays_come_down_to_the_width_of_a_narrow_surrogate_or_to
         assert min(z.mean() for z in network.run(x).spikes) > 0.1
         return [cell.membrane().thresholds(cell.initial_state(1)).mean().item() for cell in network.cells]
 
-    relays, woken = thresholds(2), thresholds(3)
+    identity, rate_matched = thresholds(2), thresholds(3)
     width = (10**0.5 - 1) / slope  # 1 / (1 + slope u)^2 is a tenth there
-    assert 0.05 < woken[2] < 1
-    assert relays[2] == pytest.approx(max(width, woken[2]), rel=0.02)
+    assert 0.05 < rate_matched[2] < 1
+    assert identity[2] == pytest.approx(max(width, rate_matched[2]), rel=0.02)
 
 
 def test_the_report_is_of_a_batch_that_set_nothing(x: Tensor):
@@ -245,13 +245,13 @@ def test_a_radius_through_time_that_no_recurrence_holds_is_a_finding(x: Tensor):
     assert found.problem.endswith("on another batch, above 1")
 
 
-def test_a_layer_that_can_be_no_relay_starts_from_its_drawn_weights_at_the_rate(x: Tensor):
+def test_a_layer_that_can_be_no_identity_layer_keeps_its_drawn_weights_at_the_rate(x: Tensor):
     torch.manual_seed(0)
     layers = [norse.LIFRecurrent(N, 16), norse.LIFRecurrent(16, 16)]
     drawn = [layer.input_weights.clone() for layer in layers]
     network = wrap(norse.SequentialState(*layers, nn.Linear(16, 3)))
     found = Relay(drawn=1).apply(network, [x])  # norse's synapses remember: a relay would repeat what it reads
-    assert {f.layer for f in found if "as a relay" in f.problem} == {2}
+    assert {f.layer for f in found if "as an identity layer" in f.problem} == {2}
     for layer, weights, sent in zip(layers, drawn, network.run(x).spikes, strict=True):
         assert torch.equal(layer.input_weights, weights)
         assert sent.mean().item() == pytest.approx(0.15, rel=0.1)
@@ -261,7 +261,7 @@ def test_a_convolution_is_refused_before_anything_is_changed():
     layers = [nn.Conv2d(1, 2, 3), snn.Leaky(0.5), nn.Conv2d(2, 2, 3), snn.Leaky(0.5), nn.Flatten()]
     network = wrap([*layers, nn.Linear(8, 4), snn.Leaky(0.5), nn.Linear(4, 2)], input_shape=(1, 6, 6))
     before = {name: p.clone() for name, p in network.state_dict().items()}
-    with pytest.raises(TypeError, match=r"layer 2, .* is a convolution: a relay needs a matrix"):
+    with pytest.raises(TypeError, match=r"layer 2, .* is a convolution: an identity layer needs a matrix"):
         Relay(rate=0.0, drawn=1).apply(network, [torch.rand(5, 3, network.n_in)])
     assert all(torch.equal(before[name], p) for name, p in network.state_dict().items())
 
@@ -269,7 +269,7 @@ def test_a_convolution_is_refused_before_anything_is_changed():
 def test_a_connection_that_does_not_exist_stays_none(x: Tensor):
     network = deep(LIF, 3)
     with torch.no_grad():
-        network.cells[0].w_in[3] = 0.0  # so that a relay loses no spikes by the connection that lacks
+        network.cells[0].w_in[3] = 0.0  # so that the identity loses no spikes by the connection that lacks
         network.cells[1].w_in[:, 3] = 0.0
         network.cells[1].w_rec.fill_diagonal_(0.0)
     Relay(drawn=1).apply(network, [x.double()])

@@ -1,4 +1,4 @@
-"""Starts by variance and by the statistics of spikes: their formulas, measured after they are set."""
+"""Initialisers by variance and by the statistics of spikes: their formulas, measured after they are set."""
 
 import math
 import re
@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from neurolsc import LIF, ALIFPlus, Cell, Network, load, save, wrap
-from neurolsc.initialisers import IKUN, LSUV, ActivityPropagation, FluctuationDriven, FourConditions, Glorot, He
-from neurolsc.initialisers.base import Layer
-from neurolsc.initialisers.weights import _retained_share
+from neurolsc.init import IKUN, LSUV, ActivityPropagation, FluctuationDriven, FourConditions, Glorot, He
+from neurolsc.init.base import Layer
+from neurolsc.init.weights import _decay_factor
 from neurolsc.surrogate import Exponential, FastSigmoid
-from tests.initialisers.networks import NETWORKS, all_voltages, norse, rates, spikes
+from tests.init.networks import NETWORKS, all_voltages, norse, rates, spikes
 
 WIDE = 300
 FEW = ["ALIFPlus", "norse"]
@@ -51,17 +51,17 @@ def matrices(network: Network) -> list[Tensor]:
 
 @pytest.mark.parametrize("make", [lambda: wide(LIF), wide_norse])
 def test_glorot_and_he_have_the_deviations_of_their_formulas(make):
-    for start, deviations in (
+    for initialiser, deviations in (
         (Glorot(1.5), [1.5 * math.sqrt(2 / (WIDE + 200)), 1.5 * math.sqrt(2 / 400)]),
         (He(0.5), [0.5 * math.sqrt(2 / WIDE), 0.5 * math.sqrt(2 / 200)]),
     ):
         network = make()
-        assert start.apply(network, []) == ()
+        assert initialiser.apply(network, []) == ()
         for weights, deviation in zip(matrices(network), deviations, strict=True):
             there = weights[weights != 0]
             assert there.std().item() == pytest.approx(deviation, rel=0.02)
             assert abs(there.mean().item()) < 5 * deviation / math.sqrt(there.numel())
-            if isinstance(start, Glorot):
+            if isinstance(initialiser, Glorot):
                 assert there.abs().max().item() <= math.sqrt(3) * deviation
 
 
@@ -126,23 +126,27 @@ def free_voltages(cell: Cell, read: Tensor, own: Tensor) -> tuple[Tensor, Tensor
 
 
 @pytest.mark.parametrize(
-    ("start", "kind"), [(FluctuationDriven(), LIF), (FluctuationDriven(0.3, 0.8, 0.6), ALIFPlus)], ids=str
+    ("initialiser", "kind"), [(FluctuationDriven(), LIF), (FluctuationDriven(0.3, 0.8, 0.6), ALIFPlus)], ids=str
 )
-def test_mean_and_deviation_in_time_are_the_wanted_ones(start, kind):
+def test_mean_and_deviation_in_time_are_the_wanted_ones(initialiser, kind):
     torch.manual_seed(0)
     network = Network([kind(400, 200, tau_v=4.0)], 4)
     x = spikes(300, 6, 400, rate=0.04)
-    assert start.apply(network, [x], seed=1) == ()
+    assert initialiser.apply(network, [x], seed=1) == ()
     cell = network.cells[0]
     z = network.run(x).spikes[0].detach()
     assert 0.005 < z.mean().item() < 0.5
     below, itself = free_voltages(cell, *(torch.cat([torch.zeros_like(s[:1]), s[:-1]]) for s in (x, z)))
     theta = (cell.theta if kind is LIF else cell.theta_rest).detach()
     from_below = (below.std(0) / theta).square().mean().item()
-    assert from_below == pytest.approx(start.alpha * start.sigma**2, rel=0.1)  # spikes of 4 % are nearly Poisson
+    assert from_below == pytest.approx(
+        initialiser.alpha * initialiser.sigma**2, rel=0.1
+    )  # spikes of 4 % are nearly Poisson
     from_itself = (itself.std(0) / theta).square().mean().item()
-    assert from_itself == pytest.approx((1 - start.alpha) * start.sigma**2, rel=0.35)  # own spikes are correlated
-    assert ((below + itself).mean(0) / theta).mean().item() == pytest.approx(start.mu, abs=0.1)
+    assert from_itself == pytest.approx(
+        (1 - initialiser.alpha) * initialiser.sigma**2, rel=0.35
+    )  # own spikes are correlated
+    assert ((below + itself).mean(0) / theta).mean().item() == pytest.approx(initialiser.mu, abs=0.1)
 
 
 def kernel_of_two_exponentials(alpha: float, beta: float, steps: int) -> list[float]:
@@ -168,8 +172,8 @@ def test_weights_at_a_given_rate_are_those_of_the_released_code(recurrent: bool)
     kind = partial(snn.RSynaptic, linear_features=n_hidden) if recurrent else snn.Synaptic
     layer = kind(alpha, beta, threshold=1 / (1 - beta), reset_mechanism="subtract")
     network = wrap([nn.Linear(n_in, n_hidden), layer, nn.Linear(n_hidden, 4)]).double()
-    start = FluctuationDriven(mu_u, (1 - mu_u) / xi, rate=nu * dt, steps=len(kernel) - 1)  # the first entry is 0
-    assert start.apply(network, [], seed=3) == ()
+    initialiser = FluctuationDriven(mu_u, (1 - mu_u) / xi, rate=nu * dt, steps=len(kernel) - 1)  # the first entry is 0
+    assert initialiser.apply(network, [], seed=3) == ()
     found = Layer(network, 0)
     assert len(found.matrices) == len(sigmas)
     for matrix, sigma_w in zip(found.matrices, sigmas, strict=True):
@@ -186,8 +190,8 @@ def test_the_filter_and_the_leak_are_measured_and_leave_no_trace():
     assert_close(layer.impulse_response(12), decay ** torch.arange(12).unsqueeze(1), rtol=1e-3, atol=1e-4)
     assert torch.equal(layer.cell.w_in, before)
     with torch.no_grad():
-        assert _retained_share(layer) == pytest.approx(decay.mean().item(), rel=1e-4)
-        assert _retained_share(Layer(NETWORKS["snntorch"](), 0)) == pytest.approx(0.8, rel=1e-4)
+        assert _decay_factor(layer) == pytest.approx(decay.mean().item(), rel=1e-4)
+        assert _decay_factor(Layer(NETWORKS["snntorch"](), 0)) == pytest.approx(0.8, rel=1e-4)
 
 
 def test_activity_passes_through_ten_layers_at_a_variance_of_one():

@@ -1,0 +1,44 @@
+"""Initialisers: objects that set weights and thresholds before training, each with formula and source.
+
+`base` has what all share, chains, and their texts; `weights` initialises by variance and the statistics of spikes
+(Default, Glorot, He, IKUN, LSUV, FluctuationDriven, ActivityPropagation, FourConditions); `spectral` by radii,
+exponents and singular values (LSC and its relatives, Orthogonal); `relay` at a firing rate (RateMatching, BySource, and
+Relay, whose upper layers pass on what they read).
+"""
+
+from neurolsc.init.base import Chain, Initialiser, InitReport, named, register
+from neurolsc.init.relay import BySource, RateMatching, Relay
+from neurolsc.init.spectral import LSC, LSCLyapunov, LSCSingular, Orthogonal
+from neurolsc.init.weights import (
+    IKUN,
+    LSUV,
+    ActivityPropagation,
+    Default,
+    FluctuationDriven,
+    FourConditions,
+    Glorot,
+    He,
+)
+
+__all__ = [
+    "IKUN",
+    "LSC",
+    "LSUV",
+    "ActivityPropagation",
+    "BySource",
+    "Chain",
+    "Default",
+    "FluctuationDriven",
+    "FourConditions",
+    "Glorot",
+    "He",
+    "InitReport",
+    "Initialiser",
+    "LSCLyapunov",
+    "LSCSingular",
+    "Orthogonal",
+    "RateMatching",
+    "Relay",
+    "named",
+    "register",
+]
