@@ -285,15 +285,18 @@ class Meter:
             elif m.mean == 0:
                 cure = "at exactly 0 no scale moves it: its input does not reach its output within a step"
             found.append(Finding(m.layer + 1, problem, cure))
+        printed = self.options.loop != "neurolsc"
         if not met and not missed:
             widest = max(measured, key=lambda m: m.radii.std(correction=0).item())
             spread = widest.radii.std(correction=0).item()
             problem = f"mean radii are on target, but those through {widest.direction} spread by {spread:.2f}"
             cure = "take more steps, soften the surrogate (sharpness), or allow a wider deviation"
+            if printed:
+                problem = "mean radii are on target here, but the criteria did not hold at the loop's last time steps"
+                cure = "take more steps"
             found.append(Finding(widest.layer + 1, problem, cure))
         time, depth = ([standard_error(r, total) for r in getattr(profile, way)] for way in WAYS)
-        printed = self.options.loop != "neurolsc"  # whose criteria a silent layer may meet
-        converged = met and (printed or not silent)
+        converged = met and (printed or not silent)  # a silent layer may meet the printed criteria
         return PretrainResult(converged, steps, history, profile, time, depth, tuple(found), self.options, seconds)
 
 

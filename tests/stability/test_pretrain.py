@@ -458,6 +458,9 @@ def test_the_released_loop_stops_after_21_steps_on_target_with_the_best_weights(
     course_of(monkeypatch, *99 * [scattered(0.9, 0.9, 0.9, 0.9)])
     ended = pretrain(make_network(width=6), batches, loop="released", **options)
     assert not ended.converged and ended.steps == 2 * len(batches[0]), "the time steps of two batches"
+    wide = {"loop": "paper", "criteria": Criteria(tolerance=9.0, deviation=0.0), "max_steps": 1, "progress": False}
+    (*_, finding) = pretrain(make_network(width=6, gain=2), batches, **wide, **UNMOVED).findings
+    assert "the criteria did not hold at the loop's last time steps" in finding.problem
 
 
 @pytest.mark.parametrize("loop", ["paper", "released"])
