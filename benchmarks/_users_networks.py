@@ -4,7 +4,7 @@ A network maps x (T, B, ...) to what its loss reads, (T, B, classes): spikes of 
 current at each step. `parts` of a network are what an initialisation sees.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -17,7 +17,7 @@ from spikingjelly.activation_based import functional, layer, neuron
 from torch import Tensor, nn
 
 import neurolsc
-from neurolsc.datasets import SHD, Binning, SpikeLatencyMNIST
+from neurolsc.datasets import SHD, SpikeLatencyMNIST
 
 CLASSES = 10
 Readout = Literal["count", "membrane", "step"]
@@ -124,8 +124,8 @@ class Kind:
 
     Attributes:
         family: networks of one family differ in depth or width alone.
-        data: "rates" (25 steps of spikes drawn by grey values), "images" and "pictures" (the same image in all 25 steps,
-            flat or of two dimensions), "speech", "pixels" (784 steps of one pixel).
+        data: "rates" (25 steps of spikes drawn by grey values), "images" and "pictures" (the same image in all 25
+            steps, flat or of two dimensions), "speech", "pixels" (784 steps of one pixel).
         readouts: the losses that it can have, that of its tutorial first.
         side_by_side: whether several networks can be stacked and stepped at once.
     """
@@ -155,6 +155,17 @@ def leaky(depth: int, width: int, spike: Callable, beta: float, n_in: int = 784)
         return Chain(*layers, readout=readout)
 
     return build
+
+
+def tutorial_5(readout: Readout) -> nn.Module:
+    """784-1000-10, whose loss reads the membrane of an output that spikes and resets."""
+    return Chain(
+        nn.Linear(784, 1000),
+        snn.Leaky(beta=0.95, spike_grad=ATAN),
+        nn.Linear(1000, CLASSES),
+        snn.Leaky(beta=0.95, spike_grad=ATAN),
+        readout=readout,
+    )
 
 
 def rleaky(depth: int, width: int, spike: Callable, n_in: int = 784) -> Callable[[Readout], nn.Module]:
@@ -256,7 +267,7 @@ FAST = surrogate.fast_sigmoid(slope=25)
 ALL: tuple[Readout, ...] = ("count", "membrane", "step")
 
 KINDS: dict[str, Kind] = {
-    "tutorial 5": Kind("tutorial 5", "images", ("membrane",), leaky(2, 1000, ATAN, 0.95), batch=128),
+    "tutorial 5": Kind("tutorial 5", "images", ("membrane",), tutorial_5, batch=128),
     "tutorial 6": Kind("tutorial 6", "pictures", ("count",), tutorial_6, batch=128),
     "4 Leaky": Kind("Leaky", "rates", ALL, leaky(4, 64, ATAN, 0.95), side_by_side=True),
     "8 Leaky": Kind("Leaky", "rates", ALL, leaky(8, 64, ATAN, 0.95), side_by_side=True),
@@ -288,8 +299,8 @@ def data(kind: str, root: Path) -> dict[str, Data]:
     found = {}
     for split in ("train", "test"):
         if kind == "speech":
-            binning = Binning(dt=20e-3, window=1.0, channels=140, binary=True, repeat=1)
-            utterances = SHD.from_file(root / f"{split}.h5", binning=binning)
+            options = {"dt": 20e-3, "window": 1.0, "channels": 140, "binary": True, "repeat": 1}
+            utterances = SHD.from_file(root / f"{split}.h5", **options)
             batch = utterances.__getitems__(range(min(1000, len(utterances))))
             found[split] = (batch.x.transpose(0, 1).contiguous(), batch.labels)
         else:

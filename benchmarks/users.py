@@ -25,7 +25,6 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import norse.torch as norse
 import snntorch as snn
 import torch
 from _users_networks import KINDS, Chain, Data, Jelly, Kind, Ours, data, frames, is_norse
@@ -115,7 +114,7 @@ def initialise(net: nn.Module, arm: str, x: Tensor, seed: int) -> str:
         output = "membrane" if readout == "membrane" and isinstance(net.layers[-1], snn.SpikingNeuron) else None
         network = neurolsc.wrap(list(net.layers), input_shape=tuple(x.shape[2:]), output=output)
     flat = x.flatten(2)
-    from neurolsc.initialisers import named
+    from neurolsc.init import named
 
     return " | ".join(str(named(arm).apply(network, [flat], seed=seed)).splitlines())
 

@@ -11,30 +11,93 @@ from typing import Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
+from neurolsc.display import Table
 from neurolsc.network import Network, as_network
-from neurolsc.neurons.cell import Membrane, Table, WeightMatrix, owner_of, set_value, weight_matrices
+from neurolsc.neurons.cell import Membrane, WeightMatrix, owner_of, set_value, weight_matrices
+from neurolsc.neurons.cell import Table as Register
 from neurolsc.stability.conditions import Finding
 from neurolsc.stability.pretrain import input_of
 from neurolsc.stability.scale import layer_inputs, steps
 from neurolsc.validation import meant
 
 
-class InitReport(tuple[Finding, ...]):
-    """Findings of an initialisation, with a summary line.
+@dataclass(frozen=True)
+class LayerReport:
+    """What an initialisation did to one layer.
 
     Attributes:
-        summary: firing rates and radii before and after, on the last batch; empty where the initialiser measures none.
+        layer: the layer, counted from 1.
+        done: "identity", "drawn" (its drawn weights, with other thresholds) or "left" (as it was).
+        why: why it is not the identity, or why it is left; empty for the identity.
+        rate_before, rate_after: spikes per neuron and step; None where nothing was measured.
+        threshold_before, threshold_after: mean threshold at rest; None likewise.
+    """
+
+    layer: int
+    done: str
+    why: str = ""
+    rate_before: float | None = None
+    rate_after: float | None = None
+    threshold_before: float | None = None
+    threshold_after: float | None = None
+
+    @property
+    def step_growth(self) -> float:
+        """By what factor a step of an optimizer has grown against the threshold."""
+        if not self.threshold_before or not self.threshold_after:
+            return 1.0
+        return self.threshold_before / self.threshold_after
+
+    def cells(self) -> tuple[str, ...]:
+        """The cells of a line of :class:`InitReport`."""
+        numbers = ("", "", "")
+        if self.rate_after is not None:
+            numbers = (
+                f"{self.rate_before:.2g} -> {self.rate_after:.2g}",
+                f"{self.threshold_before:.2g} -> {self.threshold_after:.2g}",
+                f"x {self.step_growth:.2g}",
+            )
+        return (f"layer {self.layer}", self.done, *numbers, self.why)
+
+
+class InitReport(tuple[Finding, ...]):
+    """What an initialisation did, a line a layer; a tuple of its findings, what it could not reach.
+
+    Attributes:
+        summary: firing rates and radii before and after, on the last batch; empty where none are measured.
+        layers: what was done to each layer; empty where the initialisation does not say.
+        title: its first line when printed.
     """
 
     summary: str
+    layers: tuple[LayerReport, ...]
+    title: str
 
-    def __new__(cls, findings: Iterable[Finding] = (), summary: str = "") -> "InitReport":
+    def __new__(
+        cls,
+        findings: Iterable[Finding] = (),
+        summary: str = "",
+        layers: tuple[LayerReport, ...] = (),
+        title: str = "",
+    ) -> "InitReport":
         report = super().__new__(cls, findings)
         report.summary = summary
+        report.layers = layers
+        report.title = title
         return report
 
+    @property
+    def step_growth(self) -> float:
+        """By what factor a step of an optimizer has grown against a threshold, the largest of all layers."""
+        return max((layer.step_growth for layer in self.layers), default=1.0)
+
     def __str__(self) -> str:
-        return "\n".join([self.summary, *map(str, self)] if self.summary else map(str, self))
+        lines = [self.title, self.summary]
+        if self.layers:
+            head = ("", "weights", "spikes/step", "threshold", "step", "")
+            lines.append(str(Table(head, [layer.cells() for layer in self.layers])))
+        lines += map(str, self)
+        return "\n".join(line for line in lines if line)
 
 
 class Initialiser(ABC):
@@ -101,7 +164,7 @@ class Chain(Initialiser):
 
 I = TypeVar("I", bound=type[Initialiser])  # noqa: E741
 
-INITIALISERS: Table[Initialiser] = Table("initialiser", Initialiser)
+INITIALISERS: Register[Initialiser] = Register("initialiser", Initialiser)
 
 
 def register(cls: I) -> I:

@@ -11,14 +11,13 @@ A neuron fires at its threshold, too, where ours and snnTorch's fire above it. `
 takes one step, and modules in multi-step mode before it read sequences of one. Nothing here imports spikingjelly.
 """
 
-import warnings
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from neurolsc.interop.wrapped import WrappedCell, WrappedNeuronWarning, state_class, weight_before
+from neurolsc.interop.wrapped import WrappedCell, state_class, warn_of, weight_before
 from neurolsc.neurons.cell import Membrane, ScaledParameter, State, Thresholds
 
 NODES = ("LIFNode", "ParametricLIFNode", "IFNode")
@@ -152,11 +151,9 @@ class EachStep(nn.Module):
         super().__init__()
         self.theirs = theirs
         if theirs.p:
-            warnings.warn(
+            warn_of(
                 f"spikingjelly's {type(theirs).__name__} drops the same inputs in all steps of a sequence; in the wrapped "
-                "network it draws them anew in each step. That matters in training alone.",
-                WrappedNeuronWarning,
-                stacklevel=4,  # of the call of wrap
+                "network it draws them anew in each step. That matters in training alone."
             )
 
     def forward(self, x: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import sys
 import warnings
 from abc import abstractmethod
 from collections import namedtuple
@@ -23,8 +24,13 @@ class WrappedNeuronWarning(UserWarning):
 
 
 def warn_of(text: str) -> None:
-    """Warn of a layer, in the constructor of its cell."""
-    warnings.warn(text, WrappedNeuronWarning, stacklevel=5)  # of the call of wrap
+    """Warn of a layer, at the line that called this package."""
+    level = 2
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "neurolsc":
+        frame = frame.f_back
+        level += 1
+    warnings.warn(text, WrappedNeuronWarning, stacklevel=level)
 
 
 @cache

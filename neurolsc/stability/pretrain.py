@@ -140,11 +140,11 @@ def pretrain(
 
 @contextmanager
 def put_back(network: Network) -> Iterator[None]:
-    """Put the weights back as they were, if the block ends in a FloatingPointError."""
+    """Put the weights back as they were, if the block ends in an error or is interrupted."""
     before = {name: value.detach().clone() for name, value in network.state_dict().items()}
     try:
         yield
-    except FloatingPointError:
+    except BaseException:
         network.load_state_dict(before)
         raise
 

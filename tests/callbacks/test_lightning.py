@@ -12,8 +12,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from neurolsc import radius_profile, wrap
+from neurolsc.callbacks.lightning import Flossing, InitCallback
 from neurolsc.init import LSC, Relay
-from neurolsc.interop.lightning import Flossing, InitCallback
 from neurolsc.stability import lyapunov_exponents
 
 pytestmark = [
