@@ -25,7 +25,7 @@ from neurolsc.stability import (
     time_constants,
 )
 from neurolsc.stability.indicators import together
-from neurolsc.stability.pretrain import adabelief_lookahead
+from neurolsc.stability.loops import adabelief_lookahead
 from neurolsc.tasks import Classification, Task
 from neurolsc.validation import tensor
 

@@ -68,7 +68,7 @@ def scale_to_radius(
     if unknown := options.keys() - set(OPTIONS):
         raise TypeError(f"scale_to_radius() takes the options {', '.join(OPTIONS)}; got {', '.join(sorted(unknown))}.")
     chosen, started, history = PretrainOptions(target=target, **options), clock.perf_counter(), list[dict[str, Any]]()
-    rule, criteria, scale = as_rule(chosen.rule, target), chosen.criteria, 1.0
+    rule, criteria, scale = as_rule(chosen.rule, target), chosen.of_loop().criteria, 1.0
     with (
         put_back(as_network(network)),
         eval_mode(network),
@@ -123,8 +123,8 @@ def scale_to_radius(
                     break
         others = others if others.shape[1] else some
         profile, seconds = meter.fresh(InputStream([others]), 0), clock.perf_counter() - started
-        smoothed = 0.0  # of one draw there is no deviation to smooth over
-        return meter.conclude(profile, total, smoothed, len(history), history, seconds)
+        met = criteria.met(meter.counted(profile, total), smoothed=0.0)  # of one draw there is nothing to smooth over
+        return meter.conclude(profile, total, met, len(history), history, seconds)
 
 
 # ---- firing rates

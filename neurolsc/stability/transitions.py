@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from neurolsc.network import Network
+from neurolsc.network import Network, StepRecord
 from neurolsc.neurons.cell import Cell, State, WeightMatrix, owner_of, set_value
 from neurolsc.neurons.derivatives import (
     EigenpairHint,
@@ -86,6 +86,11 @@ def follow(network: Network, x: Tensor, steps: Tensor) -> tuple[list[Transitions
             outputs.append(moment.outputs)
             if t in wanted:
                 moments.append(moment)
+    return transitions_of(network, moments), tuple(torch.stack(layer) for layer in zip(*outputs, strict=True))
+
+
+def transitions_of(network: Network, moments: Sequence[StepRecord]) -> list[Transitions]:
+    """One :class:`Transitions` per layer at some steps of a run, its points ordered (step, sample)."""
     transitions = []
     for i, cell in enumerate(network.cells):
         # with a delay x is the output of the layer below one step ago, without one of the same step
@@ -93,7 +98,7 @@ def follow(network: Network, x: Tensor, steps: Tensor) -> tuple[list[Transitions
         below, state_below = (network.cells[i - 1], stacked([s.layers[i - 1] for s in side])) if i else (None, None)
         before = stacked([m.before.layers[i] for m in moments])
         transitions.append(Transitions(cell, torch.cat([m.inputs[i] for m in moments]), before, below, state_below))
-    return transitions, tuple(torch.stack(layer) for layer in zip(*outputs, strict=True))
+    return transitions
 
 
 @contextmanager
