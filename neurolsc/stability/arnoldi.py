@@ -209,14 +209,28 @@ def _dominant(operator: OperatorProduct, like: Tensor, residual: float, *, right
         larger = new.value.abs() > least[rest].abs()
         found.value[rest[larger]], found.vector[rest[larger]] = new.value[larger], new.vector[larger]
         rest = rest[~new.settled]
-    if operator.size <= FACTORED_BELOW:
-        for index in rest.split(points_with_matrices(operator.size)) if len(rest) else ():
-            m = finite(operator.take(index).matrices(like))
-            value, vector, met = bounded_radius(m if right else m.mT, TOLERANCE)
-            index, value, vector = index[met], value[met].to(kind), vector[met].to(kind)
-            found.value[index], found.vector[index] = value if right else value.conj(), vector
-            found.settled[index] = True
+    if operator.size <= FACTORED_BELOW and len(rest):
+        # where the first one is not settled by squaring, others of its kind hardly are, and each costs half of LAPACK
+        met = _by_squaring(operator, like, rest[:1], found, right=right)
+        if met and len(rest) > 1:
+            _by_squaring(operator, like, rest[1:], found, right=right)
     return found
+
+
+def _by_squaring(operator: OperatorProduct, like: Tensor, points: Tensor, found: Dominant, *, right: bool) -> bool:
+    """Write the eigenvalues of some points that squaring settles into what is found; True if it settles any."""
+    kind = like.dtype.to_complex()
+    settled = False
+    for index in points.split(points_with_matrices(operator.size)):
+        m = finite(operator.take(index).matrices(like))
+        value, vector, met = bounded_radius(m if right else m.mT, TOLERANCE)
+        where = index[met]
+        value = value[met].to(kind)
+        found.value[where] = value if right else value.conj()
+        found.vector[where] = vector[met].to(kind)
+        found.settled[where] = True
+        settled |= bool(met.any())
+    return settled
 
 
 # ---- Arnoldi's process

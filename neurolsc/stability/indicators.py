@@ -282,23 +282,29 @@ def active_surrogate_fraction(
     Returns:
         Shares (L,); NaN for a layer that does not spike, or whose cell has no :meth:`neurolsc.Cell.membrane`.
     """
-    chosen, shares = draw_steps(x.shape[0], steps, torch.Generator().manual_seed(seed)), []
-    with eval_mode(as_network(network)), torch.enable_grad():
-        for t in follow(network, x, chosen)[0]:
-            shares.append(math.nan)
-            if (membrane := t.cell.membrane()) is None:
-                continue
-            v = getattr(t.before, membrane.name).detach().requires_grad_()
-            before = t.before._replace(**{membrane.name: v})
-            z = t.cell.output(before)
-            if z.grad_fn is None:  # spikes are a variable of the state: those of the next step
-                z = t.cell.output(t.cell.update(t.x, z.detach(), before))
-            if z.requires_grad and z.numel() == v.numel() and is_binary(z):
-                (slope,) = torch.autograd.grad(z.sum(), v, materialize_grads=True, allow_unused=True)
-                peak = surrogate_slope(membrane, v.new_zeros(1)).abs()
-                active = (slope.flatten(1).abs() >= threshold * peak) & (peak > 0)
-                shares[-1] = active.double().mean().item()
-    return torch.tensor(shares)
+    chosen = draw_steps(x.shape[0], steps, torch.Generator().manual_seed(seed))
+    with eval_mode(as_network(network)):
+        transitions, _ = follow(network, x, chosen)
+        return torch.tensor([active_fraction(t, threshold) for t in transitions])
+
+
+def active_fraction(t: Transitions, threshold: float = 0.1) -> float:
+    """:func:`active_surrogate_fraction` of one layer, at the points of t."""
+    membrane = t.cell.membrane()
+    if membrane is None:
+        return math.nan
+    with torch.enable_grad():
+        v = getattr(t.before, membrane.name).detach().requires_grad_()
+        before = t.before._replace(**{membrane.name: v})
+        z = t.cell.output(before)
+        if z.grad_fn is None:  # spikes are a variable of the state: those of the next step
+            z = t.cell.output(t.cell.update(t.x, z.detach(), before))
+        if not z.requires_grad or z.numel() != v.numel() or not is_binary(z):
+            return math.nan
+        (slope,) = torch.autograd.grad(z.sum(), v, materialize_grads=True, allow_unused=True)
+    peak = surrogate_slope(membrane, v.new_zeros(1)).abs()
+    active = (slope.flatten(1).abs() >= threshold * peak) & (peak > 0)
+    return active.double().mean().item()
 
 
 # ---- activity

@@ -19,7 +19,7 @@ MOST = 32  # steps, and samples, of a grid
 ALL = 64  # points of an input up to which all are measured at once, as long as that takes seconds
 ENOUGH = 16  # points before which no standard error is believed
 ERROR = 0.01  # standard error of a mean, relative to it, at which it is known
-WORK = 5e10  # floating-point operations of eigenvalues after which no more points are drawn: about five seconds
+WORK = 3e10  # floating-point operations of eigenvalues after which no more points are drawn: about four seconds
 DRAWN = 128  # rows of all random sub-matrices of a point together, where a single one has fewer
 MOST_DRAWS = 16  # sub-matrices of a point
 
