@@ -3,9 +3,9 @@
 from neurolsc import datasets, export, init, metrics, surrogate, tasks, theory
 from neurolsc.advice import initialize
 from neurolsc.diagnosis import Diagnosis, diagnose, try_cures
+from neurolsc.interop.saved import load, save
 from neurolsc.interop.wrap import wrap
 from neurolsc.interop.wrapped import WrappedNeuronWarning
-from neurolsc.io import load, save
 from neurolsc.network import Embedding, Network, NetworkState, Run
 from neurolsc.neurons import (
     GRU,

@@ -3,17 +3,18 @@
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm import tqdm
 
 from neurolsc.display import PATIENCE, Displayed, Table, or_dash, progress_bar
+from neurolsc.interop.prepared import AS_READ, prepare
 from neurolsc.metrics import firing_rate, is_binary, silent_steps
-from neurolsc.network import Network, as_network, eval_mode
+from neurolsc.network import Network, eval_mode
 from neurolsc.neurons.cell import weight_matrices
 from neurolsc.neurons.derivatives import StepMap, Term
 from neurolsc.neurons.neuronwise import OWN
@@ -43,7 +44,7 @@ from neurolsc.stability.transitions import (
     time_product,
     without,
 )
-from neurolsc.validation import one_of, tensor
+from neurolsc.validation import one_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -175,6 +176,7 @@ class RadiusProfile(Displayed):
         contributions: per layer, the mean contribution of each term to the radius through time, which sum up to its
             mean; at some points. Without a closed form, as of wrapped spiking layers, that of the recurrent weights and
             of the rest; empty for gated cells.
+        layout: where time and batch were found in the x that was given.
     """
 
     time: Tensor
@@ -190,6 +192,7 @@ class RadiusProfile(Displayed):
     target: tuple[float | None, float | None] | None = None
     terms: tuple[tuple[Term, ...], ...] = ()
     contributions: tuple[dict[str, float], ...] = ()
+    layout: str = AS_READ
 
     @property
     def time_mean(self) -> Tensor:
@@ -216,7 +219,7 @@ class RadiusProfile(Displayed):
             for name in ("firing_rate", "silent_steps")
         }
         lists = {name: list(getattr(self, name)) for name in ("contributions", "non_square")}
-        return numbers | shares | lists | {"exact": self.exact.tolist(), "target": self.target}
+        return numbers | shares | lists | {"exact": self.exact.tolist(), "target": self.target, "layout": self.layout}
 
     def plot(self, path: str | PathLike[str] | None = None, *, title: str = "") -> "Figure":
         """Draw the profile, and write it to a file, whose suffix chooses the format."""
@@ -254,7 +257,8 @@ class RadiusProfile(Displayed):
             )
             for i in range(len(self.time))
         ]
-        lines: list[str | Table] = [Table(head, rows)]
+        lines: list[str | Table] = [] if self.layout == AS_READ else [f"x: {self.layout}"]
+        lines.append(Table(head, rows))
         if self.target is not None:
             aims = zip(("time", "depth"), self.target, strict=True)
             lines.append("target: " + ", ".join(f"{name} {radius:.3g}" for name, radius in aims if radius is not None))
@@ -273,8 +277,8 @@ class RadiusProfile(Displayed):
 
 
 def radius_profile(
-    network: Network,
-    x: Tensor,
+    net: nn.Module,
+    x: Any,
     *,
     steps: int | None = None,
     non_square: NonSquare = "submatrix",
@@ -286,8 +290,9 @@ def radius_profile(
     """Measure the radii of every transition derivative of a network.
 
     Args:
-        network: the network; its parameters are not changed.
-        x: input (T, B, n_in).
+        net: a network, or a module of snnTorch, norse, spikingjelly or PyTorch; it stays as it is.
+        x: input (T, B, n_in) of a network, or what the module takes, as :func:`neurolsc.interop.prepared.prepare` reads
+            it. Parameters of half precision are measured on a float32 copy.
         steps: measure this many steps, drawn at random, of all samples; ``len(x)`` measures every point. By default
             points are drawn, up to 32 steps and 32 samples, until the standard error of every mean is below 1 %, but
             no more than take some seconds; the result says how well the means are known (``error``).
@@ -301,7 +306,7 @@ def radius_profile(
         progress: show a progress bar; None: after five seconds.
 
     Raises:
-        TypeError: if network is not one (:func:`neurolsc.wrap` makes one of other modules).
+        TypeError: if net is none of these, or x is of another kind.
         ValueError: if x does not fit the network or steps is not in 1 ... T.
         FloatingPointError: if a state or derivative is NaN or infinite; the message names the layer.
 
@@ -312,8 +317,10 @@ def radius_profile(
     one_of("non_square", non_square, NON_SQUARE)
     one_of("method", method, METHODS)
     generator = torch.Generator().manual_seed(seed)
-    total, batch = tensor("x", x).shape[:2]
-    with eval_mode(as_network(network)), torch.no_grad():
+    prepared = prepare(net, x, float32_copy=True)
+    network, x = prepared.network, prepared.without_padding()
+    total, batch = x.shape[:2]
+    with eval_mode(network), torch.no_grad():
         if steps is not None:
             chosen = draw_steps(total, steps, generator)
             grid = Grid(chosen, torch.arange(batch), torch.arange(len(chosen)), total)
@@ -324,7 +331,7 @@ def radius_profile(
             transitions, outputs = follow(network, some, grid.steps)
             if len(grid.samples) < batch:
                 outputs = network.run(x).spikes
-        return profile_at(
+        profile = profile_at(
             network,
             transitions,
             outputs,
@@ -337,6 +344,7 @@ def radius_profile(
             generator=generator,
             progress=progress,
         )
+    return replace(profile, layout=prepared.layout)
 
 
 def profile_at(

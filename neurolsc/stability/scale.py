@@ -13,16 +13,17 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from neurolsc.display import progress_bar
-from neurolsc.network import Network, as_network, eval_mode
+from neurolsc.interop.prepared import prepare
+from neurolsc.interop.saved import values_outside
+from neurolsc.network import Network, eval_mode
 from neurolsc.neurons.cell import Cell, State, Thresholds
 from neurolsc.stability.pretrain import CLOSER, InputStream, Meter, PretrainResult, put_back
 from neurolsc.stability.profile import depth_radius, time_radius
 from neurolsc.stability.rules import PretrainOptions, Target, as_rule, radius_target
 from neurolsc.stability.transitions import Transitions, draw_steps, follow
-from neurolsc.validation import tensor
 
 # ---- radii
 
@@ -30,7 +31,7 @@ OPTIONS = ("rule", "direction", "samples", "steps", "include_input", "non_square
 
 
 def scale_to_radius(
-    network: Network, x: Tensor, *, target: Target = 0.5, seed: int = 0, progress: bool = True, **options: Any
+    net: nn.Module, x: Any, *, target: Target = 0.5, seed: int = 0, progress: bool = True, **options: Any
 ) -> PretrainResult:
     """Bring the radii of a network to a target, in place, by two scales per layer and nothing else.
 
@@ -39,9 +40,11 @@ def scale_to_radius(
     the near side of the tolerance. A radius that no scale from 1e-4 to 1e4 brings to the target stays at the nearest.
 
     Args:
-        network: the network; its cells are changed, its readout is not.
-        x: one batch of inputs (T, B, n_in). Scales are found on twice ``samples`` of it, at four times ``steps`` time
-            steps, and confirmed on other samples of it, if there are.
+        net: a network, or a module of snnTorch, norse, spikingjelly or PyTorch; its cells are changed, its readout is
+            not.
+        x: one batch of inputs (T, B, n_in) of a network, or what the module takes, as
+            :func:`neurolsc.interop.prepared.prepare` reads it. Scales are found on twice ``samples`` of it, at four
+            times ``steps`` time steps, and confirmed on other samples of it, if there are.
         target: the radius through time and depth, as in :func:`neurolsc.pretrain`.
         seed: of the steps, samples and sub-matrices that are drawn.
         progress: show a progress bar.
@@ -69,8 +72,11 @@ def scale_to_radius(
         raise TypeError(f"scale_to_radius() takes the options {', '.join(OPTIONS)}; got {', '.join(sorted(unknown))}.")
     chosen, started, history = PretrainOptions(target=target, **options), clock.perf_counter(), list[dict[str, Any]]()
     rule, criteria, scale = as_rule(chosen.rule, target), chosen.of_loop().criteria, 1.0
+    prepared = prepare(net, x)
+    network, x = prepared.network, prepared.without_padding()
+    before = values_outside(net)
     with (
-        put_back(as_network(network)),
+        put_back(network),
         eval_mode(network),
         torch.no_grad(),
         progress_bar(None, unit="measurement", desc="scale", shown=progress) as bar,
@@ -124,7 +130,8 @@ def scale_to_radius(
         others = others if others.shape[1] else some
         profile, seconds = meter.fresh(InputStream([others]), 0), clock.perf_counter() - started
         met = criteria.met(meter.counted(profile, total), smoothed=0.0)  # of one draw there is nothing to smooth over
-        return meter.conclude(profile, total, met, len(history), history, seconds)
+        result = meter.conclude(profile, total, met, len(history), history, seconds)
+    return result.of(net, prepared.layout, before)
 
 
 # ---- firing rates
@@ -133,7 +140,7 @@ def scale_to_radius(
 REACH = 1e3
 
 
-def match_firing_rates(network: Network, x: Tensor, rates: Sequence[float], *, tolerance: float = 0.1) -> list[float]:
+def match_firing_rates(net: nn.Module, x: Any, rates: Sequence[float], *, tolerance: float = 0.1) -> list[float]:
     r"""Scale the thresholds of each layer, in place, until it fires at a wanted rate; bottom up.
 
     Of an ALIF :math:`b_\vartheta` and :math:`\beta` are multiplied, so that the whole threshold :math:`\vartheta[t]`
@@ -141,8 +148,10 @@ def match_firing_rates(network: Network, x: Tensor, rates: Sequence[float], *, t
     layer alone.
 
     Args:
-        network: layers whose cells have thresholds to scale (:meth:`neurolsc.Cell.thresholds`).
-        x: input (T, B, n_in).
+        net: a network, or a module of snnTorch, norse, spikingjelly or PyTorch, whose cells have thresholds to scale
+            (:meth:`neurolsc.Cell.thresholds`).
+        x: input (T, B, n_in) of a network, or what the module takes, as :func:`neurolsc.interop.prepared.prepare`
+            reads it.
         rates: wanted spikes per neuron and step, one per layer; that of an integrator, such as norse's LI, is not used.
         tolerance: how far a rate may end from the wanted one, as a share of that. A rate moves in jumps where a network
             is small or its spikes feed on each other. ``math.inf`` takes the nearest rate, whatever it is.
@@ -153,9 +162,11 @@ def match_firing_rates(network: Network, x: Tensor, rates: Sequence[float], *, t
     Raises:
         ValueError: if the number of rates is not that of the layers, a rate is outside [0, 1], or no scale in that
             range brings a layer within the tolerance; the network is then as before.
-        TypeError: if a cell has no thresholds, all are integrators, or network is not one.
+        TypeError: if a cell has no thresholds, all are integrators, or net or x is of another kind.
     """
-    cells, x, reached = as_network(network).cells, tensor("x", x), list[float]()
+    prepared = prepare(net, x)
+    network, x = prepared.network, prepared.without_padding()
+    cells, reached = network.cells, list[float]()
     if len(rates) != len(cells) or not all(0 <= rates[i] <= 1 for i in network.spiking):
         raise ValueError(f"rates must be {len(cells)} numbers in [0, 1], got {list(rates)}.")
     thresholds: dict[int, Thresholds] = {}
