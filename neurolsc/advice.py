@@ -1,18 +1,16 @@
 """One call that initialises any network, and says what it did to which layer."""
 
-from collections.abc import Iterable
 from typing import Any
 
 from torch import nn
 
 from neurolsc.init.base import Initialiser, InitReport, named
 from neurolsc.init.identity import Identity
-from neurolsc.interop.prepared import prepare
 from neurolsc.validation import whole
 
 
 def initialize(
-    net: nn.Module | Iterable[nn.Module],
+    net: nn.Module,
     x: Any,
     *,
     method: str | Initialiser | None = None,
@@ -49,7 +47,8 @@ def initialize(
         >>> import torch
         >>> from torch import nn
         >>> _ = torch.manual_seed(0)
-        >>> net = nn.Sequential(nn.Linear(40, 64), snn.Leaky(0.9), nn.Linear(64, 64), snn.Leaky(0.9))
+        >>> layers = [nn.Linear(40, 64), snn.Leaky(0.9), nn.Linear(64, 64), snn.Leaky(0.9), nn.Linear(64, 10)]
+        >>> net = nn.Sequential(*layers)
         >>> x = (torch.rand(25, 8, 40) < 0.2).float()  # time, batch, inputs
         >>> report = initialize(net, x)
         >>> [layer.done for layer in report.layers]
@@ -57,8 +56,7 @@ def initialize(
     """
     whole("seed", seed, at_least=0)
     initialiser = as_initialiser(method)
-    prepared = prepare(net, x)
-    report = initialiser.apply(prepared.network, [prepared.x], seed=seed)
+    report = initialiser.apply(net, x, seed=seed)  # type: ignore[arg-type]  # any module, by Initialiser
     return report if isinstance(report, InitReport) else InitReport(report, title=str(initialiser))
 
 

@@ -235,7 +235,8 @@ def _gradients_back(network: Network, batch: Batch, task: Task) -> Tensor:
     samples = batch.x.shape[1]
     at_step = torch.arange(len(batch.x), device=batch.x.device).unsqueeze(1)
     end = batch.lengths() - 1
-    norms = state_gradients(network, batch.x, lambda logits: task.loss(logits, batch.targets, at_step == end))
+    targets: Tensor = batch.targets  # type: ignore[assignment]  # which a batch with a loss has
+    norms = state_gradients(network, batch.x, lambda logits: task.loss(logits, targets, at_step == end))
     at = end - at_step  # the step that lies k back, of each sample
     there = at >= 0
     rows = samples * norms.gather(1, at.clamp(min=0).expand_as(norms))  # the loss is a mean over samples

@@ -40,7 +40,10 @@ class BlockStep(DiagonalBlocks, StepMap):
 class NeuronwiseCell(Protocol):
     """A cell whose current and state have an entry for each neuron, all in the layer's own shape."""
 
-    affine: bool  # the current is an affine function of the input
+    @property
+    def affine(self) -> bool:
+        """Whether the current is an affine function of the input."""
+        ...
 
     def current(self, x: Tensor) -> Tensor:
         """The current of every neuron, of an input (P, n_in)."""

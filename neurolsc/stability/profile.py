@@ -439,7 +439,9 @@ class _LayerRadii:
         several: bool,
     ) -> None:
         self.t, self.layer = t, layer
-        self.non_square, self.method, self.generator = non_square, method, generator
+        self.non_square: NonSquare = non_square
+        self.method: Method = method
+        self.generator = generator
         points = grid.shape[0] * grid.shape[1]
         self.known = torch.zeros(points, dtype=torch.bool)
         self.time = torch.zeros(points, dtype=t.x.dtype)
