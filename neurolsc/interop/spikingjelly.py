@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc.interop.wrapped import WrappedCell, WrappedNeuronWarning, state_class, weight_before
-from neurolsc.neurons.cell import Membrane, ScaledParameter, State, Thresholds
+from neurolsc.neurons.cell import Membrane, ResetSwitch, ScaledParameter, State, Thresholds
 
 NODES = ("LIFNode", "ParametricLIFNode", "IFNode")
 VoltageState = state_class("v")
@@ -86,6 +86,11 @@ class SpikingJellyCell(WrappedCell):
 
     def membrane(self) -> Membrane:
         return Membrane("v", lambda state: state.v.new_tensor(self.node.v_threshold), self.node.surrogate_function)
+
+    def reset_switch(self) -> ResetSwitch | None:
+        if self.node.detach_reset:
+            return None
+        return ResetSwitch(self.node, "detach_reset", True, "detach the reset (detach_reset=True)")
 
     # tau and v_threshold are numbers, which the layer neither registers nor saves
     @property
