@@ -157,6 +157,17 @@ def leaky(depth: int, width: int, spike: Callable, beta: float, n_in: int = 784)
     return build
 
 
+def tutorial_5(readout: Readout) -> nn.Module:
+    """784-1000-10, whose loss reads the membrane of an output that spikes and resets."""
+    return Chain(
+        nn.Linear(784, 1000),
+        snn.Leaky(beta=0.95, spike_grad=ATAN),
+        nn.Linear(1000, CLASSES),
+        snn.Leaky(beta=0.95, spike_grad=ATAN),
+        readout=readout,
+    )
+
+
 def rleaky(depth: int, width: int, spike: Callable, n_in: int = 784) -> Callable[[Readout], nn.Module]:
     """Linear and RLeaky in turn, then an output: a Leaky that spikes or integrates, or a Linear."""
 
@@ -256,7 +267,7 @@ FAST = surrogate.fast_sigmoid(slope=25)
 ALL: tuple[Readout, ...] = ("count", "membrane", "step")
 
 KINDS: dict[str, Kind] = {
-    "tutorial 5": Kind("tutorial 5", "images", ("membrane",), leaky(2, 1000, ATAN, 0.95), batch=128),
+    "tutorial 5": Kind("tutorial 5", "images", ("membrane",), tutorial_5, batch=128),
     "tutorial 6": Kind("tutorial 6", "pictures", ("count",), tutorial_6, batch=128),
     "4 Leaky": Kind("Leaky", "rates", ALL, leaky(4, 64, ATAN, 0.95), side_by_side=True),
     "8 Leaky": Kind("Leaky", "rates", ALL, leaky(8, 64, ATAN, 0.95), side_by_side=True),

@@ -6,7 +6,8 @@ exponents and singular values (LSC and its relatives, Orthogonal); `relay` at a 
 Relay, whose upper layers pass on what they read).
 """
 
-from neurolsc.init.base import Chain, Initialiser, InitReport, named, register
+from neurolsc.init.base import Chain, Initialiser, InitReport, LayerReport, named, register
+from neurolsc.init.identity import Identity
 from neurolsc.init.relay import BySource, RateMatching, Relay
 from neurolsc.init.spectral import LSC, LSCLyapunov, LSCSingular, Orthogonal
 from neurolsc.init.weights import (
@@ -32,10 +33,12 @@ __all__ = [
     "FourConditions",
     "Glorot",
     "He",
+    "Identity",
     "InitReport",
     "Initialiser",
     "LSCLyapunov",
     "LSCSingular",
+    "LayerReport",
     "Orthogonal",
     "RateMatching",
     "Relay",

@@ -19,22 +19,76 @@ from neurolsc.stability.scale import layer_inputs, steps
 from neurolsc.validation import meant
 
 
-class InitReport(tuple[Finding, ...]):
-    """Findings of an initialisation, with a summary line.
+@dataclass(frozen=True)
+class LayerReport:
+    """What an initialisation did to one layer.
 
     Attributes:
-        summary: firing rates and radii before and after, on the last batch; empty where the initialiser measures none.
+        layer: the layer, counted from 1.
+        done: "identity", "drawn" (its drawn weights, with other thresholds) or "left" (as it was).
+        why: why it is not the identity, or why it is left; empty for the identity.
+        rate_before, rate_after: spikes per neuron and step; None where nothing was measured.
+        threshold_before, threshold_after: mean threshold at rest; None likewise.
+    """
+
+    layer: int
+    done: str
+    why: str = ""
+    rate_before: float | None = None
+    rate_after: float | None = None
+    threshold_before: float | None = None
+    threshold_after: float | None = None
+
+    @property
+    def step_growth(self) -> float:
+        """By what factor a step of an optimizer has grown against the threshold."""
+        if not self.threshold_before or not self.threshold_after:
+            return 1.0
+        return self.threshold_before / self.threshold_after
+
+    def __str__(self) -> str:
+        line = f"layer {self.layer:<3}{self.done:<9}"
+        if self.rate_after is None:
+            return f"{line}{self.why}"
+        line += f"spikes {self.rate_before:<8.2g}-> {self.rate_after:<8.2g}threshold {self.threshold_after:<6.2g}"
+        line += f"step x{self.step_growth:<5.2g}"
+        return f"{line}{self.why}".rstrip()
+
+
+class InitReport(tuple[Finding, ...]):
+    """What an initialisation did, a line a layer; a tuple of its findings, what it could not reach.
+
+    Attributes:
+        summary: firing rates and radii before and after, on the last batch; empty where none are measured.
+        layers: what was done to each layer; empty where the initialisation does not say.
+        title: its first line when printed.
     """
 
     summary: str
+    layers: tuple[LayerReport, ...]
+    title: str
 
-    def __new__(cls, findings: Iterable[Finding] = (), summary: str = "") -> "InitReport":
+    def __new__(
+        cls,
+        findings: Iterable[Finding] = (),
+        summary: str = "",
+        layers: tuple[LayerReport, ...] = (),
+        title: str = "",
+    ) -> "InitReport":
         report = super().__new__(cls, findings)
         report.summary = summary
+        report.layers = layers
+        report.title = title
         return report
 
+    @property
+    def step_growth(self) -> float:
+        """By what factor a step of an optimizer has grown against a threshold, the largest of all layers."""
+        return max((layer.step_growth for layer in self.layers), default=1.0)
+
     def __str__(self) -> str:
-        return "\n".join([self.summary, *map(str, self)] if self.summary else map(str, self))
+        lines = [self.title, self.summary, *map(str, self.layers), *map(str, self)]
+        return "\n".join(line for line in lines if line)
 
 
 class Initialiser(ABC):
