@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import neurolsc
-from neurolsc.init import RateMatching, Relay
+from neurolsc.init import Identity
 from neurolsc.network import Network
 from neurolsc.neurons.cell import owner_of, set_value
 
@@ -22,7 +22,6 @@ class Treatment:
 
 
 ADVICE = "neurolsc.initialize(net, x)"  # what is advised for networks that are silent, saturated or lose their input
-LOW = 0.05  # spikes per neuron and step: higher rates narrow the learning rates that a network bears
 
 
 def initialise(network: Network, x: Tensor) -> None:
@@ -33,13 +32,10 @@ def initialise(network: Network, x: Tensor) -> None:
         ValueError: if a parameter that it would set is frozen.
     """
     recommended = getattr(neurolsc, "initialize", None)
-    if recommended is not None:
+    if recommended is None:
+        Identity().apply(network, [x])
+    else:
         recommended(network, x)
-        return
-    try:
-        Relay(rate=LOW).apply(network, [x])
-    except TypeError:  # of a convolution
-        RateMatching(LOW).apply(network, [x])
 
 
 def leave(network: Network, x: Tensor) -> None:

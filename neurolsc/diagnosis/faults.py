@@ -46,14 +46,16 @@ class Bounds:
     # sparse fast sigmoid, which is 0 below a threshold beyond the threshold, 3e-6.
     closed: float = 1e-4
     # Similarity to the input below which nothing is left that tells samples apart, where the first layer has ten times
-    # as much. Chance gives 1 / (number of samples)^2.
+    # as much; and how many layers in a row. Five Leaky learn with two such layers, eight with three do not.
     lost: float = 0.02
-    # Root mean square of a layer's gradient, in epsilons of Adam: at 0.1 its steps are a tenth of the learning rate.
-    unmoved: float = 0.1
+    lost_layers: int = 3
+    # Root mean square of a layer's gradient, in epsilons of Adam: at 1 steps are half of the learning rate.
+    unmoved: float = 1.0
     # The largest gradient of a layer over the smallest. Networks of the study that learn have up to 1e6.
     faded: float = 1e6
-    # Signal-to-noise ratio of the gradient times the number of pieces: noise alone gives 1.
-    noise: float = 1.1
+    # Signal-to-noise ratio of the gradient times the number of pieces. Noise alone gives 1 on the average, and small
+    # batches of networks that learn have 0.8 as well.
+    noise: float = 0.7
     # Growth of gradients over a whole run. A mean radius above 1 alone is no fault: where a few points have large ones,
     # products shrink.
     growth: float = 10.0
@@ -72,8 +74,10 @@ class Bounds:
     # 0.3, and end with an output that fires always or never from 0.5 to 1 on.
     step: float = 0.7
     bearable_step: float = 0.3
-    # Updates on a batch after which a loss has moved if it moves at all, and how much higher one has to end.
+    # Updates on a batch after which a loss has moved if it moves at all; the share of its first value below which it
+    # moves well, and how much higher than at a lower rate it has to end to be a fault.
     updates: int = 10
+    lower: float = 0.95
     higher: float = 1.005
     # Share of its first value to which a training loss has to fall, over at least three epochs, to count as learnt.
     learnt: float = 0.9
@@ -174,7 +178,11 @@ class Case:
     def growths(self) -> dict[int, Growth]:
         """The growth of gradients through time, and its cause, of layers (from 1) whose gradients explode."""
         limit = math.log(self.bounds.growth)
-        grown = [i for i, layer in self.layers if layer.exponent * self.measured.steps > limit]
+        grown = []
+        for i, layer in self.layers:
+            infinite = layer.gradient is not None and not math.isfinite(layer.gradient)
+            if infinite or layer.exponent * self.measured.steps > limit:
+                grown.append(i)
         return {i: growth(self.measurable, self.few, i - 1, seed=self.seed) for i in grown}
 
     @cached_property
@@ -210,7 +218,7 @@ class Case:
             return update(copied(self.measurable), self.batch, self.loss, lr, self.bounds.updates)
 
         found = {self.lr: trained(self.lr)}
-        well = found[self.lr].loss < 0.9 * (self.measured.loss or 0.0)
+        well = found[self.lr].loss < self.bounds.lower * (self.measured.loss or 0.0)
         if not well or self.broken(found[self.lr]):
             found[self.lr / 10] = trained(self.lr / 10)
         return found
@@ -356,17 +364,22 @@ def calm_down(case: Case, sign: Sign) -> str:
 
 
 def has_lost_the_input(case: Case) -> Iterator[Sign]:
-    """The lowest hidden layer that fires and is the same for all samples; not above a silent one."""
-    if case.first_dead is not None:
-        return
+    """Several layers in a row that fire, and are the same for all samples."""
     first = case.measured.layers[0].similarity_to_input
+    if case.first_dead is not None or not first > 10 * case.bounds.lost:
+        return
+    lost: list[int] = []
     for i, layer in case.layers[1:]:
-        similar = layer.similarity_to_input
-        fires = layer.activity.rate > 0
-        if fires and not case.is_output(i) and similar < case.bounds.lost and first > 10 * case.bounds.lost:
-            problem = f"of what tells samples apart it has {similar:.1%}, layer 1 has {first:.0%}"
-            yield Sign(i, problem, "each layer of random weights drops a part")
-            return
+        hidden = layer.activity.rate > 0 and not case.is_output(i)
+        if hidden and layer.similarity_to_input < case.bounds.lost:
+            lost.append(i)
+        elif len(lost) < case.bounds.lost_layers:
+            lost = []
+    if len(lost) < case.bounds.lost_layers:
+        return
+    most = max(case.measured.layers[i - 1].similarity_to_input for i in lost)
+    problem = f"of what tells samples apart {listed(lost)} have {most:.1%} at most, layer 1 has {first:.0%}"
+    yield Sign(lost[0], problem, "each layer of random weights drops a part")
 
 
 def carry_the_input(case: Case, sign: Sign) -> str:
@@ -409,11 +422,11 @@ def is_noise(case: Case) -> Iterator[Sign]:
     """A gradient of the first layer that is not the same in two parts of the batch."""
     pieces = case.measured.pieces
     trained = [(i, layer) for i, layer in case.layers if layer.noise is not None]
-    if not trained or found_by(case, has_no_surrogate, is_closed, is_dead, is_vanishing):
+    if not trained or found_by(case, has_no_surrogate, is_closed, is_dead, is_vanishing, explodes_in_time):
         return
     i, layer = trained[0]
     ratio = layer.noise or 0.0
-    if ratio * pieces < case.bounds.noise:
+    if math.isfinite(layer.gradient or 0.0) and ratio * pieces < case.bounds.noise:
         problem = f"its gradient is noise: between {pieces} parts of the batch the signal-to-noise ratio is {ratio:.2g}"
         yield Sign(i, problem, f"noise alone gives {1 / pieces:.2g}")
 
@@ -429,6 +442,9 @@ def explodes_in_time(case: Case) -> Iterator[Sign]:
     for i, found in case.growths.items():
         fold = math.exp(min(found.rate, 700))
         problem = f"gradients grow {fold:.2f}-fold at every step back in time"
+        size = case.measured.layers[i - 1].gradient
+        if size is not None and not math.isfinite(size):
+            problem += f", that of the loss to {size}"
         if found.part == "leak":
             yield Sign(i, problem, "neither recurrence nor reset makes them grow: its own decays do")
             continue
@@ -547,13 +563,14 @@ def is_stuck(case: Case) -> Iterator[Sign]:
     """Time constants that the optimizer gets, and that no step moves."""
     for i, layer in case.layers:
         still = {name.replace("log_", "") for name in layer.still}
+        fires = layer.activity.rate != 0  # nothing decays in a layer that gets no input
         for constant in layer.constants:
             problem = f"no step of an optimizer can move {constant.name}"
             if not constant.trained:
                 continue
             if constant.stuck > case.bounds.stuck:
                 yield Sign(i, problem, f"a decay of {constant.decay:.6g} has no derivative left")
-            elif constant.name in still:
+            elif fires and constant.name in still:
                 yield Sign(i, problem, "its gradient is 0, as behind a clamp")
 
 
@@ -720,7 +737,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "lost signal",
-        f"a hidden layer's similarity to the input is below {BOUNDS.lost:.0%}, the first one's ten times that",
+        f"similarity to the input below {BOUNDS.lost:.0%} in {BOUNDS.lost_layers} hidden layers in a row, ten times that in the first",
         "`initialize`",
         has_lost_the_input,
         carry_the_input,
@@ -733,15 +750,6 @@ FAULTS: tuple[Fault, ...] = (
         "`initialize`",
         is_vanishing,
         let_through,
-        treat_by_initialising,
-        once=True,
-    ),
-    Fault(
-        "noisy gradient",
-        f"first layer: signal-to-noise ratio below {BOUNDS.noise:g} times that of noise alone",
-        "`initialize`, or a larger batch",
-        is_noise,
-        hear_the_signal,
         treat_by_initialising,
         once=True,
     ),
@@ -760,6 +768,15 @@ FAULTS: tuple[Fault, ...] = (
         "lower the surrogate's peak; else `initialize`",
         explodes_in_depth,
         take_depth_away,
+        once=True,
+    ),
+    Fault(
+        "noisy gradient",
+        f"lowest layer: signal-to-noise ratio below {BOUNDS.noise:g} of that of noise alone",
+        "`initialize`, or a larger batch",
+        is_noise,
+        hear_the_signal,
+        treat_by_initialising,
         once=True,
     ),
     Fault(

@@ -97,13 +97,14 @@ def check(loss: object, out: Tensor, y: Tensor, mask: Tensor | None = None) -> N
         TypeError: if the loss returns no tensor.
         ValueError: else.
     """
+    chosen = objective(loss)
     if isinstance(loss, str):
         check_classes(loss, out, y)
     leaf = out.detach().requires_grad_()
     shapes = f"out {tuple(out.shape)} and y {tuple(y.shape)}"
     try:
         with torch.enable_grad():
-            value = objective(loss)(leaf, y, mask)
+            value = chosen(leaf, y, mask)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise ValueError(f"loss cannot read {shapes} of this network: {error}") from error
     if not isinstance(value, Tensor):
