@@ -15,7 +15,15 @@ from torch import Tensor, nn
 from neurolsc.init.base import Layer
 from neurolsc.interop.wrapped import WrappedCell
 from neurolsc.network import Network, eval_mode
-from neurolsc.neurons.cell import Cell, ResetSwitch, WeightMatrix, owner_of, recurrent_weights, set_value
+from neurolsc.neurons.cell import (
+    Cell,
+    ResetSwitch,
+    WeightMatrix,
+    owner_of,
+    recurrent_weights,
+    set_value,
+    weight_matrices,
+)
 from neurolsc.stability.conditions import surrogate_slope
 from neurolsc.stability.indicators import layer_exponents
 from neurolsc.stability.transitions import follow
@@ -39,8 +47,8 @@ A_TENTH = 0.1  # of the growth: a part that takes away less is not its cause
 def growth(network: Network, x: Tensor, layer: int, *, seed: int = 0) -> Growth:
     """Measure the growth of gradients through time in a layer, counted from 0, and without each part of its step.
 
-    Growth is the largest finite-time Lyapunov exponent, a mean over samples. States are those of the whole network; only
-    derivatives lack the part. Parameters are put back.
+    Growth is the largest finite-time Lyapunov exponent, a mean over samples. States are those of the whole network;
+    only derivatives lack the part. Parameters are put back.
     """
     batch = x.shape[1]
     with eval_mode(network), torch.no_grad():
@@ -147,6 +155,23 @@ def mean_slopes(network: Network, x: Tensor) -> list[float]:
                 (slope,) = torch.autograd.grad(spikes.sum(), leaf, materialize_grads=True, allow_unused=True)
             found.append((threshold * slope.flatten(1).abs()).mean().item())
     return found
+
+
+# ---- initialisations
+
+
+FEWEST = 8  # inputs of a neuron of which one can dominate by chance
+
+
+def is_identity(cell: Cell, share: float) -> bool:
+    """True if most neurons have one input whose weight is more than a share of all: the layer began as an identity."""
+    for matrix in weight_matrices(cell, "depth", inputs=True):
+        weights = matrix.weights.flatten(1).abs()
+        if weights.shape[1] < FEWEST:
+            return False
+        dominated = weights.amax(1) > share * weights.sum(1)
+        return dominated.double().mean().item() > 0.5
+    return False
 
 
 # ---- batch norms

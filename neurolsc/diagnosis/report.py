@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from neurolsc.diagnosis.case import Case
 from neurolsc.diagnosis.causes import fresh_batch_norms, set_statistics
-from neurolsc.diagnosis.faults import Case, findings
+from neurolsc.diagnosis.faults import BOUNDS, findings
 from neurolsc.diagnosis.losses import Loss, check, objective
 from neurolsc.diagnosis.measurements import Batch, Measurements, batch_first, copied, measure
 from neurolsc.display import Displayed, Table, or_dash
@@ -38,10 +39,10 @@ def diagnose(
 ) -> "Diagnosis":
     """Find what keeps a network from learning in the user's own loop, before or after it is trained.
 
-    All faults, how each is found and what is to be done are in the table of `docs/diagnose.md`. A cure is advised if the
-    layer can take it, and the initialisation if it takes the fault away on a copy. Where the derivative of a surrogate is
-    NaN or infinite, the rest is measured as if it were 0 there; fresh batch norms are measured with the statistics of the
-    batch.
+    All faults, how each is found and what is to be done are in the table of `docs/diagnose.md`. A cure is advised if
+    the layer can take it, and the initialisation if it takes the fault away on a copy. Where the derivative of a
+    surrogate is NaN or infinite, the rest is measured as if it were 0 there; fresh batch norms are measured with the
+    statistics of the batch.
 
     Args:
         net: the network; it stays as it is. :func:`neurolsc.wrap` makes one of models of other libraries.
@@ -52,8 +53,8 @@ def diagnose(
             the network sends; ``"step"``, of every step; a task of :mod:`neurolsc.tasks`; or a function of what the
             network sends (T, B, classes) and of y, which returns a number.
         lr: learning rate. With one and y, a copy of the network is trained on the batch by Adam for 10 updates.
-        history: rows with ``train_loss``, an epoch each: ``TrainResult.history``. Of a network that has learnt nothing is
-            said of its gradients; with three epochs or more no copy is trained.
+        history: rows with ``train_loss``, an epoch each: ``TrainResult.history``. Of a network that has learnt,
+            gradients are not judged; with three epochs or more no copy is trained.
         samples: how many samples of the batch derivatives are measured on, the first ones.
         steps: at how many time steps, drawn at random.
         seed: of that draw.
@@ -63,8 +64,8 @@ def diagnose(
 
     Raises:
         TypeError: if net is no network, x, y or lr is of another kind, or loss is none or returns no tensor.
-        ValueError: if x or y does not fit, loss cannot read what the network sends or returns no number with a gradient,
-            or a number is out of range.
+        ValueError: if x or y does not fit, loss cannot read what the network sends or returns no number with a
+            gradient, or a number is out of range.
         FloatingPointError: if a state or derivative is NaN or infinite.
 
     Cost: about that of 50 training steps on the batch in the fast loop, of layers of 64 neurons and 40 samples; with a
@@ -100,7 +101,7 @@ def examined(
         check(loss, out, batch.targets, batch.mask)
     if measured is None:
         measured = measure(substitute, batch, chosen, samples=samples, steps=steps, seed=seed)
-    return Case(network, substitute, given, batch, measured, chosen, lr, history, samples, steps, seed)
+    return Case(network, substitute, given, batch, measured, chosen, BOUNDS, lr, history, samples, steps, seed)
 
 
 def learning_rate(lr: object) -> float:

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from neurolsc.diagnosis.cures import Treatment
-from neurolsc.diagnosis.faults import BY_NAME, Case, findings
+from neurolsc.diagnosis.case import Case
+from neurolsc.diagnosis.cures import Treatment, update
+from neurolsc.diagnosis.faults import BY_NAME, findings
 from neurolsc.diagnosis.losses import Loss
 from neurolsc.diagnosis.measurements import Batch, copied
 from neurolsc.diagnosis.report import Diagnosis, Trial, examined, learning_rate
-from neurolsc.diagnosis.updates import update
 from neurolsc.network import Network, as_network
 from neurolsc.stability.conditions import Finding
 
@@ -31,7 +31,7 @@ def try_cures(
     """Try the cure of each finding on a copy of the network, and see whether it then learns faster.
 
     Each copy is trained on the batch itself by Adam, without dropout, from the same weights but for its cure; an
-    untreated copy as well. So few updates say whether a cure sets something in motion, not what a whole training becomes.
+    untreated copy as well. So few updates say whether a cure sets something in motion, not what a training becomes.
 
     Args:
         net: the network; it stays as it is.

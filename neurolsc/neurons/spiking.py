@@ -136,7 +136,9 @@ class SpikingCell(NeuronCell):
     def reset_switch(self) -> ResetSwitch | None:
         if not self.reset.gradient:
             return None
-        return ResetSwitch(self, "reset", replace(self.reset, gradient=False), "detach the reset (reset_gradient=False)")
+        return ResetSwitch(
+            self, "reset", replace(self.reset, gradient=False), "detach the reset (reset_gradient=False)"
+        )
 
     @property
     def decay_v(self) -> Tensor:

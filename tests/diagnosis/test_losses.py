@@ -78,7 +78,11 @@ def no_tensor(out: Tensor, y: Tensor) -> float:
         (each_sample, ValueError, r"loss must return one number, got a tensor \(4,\)"),
         (no_tensor, TypeError, r"loss must return a tensor of one number, got float"),
         (nn.CrossEntropyLoss(), ValueError, r"loss cannot read out \(7, 4, 3\) and y \(4,\) of this network"),
-        (ClassPerStep(), ValueError, r"loss cannot read out \(7, 4, 3\) and y \(4,\) of this network: targets must have"),
+        (
+            ClassPerStep(),
+            ValueError,
+            r"loss cannot read out \(7, 4, 3\) and y \(4,\) of this network: targets must have",
+        ),
     ],
 )
 def test_a_loss_that_is_none_is_refused(loss, error, message, out, y):
