@@ -4,7 +4,7 @@ import difflib
 import math
 from collections.abc import Iterable
 from dataclasses import field
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 import torch
 from torch import Tensor
@@ -21,6 +21,45 @@ def tensor(name: str, value: object) -> Tensor:
         return value
     cure = f": give {name} alone" if isinstance(value, tuple | list) else numpy_hint(value)
     raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}{cure}.")
+
+
+class BatchParts(NamedTuple):
+    """The parts of a batch; targets and mask are None where it has none."""
+
+    x: Tensor  # input, with time first or as a model takes it
+    targets: Any = None  # classes (B,), or targets for every step
+    mask: Tensor | None = None  # (T, B), True while a sample lasts
+
+
+def as_batch(batch: object, name: str = "a batch") -> BatchParts:
+    """Take a batch apart: x, (x, targets) or (x, targets, mask).
+
+    Raises:
+        TypeError: if it is something else; the message says what came.
+    """
+    parts: list[Any] = list(batch) if isinstance(batch, tuple | list) else [batch]
+    mask = parts[2] if len(parts) == 3 else None
+    if 1 <= len(parts) <= 3 and isinstance(parts[0], Tensor) and isinstance(mask, Tensor | None):
+        return BatchParts(*parts)
+    kinds = ", ".join(type(part).__name__ for part in parts[:4])
+    if isinstance(batch, tuple | list):
+        kinds = f"({kinds}{', ...' * (len(parts) > 4)})"
+    hint = numpy_hint(parts[0]) if parts else ""
+    raise TypeError(f"{name} must be a tensor x, or (x, targets) or (x, targets, mask), got {kinds}{hint}.")
+
+
+BATCH_FIRST = "x looks batch first: give x.transpose(0, 1)"
+
+
+def swapped_axes(x: Tensor, targets: object) -> str:
+    """Why x (T, B, ...) looks batch first, by the number of targets; empty if it does not."""
+    if not isinstance(targets, Tensor) or x.ndim < 2 or x.shape[0] == x.shape[1]:
+        return ""
+    steps, samples = x.shape[:2]
+    swapped = targets.shape == (steps,) if targets.ndim == 1 else targets.shape[:2] == (samples, steps)
+    if not swapped:
+        return ""
+    return f"x {tuple(x.shape)} looks batch first, as there are targets of {steps} samples: give x.transpose(0, 1)"
 
 
 def positive(name: str, value: float | Tensor, *, zero_allowed: bool = False) -> Tensor:

@@ -57,6 +57,28 @@ def test_a_run_does_what_its_settings_name_and_saves_it(experiment, files, tmp_p
     assert torch.equal(saved["readout.weight"], fresh["readout.weight"]) is ("history.json" not in files)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"pretraining": PretrainSettings("0.5", loop="paper", pretrain_steps=1)},
+        {"pretraining": None, "init": InitSettings("Default + LSC(0.5, loop='released', max_steps=1)")},
+    ],
+    ids=["target", "init"],
+)
+def test_the_papers_loops_get_all_training_samples_in_batches_of_the_training(changes, tmp_path):
+    experiment = replace(WHOLE, training=TrainSettings(epochs=1, batch_size=40), **changes)
+    batches = experiment.input_batches()
+    data = DATA.load("train")
+    sizes = [x.shape[1] for x, _ in batches]
+    assert sum(sizes) == len(data) and set(sizes[:-1]) == {40}
+    assert sorted(torch.cat([labels for _, labels in batches]).tolist()) == sorted(data.labels.tolist())
+    assert not torch.equal(batches[0][1], data.labels[:40]), "in random order"
+    outcome = replace(experiment, training=None).run(tmp_path / "run", progress=False)
+    if outcome.pretraining is not None:
+        assert outcome.pretraining.options.of_loop().max_steps == 1 == outcome.pretraining.steps
+    assert WHOLE.input_batches()[0].shape[1] == 32
+
+
 # ---- the initialisation
 
 

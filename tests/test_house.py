@@ -13,12 +13,12 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("validation", "display", "surrogate"),
     ("neurons",),
     ("network", "io", "metrics", "tasks", "plots"),
-    ("hdf5",),
+    ("hdf5", "interop"),
     ("datasets",),
     ("stability",),
     ("training",),
-    ("interop", "export", "init", "diagnosis", "theory"),
-    ("experiment",),
+    ("export", "init", "diagnosis", "theory"),
+    ("experiment", "callbacks", "advice"),
     ("cli",),
 )
 """rooms from the ground up; a room may import from lower floors, and from its own only where that

@@ -1,8 +1,9 @@
 """Which radii are reached, how fast, and do they hold?"""
 
+import csv
 from typing import Any
 
-from docs.tables.results import caption, ends, grouped, read, rows, table
+from docs.tables.results import RESULTS, caption, ends, grouped, read, rows, table
 
 
 @table
@@ -133,3 +134,23 @@ def claims() -> list[str]:
         lines.append(f"- **{figure}**. {'. '.join(parts)}.")
     summary = ", ".join(f"{word.lower()} {counts[holds]}" for holds, word in _VERDICTS.items())
     return [*lines, *caption({key: value for key, value in results.items() if key != "figures"}, summary)]
+
+
+@table
+def paper_loop() -> list[str]:
+    """What the printed loop and the released one reach."""
+    with (RESULTS / "paper_loop.csv").open(encoding="utf-8", newline="") as file:
+        found = list(csv.DictReader(file))
+    body = []
+    for (data, cell, loop, each, target), runs in grouped(found, "data", "cell", "loop", "each", "target").items():
+        done = sum(run["reached"] == "True" for run in runs)
+        name = f"{loop}, each mean" if each == "True" else loop
+        line = [f"2 x {runs[0]['width']} {cell}", data, name, f"{float(target):g}", f"{done} of {len(runs)}"]
+        line += [", ".join(run[key] for run in runs) for key in ("steps", "pooled")]
+        for way in ("time_after", "depth_after"):
+            radii = [float(radius) for run in runs for radius in run[way].split()]
+            line.append(f"{min(radii):.2f} to {max(radii):.2f}")
+        body.append(line)
+    head = ["network", "data", "loop", "target", "reached", "steps", "pooled", "time afterwards", "depth afterwards"]
+    last = max(run["date"] for run in found)
+    return [*rows(head, body), *caption({"date": last})]

@@ -70,7 +70,7 @@ class _LRU(Figure[Perplexities]):
     depths: ClassVar[list[dict[str, Any]]] = [{"layers": 3}, {"layers": 6}]
 
     def initialisers(self, scale: Scale) -> dict[str, str]:
-        how = "rule='paper'" if scale.full else "method='scale'"
+        how = "loop='paper'" if scale.full else "method='scale'"
         texts = "Default", f"LSC(1.0, {how})", f"LSC(0.5, {how})", f"LSC('balanced', {how})"
         return dict(zip(texts, INITIALISERS, strict=True))
 

@@ -155,13 +155,13 @@ class PascalFigure(Figure[list[Derivative]]):
     def _gru(self, scale: Scale, radius: float) -> Derivative:
         binned = {} if scale.full else {"dt": 0.02, "channels": 140, "repeat": 1}
         data = DataSettings(**scale.data("shd"), **binned).load("train")
-        batches = input_batches(data, 32, seed=0)
+        batches = input_batches(data, 100 if scale.full else 32, count=4 if scale.full else 16, seed=0)
         width, layers = 117 if scale.full else 24, 7
         torch.manual_seed(0)
         cells = [GRU(n_in, width) for n_in in (data.n_in, *[width] * (layers - 1))]
         network = Network(cells, nn.Identity(), layer_delay=0)
-        less = "" if scale.full else ", max_steps=40, samples=2, steps=4"
-        lsc = f"LSC({radius}, rule='paper'{less})"
+        how = "loop='paper'" if scale.full else "rule='paper', max_steps=40, samples=2, steps=4"
+        lsc = f"LSC({radius}, {how})"
         missed = len(named(lsc).apply(network, batches))
         x = batches[0][:, :6].to_dense().float().requires_grad_()
         outputs = network.run(x).logits

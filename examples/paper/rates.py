@@ -57,7 +57,7 @@ class FeedForwardFigure(Figure[list[Curves]]):
 
     def grids(self, scale: Scale) -> tuple[Grid, ...]:
         sets = ("mnist", "cifar10", "cifar100") if scale.full else ("mnist",)
-        lsc = "rule='paper'" if scale.full else "method='scale'"
+        lsc = "loop='paper'" if scale.full else "method='scale'"
         fixed = PAPER | {"cell": "FeedForward", "layers": 30, "width": 128, "layer_delay": 0, "batch_size": 32}
         fixed |= {"epochs": scale.epochs or (1000 if scale.full else 4), "readout_bias": True}
         grid = {

@@ -124,7 +124,7 @@ class RecurrentFigure(Figure[Trained]):
     name, title = "3", "Fig. 3"
 
     def initialisers(self, scale: Scale) -> tuple[str, str, str]:
-        how = "rule='paper'" + ("" if scale.full else ", max_steps=100, samples=2, steps=4")
+        how = "loop='paper'" if scale.full else "rule='paper', max_steps=100, samples=2, steps=4"
         return "Default", f"LSC(1.0, {how})", f"LSC(0.5, {how})"
 
     def grids(self, scale: Scale) -> tuple[Grid, ...]:

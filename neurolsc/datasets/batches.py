@@ -189,6 +189,29 @@ def input_batches(dataset: Dataset[Any], batch_size: int, *, count: int = 16, se
     return list(torch.cat(kept, 1).split(size, 1))
 
 
+class InputBatches(Sequence[tuple[Tensor, ...]]):
+    """All items of a data set in batches, drawn once in random order and made when they are read.
+
+    Args:
+        dataset: map-style, items (x (T, N), label).
+        batch_size: samples in a batch; the last may have fewer.
+        seed: of the draw.
+    """
+
+    def __init__(self, dataset: Dataset[Any], batch_size: int, *, seed: int = 0) -> None:
+        self.dataset = dataset
+        self.batch_size = whole("batch_size", batch_size)
+        order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(seed))  # type: ignore[arg-type]
+        self._parts = order.split(batch_size)
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def __getitem__(self, index: Any) -> Any:
+        """The batch x (T, B, N) with its labels, and a mask if its items differ in length."""
+        return collate(fetch(self.dataset, self._parts[index].tolist()))
+
+
 def count_bins(dt: float, window: float, *, unit: str = "ms") -> int:
     """Return how many bins of dt fill a window; ``ValueError`` if that is no whole number."""
     ratio = number("window", window) / number("dt", dt)

@@ -37,8 +37,8 @@ class Case:
     Attributes:
         network: the user's network, as it is.
         measurable: the network that was measured: a copy, where a surrogate is not finite or a batch norm is fresh.
-        given: the batch as it came.
-        batch: the batch with time first.
+        batch: the batch, with time first.
+        turned: why time and batch of what the user gave were swapped; empty if they were not.
         measured: what was measured.
         loss: the user's loss.
         bounds: what rules compare with.
@@ -51,8 +51,8 @@ class Case:
 
     network: Network
     measurable: Network
-    given: Batch
     batch: Batch
+    turned: str
     measured: Measurements
     loss: Objective
     bounds: "Bounds"

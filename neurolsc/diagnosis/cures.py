@@ -11,7 +11,6 @@ from torch import Tensor
 import neurolsc
 from neurolsc.diagnosis.losses import Objective
 from neurolsc.diagnosis.measurements import Batch
-from neurolsc.init import Identity
 from neurolsc.network import Network, eval_mode
 from neurolsc.neurons.cell import owner_of, set_value
 from neurolsc.stability import Activity, activity
@@ -32,17 +31,8 @@ ADVICE = "neurolsc.initialize(net, x)"  # what is advised for networks that are 
 
 
 def initialise(network: Network, x: Tensor) -> None:
-    """Initialise a network by :func:`neurolsc.initialize`.
-
-    Raises:
-        TypeError: if a cell lacks what it needs.
-        ValueError: if a parameter that it would set is frozen.
-    """
-    recommended = getattr(neurolsc, "initialize", None)
-    if recommended is None:
-        Identity().apply(network, [x])
-    else:
-        recommended(network, x)
+    """Initialise a network as it is advised."""
+    neurolsc.initialize(network, x)
 
 
 def leave(network: Network, x: Tensor) -> None:

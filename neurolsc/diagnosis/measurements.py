@@ -10,24 +10,23 @@ import torch
 from torch import Tensor
 
 from neurolsc.diagnosis.losses import Objective
+from neurolsc.interop.prepared import Prepared
 from neurolsc.network import Network, eval_mode
 from neurolsc.stability import (
     Activity,
     RadiusProfile,
     TimeConstant,
-    active_surrogate_fraction,
     activity,
-    lyapunov_exponents,
     parameter_gradients,
-    radius_profile,
     signal_to_noise,
     similarity_to_input,
-    singular_values,
     state_gradients,
     time_constants,
 )
-from neurolsc.stability.indicators import together
-from neurolsc.validation import numpy_hint
+from neurolsc.stability.indicators import active_fraction, largest_singular, layer_exponents, together
+from neurolsc.stability.profile import profile_at
+from neurolsc.stability.sampling import Grid
+from neurolsc.stability.transitions import depth_operators, follow, time_operator
 
 PIECES = 8  # of a batch, whose gradients are compared
 
@@ -43,48 +42,15 @@ class Batch:
     mask: Tensor | None = None  # (T, B) bool; None: all samples last for T steps
 
     @classmethod
-    def of(cls, x: Any, network: Network, y: Any = None) -> "Batch":
-        """The batch of x and y; without y, x may be (x, y) or (x, y, mask).
-
-        Raises:
-            TypeError: if a part is no tensor.
-            ValueError: if they do not fit the network or each other.
-        """
-        parts = (x, y)
-        if y is None and isinstance(x, tuple | list):
-            parts = tuple(x)
-        elif y is None:
-            parts = (x,)
-        if not 1 <= len(parts) <= 3:
-            raise TypeError(f"x must be a tensor, (x, y) or (x, y, mask), got {len(parts)} parts.")
-        for name, part in zip(("x", "y", "mask"), parts, strict=False):
-            if not isinstance(part, Tensor):
-                raise TypeError(f"{name} must be a torch.Tensor, got {type(part).__name__}{numpy_hint(part)}.")
-        device = network.dtype_and_device["device"]
-        x, *more = (part.to(device) for part in parts)
-        if x.ndim != 3 or x.shape[2] != network.n_in or 0 in x.shape:
-            raise ValueError(f"x must have shape (T, B, {network.n_in}) with T, B >= 1, got {tuple(x.shape)}.")
-        return cls(x, *more)
+    def of(cls, prepared: Prepared) -> "Batch":
+        """The batch of a network that was prepared with it."""
+        return cls(prepared.x, prepared.targets, prepared.mask)
 
     @property
     def per_step(self) -> bool:
         """True if targets are those of steps, (T, B, ...)."""
         targets = self.targets
         return targets is not None and targets.ndim > 1 and targets.shape[:2] == self.x.shape[:2]
-
-    def refuse_targets(self) -> None:
-        """Refuse targets that are neither those of samples nor of steps; ValueError."""
-        steps, samples = self.x.shape[:2]
-        if self.targets is None or self.per_step:
-            return
-        if self.targets.ndim == 0 or len(self.targets) != samples:
-            raise ValueError(
-                f"y must be ({samples}, ...), a target for each sample of x {tuple(self.x.shape)}, or "
-                f"({steps}, {samples}, ...), one for each step, got {tuple(self.targets.shape)}."
-            )
-
-    def turned(self) -> "Batch":
-        return replace(self, x=self.x.transpose(0, 1))
 
     def part(self, start: int, stop: int) -> "Batch":
         targets = self.targets
@@ -112,15 +78,6 @@ class Batch:
         """Steps of each sample (B,)."""
         steps, samples = self.x.shape[:2]
         return torch.full((samples,), steps, device=self.x.device) if self.mask is None else self.mask.sum(0)
-
-
-def batch_first(batch: Batch) -> str:
-    """Why the first two axes of an input seem to be swapped: the number of targets; empty if they do not."""
-    (steps, samples), targets = batch.x.shape[:2], batch.targets
-    if targets is None or steps == samples:
-        return ""
-    swapped = targets.shape == (steps,) if targets.ndim == 1 else targets.shape[:2] == (samples, steps)
-    return f"there are {steps} targets, as many as x {tuple(batch.x.shape)} has steps" if swapped else ""
 
 
 # ---- the measurements
@@ -166,6 +123,54 @@ class Measurements:
         return f"Measurements({len(self.layers)} layers, {'no ' if self.loss is None else ''}loss and gradients)"
 
 
+@dataclass(frozen=True)
+class StepMeasurements:
+    """What is measured of the derivatives of single steps, of all layers along one run."""
+
+    profile: RadiusProfile
+    exponents: list[float]  # largest finite-time Lyapunov exponent of each layer, mean over samples
+    singular_time: list[float]  # largest singular value through time, mean over points
+    singular_depth: list[float]
+    active: list[float]  # share of neurons with an active surrogate
+
+
+SINGULAR_POINTS = 16  # at which singular values are measured: they differ less than radii do
+
+
+def measure_steps(
+    network: Network, x: Tensor, *, steps: int, seed: int, progress: bool | None = None
+) -> StepMeasurements:
+    """Radii, exponents, singular values and surrogates, all along one run of an input (T, B, n_in)."""
+    total, samples = x.shape[:2]
+    generator = torch.Generator().manual_seed(seed)
+    grid = Grid.drawn(total, samples, generator, steps=steps, samples=samples)
+    with eval_mode(network), torch.no_grad():
+        run, outputs = follow(network, x, torch.arange(total))
+        drawn = grid.steps.unsqueeze(1) * samples + grid.samples
+        at_grid = [t.at(drawn.flatten().to(x.device)) for t in run]
+        profile = profile_at(
+            network,
+            at_grid,
+            outputs,
+            grid,
+            shape=(total, samples),
+            every=False,
+            generator=generator,
+            progress=progress,
+        )
+        measured = profile.steps.unsqueeze(1) * samples + profile.samples
+        count = min(SINGULAR_POINTS, measured.numel())
+        spaced = torch.arange(count) * measured.numel() // count
+        few = [t.at(measured.flatten()[spaced].to(x.device)) for t in run]
+        return StepMeasurements(
+            profile,
+            exponents=[layer_exponents(t, samples, 1, seed).mean().item() for t in run],
+            singular_time=[largest_singular(t, [time_operator(t)]).mean().item() for t in few],
+            singular_depth=[largest_singular(t, depth_operators(t)).mean().item() for t in few],
+            active=[active_fraction(t) for t in at_grid],
+        )
+
+
 def measure(
     network: Network,
     batch: Batch,
@@ -178,25 +183,21 @@ def measure(
 ) -> Measurements:
     """Measure everything: derivatives on the first samples, and at some steps."""
     x = batch.first(samples)
-    some = min(steps, x.shape[0])
-    profile = radius_profile(network, x, steps=some, seed=seed, progress=progress)
-    exponents = lyapunov_exponents(network, x, seed=seed)[:, :, 0].mean(1)
-    along, across = (sigma.mean((1, 2)) for sigma in singular_values(network, x, steps=some, seed=seed))
-    active = active_surrogate_fraction(network, x, steps=some, seed=seed)
+    of_steps = measure_steps(network, x, steps=min(steps, x.shape[0]), seed=seed, progress=progress)
     found, value = passes(network, batch, loss)
     layers = []
     for i, cell in enumerate(network.cells):
         layers.append(
             LayerMeasurements(
-                exponent=exponents[i].item(),
-                singular_time=along[i].item(),
-                singular_depth=across[i].item(),
-                active_surrogate_fraction=active[i].item(),
+                exponent=of_steps.exponents[i],
+                singular_time=of_steps.singular_time[i],
+                singular_depth=of_steps.singular_depth[i],
+                active_surrogate_fraction=of_steps.active[i],
                 constants=time_constants(cell),
                 **found[i],
             )
         )
-    measurements = Measurements(tuple(layers), profile, len(x))
+    measurements = Measurements(tuple(layers), of_steps.profile, len(x))
     if batch.targets is None:
         return measurements
     return replace(

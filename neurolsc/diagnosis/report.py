@@ -15,9 +15,10 @@ from neurolsc.diagnosis.case import Case
 from neurolsc.diagnosis.causes import fresh_batch_norms, set_statistics
 from neurolsc.diagnosis.faults import BOUNDS, findings
 from neurolsc.diagnosis.losses import Loss, check, objective
-from neurolsc.diagnosis.measurements import Batch, Measurements, batch_first, copied, measure
+from neurolsc.diagnosis.measurements import Batch, Measurements, copied, measure
 from neurolsc.display import Displayed, Table, or_dash
-from neurolsc.network import Network, as_network, eval_mode
+from neurolsc.interop.prepared import prepare
+from neurolsc.network import Network, eval_mode
 from neurolsc.stability.conditions import Finding, finite_distances, surrogate_fault
 from neurolsc.validation import positive
 
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 
 
 def diagnose(
-    net: Network,
-    x: Tensor | Sequence[Tensor],
+    net: nn.Module,
+    x: Any,
     y: Tensor | None = None,
     *,
     loss: Loss = "step",
@@ -45,9 +46,9 @@ def diagnose(
     statistics of the batch.
 
     Args:
-        net: the network; it stays as it is. :func:`neurolsc.wrap` makes one of models of other libraries.
-        x: input (T, B, n_in); a few dozen samples are enough. Without y it may be (x, y) or (x, y, mask), as
-            :func:`neurolsc.datasets.collate` makes them.
+        net: a :class:`neurolsc.Network`, or a module of snnTorch, norse, spikingjelly or PyTorch; it stays as it is.
+        x: one batch of inputs, as net takes it; a few dozen samples are enough. Without y it may be (x, y) or
+            (x, y, mask), as :func:`neurolsc.datasets.collate` makes them.
         y: targets, of samples (B, ...) or of steps (T, B, ...). Loss and gradients need them.
         loss: what is trained: ``"count"``, cross-entropy of spike counts; ``"membrane"``, of the mean over time of what
             the network sends; ``"step"``, of every step; a task of :mod:`neurolsc.tasks`; or a function of what the
@@ -63,7 +64,7 @@ def diagnose(
         The diagnosis, a sequence of its findings: empty where nothing was found.
 
     Raises:
-        TypeError: if net is no network, x, y or lr is of another kind, or loss is none or returns no tensor.
+        TypeError: if net cannot be wrapped, x, y or lr is of another kind, or loss is none or returns no tensor.
         ValueError: if x or y does not fit, loss cannot read what the network sends or returns no number with a
             gradient, or a number is out of range.
         FloatingPointError: if a state or derivative is NaN or infinite.
@@ -71,16 +72,16 @@ def diagnose(
     Cost: about that of 50 training steps on the batch in the fast loop, of layers of 64 neurons and 40 samples; with a
     learning rate and targets 10 to 20 more; where an initialisation is advised, that of it.
     """
-    given = Batch.of(x, as_network(net), y)
-    case = examined(net, given, loss, lr=lr, history=history, samples=samples, steps=steps, seed=seed)
+    case = examined(net, x, y, loss=loss, lr=lr, history=history, samples=samples, steps=steps, seed=seed)
     return Diagnosis(findings(case), case.measured)
 
 
 def examined(
-    network: Network,
-    given: Batch,
-    loss: Loss,
+    net: nn.Module,
+    x: Any,
+    y: Tensor | None = None,
     *,
+    loss: Loss = "step",
     lr: float | None = None,
     history: Sequence[Mapping[str, Any]] = (),
     samples: int = 8,
@@ -92,16 +93,29 @@ def examined(
     if lr is not None:
         lr = learning_rate(lr)
     chosen = objective(loss)
-    batch = given.turned() if batch_first(given) else given  # all that follows is said of the input as it should be
-    batch.refuse_targets()
-    substitute = measurable(network, batch)
+    prepared = prepare(net, x, y, turn=True, float32_copy=True)
+    batch = Batch.of(prepared)
+    substitute = measurable(prepared.network, batch)
     if batch.targets is not None:
         with eval_mode(substitute), torch.no_grad():
             out = substitute.run(batch.x, mask=batch.mask).logits
         check(loss, out, batch.targets, batch.mask)
     if measured is None:
         measured = measure(substitute, batch, chosen, samples=samples, steps=steps, seed=seed)
-    return Case(network, substitute, given, batch, measured, chosen, BOUNDS, lr, history, samples, steps, seed)
+    return Case(
+        network=prepared.network,
+        measurable=substitute,
+        batch=batch,
+        turned=prepared.turned,
+        measured=measured,
+        loss=chosen,
+        bounds=BOUNDS,
+        lr=lr,
+        history=history,
+        samples=samples,
+        steps=steps,
+        seed=seed,
+    )
 
 
 def learning_rate(lr: object) -> float:

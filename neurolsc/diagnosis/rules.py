@@ -14,7 +14,7 @@ from neurolsc.diagnosis import cures
 from neurolsc.diagnosis.case import Case, Sign, found_by, listed, mended, product_across
 from neurolsc.diagnosis.causes import Growth, fresh_batch_norms, peak
 from neurolsc.diagnosis.cures import Calming, Treatment
-from neurolsc.diagnosis.measurements import EPSILON, batch_first
+from neurolsc.diagnosis.measurements import EPSILON
 from neurolsc.neurons.cell import recurrent_weights
 from neurolsc.stability.conditions import NO_SURROGATE, NOT_FINITE, below_threshold, states_stability
 
@@ -23,9 +23,8 @@ from neurolsc.stability.conditions import NO_SURROGATE, NOT_FINITE, below_thresh
 
 def is_batch_first(case: Case) -> Iterator[Sign]:
     """As many targets as the input has steps."""
-    reason = batch_first(case.given)
-    if reason:
-        yield Sign(None, "the input looks batch first, (B, T, n_in) in place of (T, B, n_in)", reason)
+    if case.turned:
+        yield Sign(None, "the input looks batch first, (B, T, ...) in place of (T, B, ...)", case.turned)
 
 
 def turn_the_input(case: Case, sign: Sign) -> str:

@@ -2,24 +2,24 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from neurolsc.diagnosis.case import Case
 from neurolsc.diagnosis.cures import Treatment, update
 from neurolsc.diagnosis.faults import BY_NAME, findings
 from neurolsc.diagnosis.losses import Loss
-from neurolsc.diagnosis.measurements import Batch, copied
+from neurolsc.diagnosis.measurements import copied
 from neurolsc.diagnosis.report import Diagnosis, Trial, examined, learning_rate
-from neurolsc.network import Network, as_network
 from neurolsc.stability.conditions import Finding
 
 LOWER = 0.995  # share of the untreated loss below which a cure has helped: orders of summation move it by 0.001
 
 
 def try_cures(
-    net: Network,
-    x: Tensor | Sequence[Tensor],
+    net: nn.Module,
+    x: Any,
     y: Tensor | None = None,
     *,
     loss: Loss = "step",
@@ -34,8 +34,8 @@ def try_cures(
     untreated copy as well. So few updates say whether a cure sets something in motion, not what a training becomes.
 
     Args:
-        net: the network; it stays as it is.
-        x: input, as for :func:`neurolsc.diagnose`.
+        net: the network or module; it stays as it is.
+        x: inputs, as for :func:`neurolsc.diagnose`.
         y: targets.
         loss: what is trained.
         lr: learning rate.
@@ -48,17 +48,16 @@ def try_cures(
         kinds with the same cure are one. Where the axes are swapped the batch is turned before all trials.
 
     Raises:
-        TypeError: if net is no network, or an argument is of another kind.
+        TypeError: if net cannot be wrapped, or an argument is of another kind.
         ValueError: if there are no targets, or the batch, the loss or a number does not fit.
 
     Cost: ``updates`` training steps on the batch per cure and for the untreated copy.
     """
-    given = Batch.of(x, as_network(net), y)
-    if given.targets is None:
-        raise ValueError("trials need targets: give y.")
     lr = learning_rate(lr)
     measured = None if diagnosis is None else diagnosis.measurements
-    case = examined(net, given, loss, lr=lr, seed=seed, measured=measured)
+    case = examined(net, x, y, loss=loss, lr=lr, seed=seed, measured=measured)
+    if case.batch.targets is None:
+        raise ValueError("trials need targets: give y.")
     found = findings(case) if diagnosis is None else tuple(diagnosis)
     treatments = treatments_of(case, found)
     if not treatments:

@@ -23,6 +23,7 @@ from neurolsc.io import clean, load
 from neurolsc.network import Embedding, Network
 from neurolsc.neurons.cell import CELLS, SURROGATES
 from neurolsc.neurons.spiking import ResetName
+from neurolsc.stability.rules import LoopName
 from neurolsc.tasks import BinaryPerStep, Classification, ClassPerStep
 from neurolsc.training import TrainSettings
 from neurolsc.validation import meant, setting, whole, words_of
@@ -276,7 +277,8 @@ class PretrainSettings:
     target: str = setting("none", "radius to pre-train to: a number, 'balanced', or 'none'")
     rule: Literal["default", "transition", "hold-threshold", "paper"] = _of_lsc("rule")
     method: Method = _of_lsc("method")
-    pretrain_steps: int = _of_lsc("max_steps")
+    loop: LoopName = _of_lsc("loop")
+    pretrain_steps: int = setting(0, "give up after this many pre-training steps; 0: as many as the loop takes at most")
     pretrain_samples: int = _of_lsc("samples")
     pretrain_times: int = _of_lsc("steps")
 
@@ -288,8 +290,8 @@ class PretrainSettings:
     @property
     def lsc(self) -> LSC | None:
         """The initialiser that sets the radii; None if the target is 'none'."""
-        steps, samples, times = self.pretrain_steps, self.pretrain_samples, self.pretrain_times
-        options: dict[str, Any] = {"max_steps": steps, "samples": samples, "steps": times}
+        options: dict[str, Any] = {"max_steps": self.pretrain_steps or None, "loop": self.loop}
+        options |= {"samples": self.pretrain_samples, "steps": self.pretrain_times}
         if self.target == "none":
             return None
         try:

@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from os import PathLike
@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from neurolsc.datasets import Words, collate, input_batches
-from neurolsc.datasets.batches import Split, fetch
+from neurolsc.datasets.batches import InputBatches, Split, fetch
 from neurolsc.diagnosis import Diagnosis, diagnose, try_cures
 from neurolsc.diagnosis.faults import MISSING, of_labels
 from neurolsc.experiment.config import (
@@ -38,6 +38,7 @@ from neurolsc.experiment.config import (
 )
 from neurolsc.experiment.former import init_report, read_settings, rename_files
 from neurolsc.init import LSC, InitReport, named
+from neurolsc.init.base import Chain
 from neurolsc.io import (
     differences,
     load,
@@ -263,9 +264,23 @@ class Experiment:
         x, _, *mask = self.first_samples(split, count)
         return x[: int(mask[0].sum(0).min())] if mask else x
 
-    def input_batches(self) -> list[Tensor]:
-        """Batches of inputs for the initialisation and for setting the radii."""
-        return input_batches(self.data.load("train"), 32, seed=self.network.seed)
+    def input_batches(self) -> Sequence[Any]:
+        """Batches of inputs for the initialisation and for setting the radii.
+
+        For the paper's loops they are all training samples, in batches of the size that training has.
+        """
+        training_data = self.data.load("train")
+        if not self.reads_all:
+            return input_batches(training_data, 32, seed=self.network.seed)
+        size = (self.training or TrainSettings()).batch_size
+        return InputBatches(training_data, size, seed=self.network.seed)
+
+    @property
+    def reads_all(self) -> bool:
+        """True if radii are set by one of the paper's loops."""
+        init = named(self.initialiser)
+        parts = init.parts if isinstance(init, Chain) else (init,)
+        return any(isinstance(part, LSC) and part.loop != "neurolsc" for part in (*parts, self.lsc))
 
     def run(
         self,

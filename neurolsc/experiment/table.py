@@ -19,6 +19,7 @@ from neurolsc.diagnosis.losses import objective
 from neurolsc.diagnosis.measurements import Batch, measure
 from neurolsc.experiment.former import STATISTICS, init_report
 from neurolsc.experiment.run import TRAINING, UNFINISHED, Experiment
+from neurolsc.interop.prepared import prepare
 from neurolsc.io import differences, read_tree, refusing, spread
 from neurolsc.network import Network, eval_mode
 from neurolsc.stability.indicators import recurrence_radius
@@ -40,7 +41,7 @@ FEW, TIMES = 4, 8  # samples, and time steps drawn at random, for derivatives
 
 def statistics(network: Network, experiment: Experiment) -> Row:
     """Radii, rates, and the measures of diagnose before the training, each by layer; ``init_...`` in the table."""
-    batch = Batch.of(experiment.first_samples("train", SAMPLES), network)
+    batch = Batch.of(prepare(network, experiment.first_samples("train", SAMPLES)))
     few, seed = batch.first(FEW), experiment.network.seed
     loss = objective(experiment.data.task)
     found = measure(network, batch, loss, samples=FEW, steps=TIMES, seed=seed, progress=False)

@@ -17,13 +17,13 @@ from neurolsc.neurons.derivatives import LinearOperator
 from neurolsc.stability.conditions import Finding
 from neurolsc.stability.indicators import largest_singular, layer_exponents
 from neurolsc.stability.pretrain import PretrainResult, pretrain
-from neurolsc.stability.rules import RELEASED, PretrainOptions, TransitionRule
+from neurolsc.stability.rules import PretrainOptions, TransitionRule
 from neurolsc.stability.scale import OPTIONS, scale_to_radius, settle, steps
 from neurolsc.stability.transitions import Transitions, depth_operators, draw_steps, follow, stacked, time_operator
 from neurolsc.validation import number, one_of, setting, whole
 
 _REACH = math.log(1e4)
-Method = Literal["gradient", "released", "scale"]
+Method = Literal["gradient", "scale"]
 
 
 @register
@@ -35,14 +35,17 @@ class LSC(PretrainOptions, Initialiser):
         \quad \mathrm{E}\,\rho\Big(\frac{\partial h[t, l]}{\partial h[t', l-1]}\Big) = \rho_{depth}
 
     Attributes:
-        method: ``"gradient"``, the paper's loop (:func:`neurolsc.pretrain`), ``"released"``, the loop of its released
-            code (:data:`neurolsc.stability.RELEASED`), or ``"scale"``, root finding (:func:`neurolsc.scale_to_radius`),
-            which takes fewer options. All others are those of :class:`~neurolsc.stability.PretrainOptions`.
+        method: ``"gradient"``, one of the loops of :func:`neurolsc.pretrain`, or ``"scale"``, root finding
+            (:func:`neurolsc.scale_to_radius`), which takes fewer options. All others are those of
+            :class:`~neurolsc.stability.PretrainOptions`; ``LSC(0.5, loop="paper")`` is the paper to the letter, with
+            batches of the size that training has.
 
     Source: arXiv:2308.12075, Sec. II-D and II-G; the method ``"scale"`` is ours.
     """
 
-    method: Method = setting("gradient", "the paper's loop, that of its released code, or root finding on layer scales")
+    method: Method = setting(
+        "gradient", "a loop of optimizer steps, multipliers and shuffles, or root finding on layer scales"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,8 +74,6 @@ class LSC(PretrainOptions, Initialiser):
         x, options = first_input(network, inputs), self._changed()
         if self.method == "scale":
             return scale_to_radius(network, x, seed=seed, progress=progress, **options)
-        if self.method == "released":
-            options = {**RELEASED, **options}
         return pretrain(network, inputs, seed=seed, checkpoint=checkpoint, progress=progress, **options)
 
 

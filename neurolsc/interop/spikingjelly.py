@@ -11,15 +11,16 @@ A neuron fires at its threshold, too, where ours and snnTorch's fire above it. `
 takes one step, and modules in multi-step mode before it read sequences of one. Nothing here imports spikingjelly.
 """
 
-import warnings
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from neurolsc.interop.wrapped import WrappedCell, WrappedNeuronWarning, state_class, weight_before
+from neurolsc.interop.wrapped import WrappedCell, state_class, warn_of, weight_before
 from neurolsc.neurons.cell import Membrane, ResetSwitch, ScaledParameter, State, Thresholds
+from neurolsc.neurons.derivatives import Derivatives
+from neurolsc.neurons.neuronwise import NeuronwiseDerivatives
 
 NODES = ("LIFNode", "ParametricLIFNode", "IFNode")
 VoltageState = state_class("v")
@@ -80,6 +81,10 @@ class SpikingJellyCell(WrappedCell):
         yield from super().pretrained()
         if self.recurrent:
             yield self.layer.rc.weight
+
+    def closed_form(self) -> Derivatives | None:
+        """That of single neurons, without a container around them."""
+        return None if self.recurrent else NeuronwiseDerivatives(self)
 
     def thresholds(self) -> Thresholds:
         return Thresholds(self, ("threshold",))
@@ -157,11 +162,9 @@ class EachStep(nn.Module):
         super().__init__()
         self.theirs = theirs
         if theirs.p:
-            warnings.warn(
+            warn_of(
                 f"spikingjelly's {type(theirs).__name__} drops the same inputs in all steps of a sequence; in the wrapped "
-                "network it draws them anew in each step. That matters in training alone.",
-                WrappedNeuronWarning,
-                stacklevel=4,  # of the call of wrap
+                "network it draws them anew in each step. That matters in training alone."
             )
 
     def forward(self, x: Tensor) -> Tensor:

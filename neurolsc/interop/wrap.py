@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
@@ -18,6 +18,45 @@ from neurolsc.validation import one_of, tensor
 NO_LAYER = (
     "there is no recurrent layer of snnTorch, norse, spikingjelly, neurolsc or torch.nn (RNN, GRU, LSTM) to wrap."
 )
+
+
+class Layout(NamedTuple):
+    """Where time and batch are in what a model takes."""
+
+    axes: Literal["time first", "batch first", "one axis", "every step"]
+    steps: int
+    sample: tuple[int, ...]  # shape of one sample of one step
+    one_step: bool = False  # True if a call of the model is one step, and its user's loop goes through time
+
+    def by_step(self, x: Tensor) -> Tensor:
+        """An input of the model, of any number of samples, as (T, B, ...)."""
+        match self.axes:
+            case "time first":
+                return x
+            case "batch first":
+                return x.transpose(0, 1)
+            case "one axis":
+                return x.unflatten(0, (self.steps, -1))
+            case "every step":
+                return x.expand(self.steps, *x.shape)
+
+    def __str__(self) -> str:
+        sizes = "".join(f", {size}" for size in self.sample)
+        match self.axes:
+            case "time first":
+                text = f"time first (T, B{sizes})"
+            case "batch first":
+                text = f"batch first (B, T{sizes})"
+            case "one axis":
+                text = f"time and batch in one axis (T B{sizes})"
+            case "every step":
+                what = "image" if len(self.sample) > 1 else "input"
+                text = f"one {what} for all {self.steps} steps"
+        return f"{text}, one step a call" if self.one_step else text
+
+
+class OneStepError(ValueError):
+    """A model that does not go through time by itself was called with more than one step."""
 
 
 def wrap(
@@ -65,6 +104,17 @@ def wrap(
         >>> len(network.cells), network(torch.zeros(5, 3, 8)).shape
         (2, torch.Size([5, 3, 4]))
     """
+    return wrap_with_layout(module, x, input_shape=input_shape, output=output)[0]
+
+
+def wrap_with_layout(
+    module: nn.Module | Iterable[nn.Module],
+    x: Tensor | None = None,
+    *,
+    input_shape: int | Sequence[int] | None = None,
+    output: Literal["spikes", "membrane"] | None = None,
+) -> tuple[Network, Layout | None]:
+    """Do what :func:`wrap` does, and return also where time and batch are in x; None without x."""
     modules: list[Any] = (
         list(module) if isinstance(module, Iterable) and not isinstance(module, nn.Module) else [module]
     )
@@ -93,9 +143,9 @@ def wrap(
     if len(set(layers)) < len(layers):
         raise ValueError("a recurrent layer occurs twice: its two uses would share a hidden state.")
     if input_shape is not None:
-        shape = (input_shape,) if isinstance(input_shape, int) else tuple(input_shape)
+        shapes = [(input_shape,) if isinstance(input_shape, int) else tuple(input_shape)]
     else:
-        shape = _first_shape(parts) if run is None else run.shape
+        shapes = [_first_shape(parts)] if run is None else run.shapes
     by_layer = run is None and output is None  # the last layer alone decides whether its membrane is read
     cells: list[Cell] = []
     before: list[nn.Module] = []
@@ -109,15 +159,12 @@ def wrap(
                     )
                 before.append(step_of(part))
                 continue
-            _refuse_state(before, shape)
-            added = _cells(part, before, shape, last=by_layer and part is parts[-1])
-            if run is not None:
-                run.compare(part, added)
-            cells += added
-            shape, before = getattr(cells[-1], "output_shape", (cells[-1].n_hidden,)), []
+            cells += _cells_for(shapes, part, before, run, last=by_layer and part is parts[-1])
+            shapes = [getattr(cells[-1], "output_shape", (cells[-1].n_hidden,))]
+            before = []
         part = None
-        _refuse_state(before, shape)
-        readout: nn.Module = nn.Sequential(nn.Unflatten(1, shape), *before, nn.Flatten())
+        _refuse_state(before, shapes[0])
+        readout: nn.Module = nn.Sequential(nn.Unflatten(1, shapes[0]), *before, nn.Flatten())
         if len(before) == 1 and isinstance(before[0], nn.Linear) and not any(isinstance(c, WrappedCell) for c in cells):
             readout = before[0]  # of our own cells, which a file and an export describe with it
         network = Network(cells, readout, layer_delay=0)
@@ -137,7 +184,7 @@ def wrap(
             end = type(before[-1] if before else layers[-1]).__name__
             raise ValueError(f'output="membrane" reads a layer of snnTorch that has a mem at the very end, got {end}.')
         last.integrator = True
-    return network
+    return network, None if run is None else run.layout
 
 
 class _Use(NamedTuple):
@@ -156,6 +203,7 @@ class _Run:
         named = {m: (name, type(m).__name__) for name, m in model.named_modules()}
         self.names = {m: f"{name} ({kind})" if name else kind for m, (name, kind) in named.items()}
         self.x, self.below = x, torch.empty(0)  # later: what the next layer reads in all steps
+        self.layout: Layout | None = None  # later: of x, when the first layer has been compared
         self.returned, uses = self._follow(model)
         layers = dict.fromkeys(use.module for use in uses if _library(use.module))
         if not layers:
@@ -166,7 +214,13 @@ class _Run:
             )
             for layer in layers
         }
-        self.steps, self.batch = every = next(iter(self.calls.values())).read.shape[:2]
+        first_call = next(iter(self.calls.values()))
+        if first_call.read.ndim < 3:
+            raise ValueError(
+                f"{self.names[first_call.module]} reads {tuple(first_call.read.shape[1:])} in one step, without an axis of "
+                "samples: x must have one, such as x.unsqueeze(1)."
+            )
+        self.steps, self.batch = first_call.read.shape[:2]
         self.parts: list[nn.Module] = []
         between: list[nn.Module] = []
         for module in (*(use.module for use in uses), None):
@@ -179,14 +233,33 @@ class _Run:
                 self.parts += [*(between[:count] if once else between), *([module] if module else [])]
             between = []
         first = self.parts[0]
-        read = self.calls[first].read[0] if first in self.calls else uses[0].read
-        at_once = first not in self.calls and self.steps > 1 and read.shape[:2] in (every, every[::-1])
-        self.shape = tuple(read.shape[2:] if at_once else read.shape[1:])
-        if isinstance(first, nn.Linear) and len(self.shape) > 1:
-            raise ValueError(
-                f"{self.names[first]} reads {tuple(read.shape)} in one step: the model does not go through time by itself, so "
-                "that x must be one step, (B, n_in)."
-            )
+        if first in self.calls:
+            self.shapes = [tuple(self.calls[first].read.shape[2:])]
+        else:
+            # A module that is called once may read all steps at once, or what all steps share. Sizes that happen to be
+            # equal do not tell the two apart; which it is shows when the first layer is compared.
+            read = uses[0].read
+            called = sum(use.module is first for use in uses)
+            self.shapes = [tuple(read.shape[1:])]
+            if called == 1 and read.ndim > 2:
+                self.shapes.insert(0, tuple(read.shape[2:]))
+        if self.steps == 1 and len(x) == self.batch and x.ndim > 2 and x.shape[:2] != (1, 1):
+            self._refuse_several_steps(uses)
+
+    def _refuse_several_steps(self, uses: list[_Use]) -> None:
+        """Raise an error if a model that takes one step, (B, ...), seems to have read (T, B, ...) as one."""
+        mixing = nn.Linear | nn.Flatten | nn.modules.conv._ConvNd
+        for use in uses:
+            first = next((part for part in use.module.modules() if isinstance(part, mixing)), None)
+            if first is None and not hasattr(use.module, "input_weights"):
+                continue  # neuron by neuron, whatever the axes mean
+            if isinstance(first, nn.Flatten | nn.modules.conv._ConvNd) or use.read.ndim < 3:
+                return
+            break
+        raise OneStepError(
+            f"the model reads {tuple(self.x.shape)} in one step: it does not go through time by itself, so that x must be one "
+            "step, (B, n_in)."
+        )
 
     def _follow(self, model: nn.Module) -> tuple[list[Tensor], list[_Use]]:
         """Call the model from rest: the tensors that it returns, and each use of a layer or outermost module."""
@@ -240,12 +313,15 @@ class _Run:
         """Refuse cells that read or send something else than their layer did."""
         call, first, wrapped = self.calls[layer], cells[0], isinstance(cells[0], WrappedCell)
         with eval_mode(nn.ModuleList(cells)), torch.no_grad():
-            for below in [self.below] if len(self.below) else self._layouts():
+            ways = [None] if len(self.below) else list(self._layouts())
+            for layout in ways:
+                below = self.below if layout is None else layout.by_step(self.x)
                 self.reads = below.flatten(2).to(call.read.dtype)
                 if self.reads.shape[2] != first.n_in:
                     continue
                 read = torch.stack([first.current(z) for z in self.reads]) if wrapped else self.reads  # type: ignore[operator]
                 if not _differ(call.read.flatten(2), read.flatten(2)):
+                    self.layout = layout or self.layout
                     break
             else:
                 raise self.refusal(layer)
@@ -258,17 +334,20 @@ class _Run:
             )
         self.below = call.passed
 
-    def _layouts(self) -> Iterator[Tensor]:
-        """The input as (T, B, ...) in all ways in which that can be meant."""
-        x, every = self.x, (self.steps, self.batch)
-        if x.ndim > 2 and x.shape[:2] == every:
-            yield x
-        if x.ndim > 2 and x.shape[:2] == every[::-1]:
-            yield x.transpose(0, 1)
-        if len(x) == self.steps * self.batch:
-            yield x.unflatten(0, every)
-        if len(x) == self.batch:
-            yield x.expand(self.steps, *x.shape)
+    def _layouts(self) -> Iterator[Layout]:
+        """All ways in which time and batch may lie in x."""
+        x, steps = self.x, self.steps
+        all_samples = len(x) == self.batch
+        if all_samples and steps == 1:
+            yield Layout("every step", steps, tuple(x.shape[1:]))
+        if x.ndim > 2 and x.shape[:2] == (steps, self.batch):
+            yield Layout("time first", steps, tuple(x.shape[2:]))
+        if x.ndim > 2 and x.shape[:2] == (self.batch, steps):
+            yield Layout("batch first", steps, tuple(x.shape[2:]))
+        if len(x) == steps * self.batch:
+            yield Layout("one axis", steps, tuple(x.shape[1:]))
+        if all_samples and steps > 1:
+            yield Layout("every step", steps, tuple(x.shape[1:]))
 
     def refusal(self, layer: nn.Module | None) -> ValueError:
         """The error for a layer, or the end, that reads something else than the modules before it send."""
@@ -311,7 +390,8 @@ def _by_step(layer: Any, tensors: Sequence[Tensor]) -> Tensor:
     if isinstance(layer, nn.RNNBase):
         return torch.cat([t.transpose(0, 1) if layer.batch_first else t for t in tensors])
     kind = type(layer)
-    norse_with_time = kind.__module__.partition(".")[0] == "norse" and not kind.__name__.endswith("Cell")
+    of_norse = kind.__module__.partition(".")[0] == "norse" or kind.__module__ == "neurolsc.interop.norse"
+    norse_with_time = of_norse and not kind.__name__.endswith("Cell")
     at_once = norse_with_time or getattr(layer, "step_mode", "s") == "m"
     return torch.cat(list(tensors)) if at_once else torch.stack(list(tensors))
 
@@ -386,6 +466,24 @@ def _cells(layer: nn.Module, before: list[nn.Module], shape: tuple[int, ...], *,
             return torch_cells(layer, before, shape)
     cell: Any = layer  # ours, with its closed form unless there are modules before it
     return [CellWithModules(cell, before, shape) if before or shape != (cell.n_in,) else cell]
+
+
+def _cells_for(
+    shapes: Sequence[tuple[int, ...]], layer: nn.Module, before: list[nn.Module], run: _Run | None, *, last: bool
+) -> list[Cell]:
+    """The cells of a layer, for the first shape of its input with which they do what the layer did in a run."""
+
+    def made(shape: tuple[int, ...]) -> list[Cell]:
+        _refuse_state(before, shape)
+        cells = _cells(layer, before, shape, last=last)
+        if run is not None:
+            run.compare(layer, cells)
+        return cells
+
+    for shape in shapes[:-1]:
+        with suppress(RuntimeError, ValueError):
+            return made(shape)
+    return made(shapes[-1])
 
 
 def _first_shape(parts: list[nn.Module]) -> tuple[int, ...]:

@@ -282,6 +282,7 @@ NO_STEP = frozenset(
         *("linearised", "blocks", "shares", "slopes", "operator", "block_terms"),
         *("scaled_parameters", "paper_scaled_parameters", "recurrent_synapses", "input_matrices"),
         *("recurrent_vectors", "reset_switch"),
+        *("reset_gradient", "affine", "stored_in"),
     )
 )
 

@@ -5,7 +5,7 @@
 - optim: optimizer, learning rates, gradients and bounds
 """
 
-from neurolsc.stability.pretrain import adabelief_lookahead
+from neurolsc.stability.loops import adabelief_lookahead
 from neurolsc.training.evaluation import Samples, Scores, evaluate
 from neurolsc.training.loop import PAPER, TrainResult, TrainSettings, train
 from neurolsc.training.optim import Cosine, FromTorch, Schedule, parameter_groups

@@ -29,7 +29,7 @@ from neurolsc.io import (
 from neurolsc.metrics import SHARE, BatchMetric, MetricSpec
 from neurolsc.network import Network, as_network
 from neurolsc.stability.indicators import exponent_loss
-from neurolsc.stability.pretrain import adabelief_lookahead
+from neurolsc.stability.loops import adabelief_lookahead
 from neurolsc.tasks import Classification, Task, metric_spec
 from neurolsc.training.evaluation import Data, batches, carry_state, evaluate, unpack
 from neurolsc.training.optim import (

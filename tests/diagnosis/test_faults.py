@@ -14,7 +14,6 @@ from neurolsc.diagnosis import FAULTS, Bounds, cures
 from neurolsc.diagnosis.case import Case
 from neurolsc.diagnosis.causes import growth, step_sizes
 from neurolsc.diagnosis.faults import BY_NAME, findings, of_labels
-from neurolsc.diagnosis.measurements import Batch
 from neurolsc.diagnosis.report import examined
 from neurolsc.stability.scale import layer_inputs
 from tests.diagnosis.networks import HEALTHY, PLANTS, batch, exploding, healthy
@@ -96,13 +95,13 @@ def test_upper_layers_that_begin_as_an_identity_are_not_sent_to_it_again():
     torch.manual_seed(0)
     x, y = batch("digits")
     network = Network([neurolsc.ALIFPlus(140, 64), *(neurolsc.ALIFPlus(64, 64) for _ in range(2))], 20)
-    case = examined(network, Batch.of(x, network, y), "step", **FEW)
+    case = examined(network, x, y, **FEW)
     assert not case.initialised
     for initialiser in (init.Identity(), init.Relay(drawn=1)):
         again = copy.deepcopy(network)
         initialiser.apply(again, [x])
         PLANTS["dead"][0](again)
-        assert examined(again, Batch.of(x, again, y), "step", **FEW).initialised
+        assert examined(again, x, y, **FEW).initialised
         (dead, above) = [f for f in diagnose(again, x, y, **FEW) if f.name == "dead layer"]
         assert dead.cure == "lower its thresholds, or raise its input weights"
         assert above.cure == "mend layer 2 first"
@@ -318,7 +317,7 @@ def test_an_integrator_is_not_dead(make_spikes):
 def ten(digits) -> Case:
     """Ten layers with the measurements of a healthy one."""
     network, (x, y) = digits
-    case = examined(network, Batch.of(x, network, y), "step", samples=2, steps=2)
+    case = examined(network, x, y, samples=2, steps=2)
     layer = replace(case.measured.layers[1], singular_depth=1.0, gradient=1.0, noise=1.0, similarity_to_input=0.5)
     deep = Network([network.cells[0], *[network.cells[1]] * 9], 20)
     measured = replace(case.measured, layers=(layer,) * 10)
@@ -415,7 +414,7 @@ def test_the_step_of_a_convolution_reads_what_its_kernel_reads(make_spikes):
 def test_a_step_that_is_large_next_to_the_threshold_is_named_above_the_first_layer(make_network, make_spikes):
     network, x = make_network(LIF, layers=3, tau_v=20.0), make_spikes(T=20, B=8)
     init.RateMatching(0.1).apply(network, [x])
-    case = examined(network, Batch.of(x, network), "step", **FEW)
+    case = examined(network, x, **FEW)
     worst = max(case.step_sizes[1:])
     assert case.step_sizes[0] > worst
     for lr, expected in ((0.8 / worst, 1), (0.6 / worst, 0)):
@@ -441,7 +440,7 @@ def test_a_learning_rate_that_is_too_high_is_named_and_a_lower_one_helps(digits)
 
 def test_updates_that_silence_a_layer_are_named(make_network, make_spikes):
     network, x, y = make_network(LIF, gain=3, layers=2), make_spikes(T=20, B=16), torch.arange(16) % 4
-    case = examined(network, Batch.of(x, network, y), "step", lr=1.0, **FEW)
+    case = examined(network, x, y, lr=1.0, **FEW)
     high, low = case.outcomes.values()
     silent = high.activities[1]._replace(rate=0.0)
     outcomes = {1.0: high._replace(loss=low.loss, activities=(high.activities[0], silent)), 0.1: low}

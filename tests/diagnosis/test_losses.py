@@ -8,6 +8,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 from neurolsc import diagnose, try_cures
 from neurolsc.diagnosis.losses import check, objective
 from neurolsc.diagnosis.measurements import Batch
+from neurolsc.interop.prepared import prepare
 from neurolsc.tasks import Classification, ClassPerStep
 
 T, B, C = 7, 4, 3
@@ -111,9 +112,8 @@ def test_a_diagnosis_refuses_what_does_not_fit_and_leaves_the_network(make_netwo
     refused = [
         ((x[0],), {}, ValueError, r"x must have shape \(T, B, 30\)"),
         ((x, [0, 1, 2, 3]), {}, TypeError, r"y must be a torch\.Tensor, got list"),
-        (((x, y, None),), {}, TypeError, r"mask must be a torch\.Tensor, got NoneType"),
-        (((x, y, y, y),), {}, TypeError, r"x must be a tensor, \(x, y\) or \(x, y, mask\), got 4 parts"),
-        ((x, y[:3]), {}, ValueError, r"y must be \(4, \.\.\.\), a target for each sample"),
+        (((x, y, y, y),), {}, TypeError, r"a batch must be a tensor x, or \(x, targets\) or \(x, targets, mask\)"),
+        ((x, y[:3]), {}, ValueError, r"targets must be of 4 samples, \(4,\) or \(10, 4, \.\.\.\), got \(3,\)"),
         ((x, y), {"lr": "fast"}, TypeError, r"lr must be a number, got str \('fast'\)"),
         ((x, y), {"lr": True}, TypeError, r"lr must be a number, got bool"),
         ((x, y), {"lr": -1.0}, ValueError, r"lr must be positive"),
@@ -133,10 +133,10 @@ def test_a_diagnosis_refuses_what_does_not_fit_and_leaves_the_network(make_netwo
 def test_a_batch_is_x_and_y_or_a_tuple_and_is_cut_along_samples(make_network, make_spikes):
     network, x = make_network(), make_spikes(T=10, B=6)
     y, steps, numbers = torch.arange(6) % 4, torch.randint(4, (10, 6)), torch.randn(6, 4)
-    for given in (Batch.of(x, network, y), Batch.of((x, y), network)):
+    for given in (Batch.of(prepare(network, x, y)), Batch.of(prepare(network, (x, y)))):
         assert torch.equal(given.x, x) and torch.equal(given.targets, y) and given.mask is None
     for targets, wanted in ((y, y[2:4]), (steps, steps[:, 2:4]), (numbers, numbers[2:4])):
-        part = Batch.of(x, network, targets).part(2, 4)
+        part = Batch.of(prepare(network, x, targets)).part(2, 4)
         assert torch.equal(part.x, x[:, 2:4]) and torch.equal(part.targets, wanted)
 
 

@@ -9,7 +9,6 @@ from neurolsc import LIF, Network, TransitionRule, pretrain, scale_to_radius
 from neurolsc.init import LSC, LSCLyapunov, LSCSingular, Orthogonal, named
 from neurolsc.init.spectral import largest_exponent
 from neurolsc.neurons.cell import weight_matrices
-from neurolsc.stability import RELEASED
 from neurolsc.stability.transitions import follow
 from neurolsc.surrogate import FastSigmoid
 from tests.init.networks import NETWORKS, rates, spikes
@@ -20,7 +19,7 @@ def test_lsc_is_pre_training_or_scaling_with_the_same_options():
     x = [spikes(20, 4, rate=0.3)]
     for text, function, options in (
         ("LSC(0.7, kappa=False, max_steps=2)", pretrain, {"target": 0.7, "kappa": False, "max_steps": 2}),
-        ("LSC(1.0, method='released', max_steps=2)", pretrain, {"target": 1.0, **RELEASED, "max_steps": 2}),
+        ("LSC(1.0, loop='released', max_steps=2)", pretrain, {"target": 1.0, "loop": "released", "max_steps": 2}),
         ("LSC(0.5, method='scale', samples=2, steps=4)", scale_to_radius, {"target": 0.5, "samples": 2, "steps": 4}),
     ):
         ours, theirs = NETWORKS["LIF"](), NETWORKS["LIF"]()

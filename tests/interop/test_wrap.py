@@ -347,11 +347,12 @@ def test_where_the_model_itself_cannot_take_x_the_error_says_what_x_must_be():
 # ---------------------------------------------------------------- without the other libraries
 
 
-@pytest.mark.parametrize("name", ["snntorch", "norse", "lightning", "neurobench"])
+@pytest.mark.parametrize("name", ["interop.snntorch", "interop.norse", "callbacks.lightning", "interop.neurobench"])
 def test_i2_a_missing_package_is_named_with_what_to_install(name, monkeypatch):
+    ours, name = f"neurolsc.{name}", name.partition(".")[2]
     for module in [module for module in sys.modules if module.split(".")[0] == name]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, name, None)  # as if it were not installed
-    monkeypatch.delitem(sys.modules, f"neurolsc.interop.{name}", raising=False)
+    monkeypatch.delitem(sys.modules, ours, raising=False)
     with pytest.raises(ImportError, match=rf"pip install '{name}>=\d\.\d'"):
-        importlib.import_module(f"neurolsc.interop.{name}")
+        importlib.import_module(ours)

@@ -17,6 +17,7 @@ from neurolsc import (
     LIF,
     LSTM,
     RNN,
+    ALIFPlus,
     Cell,
     Criteria,
     FeedForward,
@@ -27,13 +28,14 @@ from neurolsc import (
     scale_to_radius,
 )
 from neurolsc.io import read_tree
-from neurolsc.stability.pretrain import InputStream, Meter, shuffled
+from neurolsc.stability.loops import shuffled
+from neurolsc.stability.pretrain import InputStream, Measurement, Meter
 from neurolsc.stability.rules import PretrainOptions, RadiusTarget
-from neurolsc.stability.transitions import follow
+from neurolsc.stability.transitions import follow, transitions_of
 from neurolsc.surrogate import FastSigmoid
 from neurolsc.training import adabelief_lookahead
 from tests.patterns import same_bits, weights
-from tests.stability.dense import time_derivative_by_autograd
+from tests.stability.dense import depth_derivative, time_derivative_by_autograd
 
 NEVER = Criteria(tolerance=0.0)
 ANY: dict[str, Any] = {"tolerance": math.inf, "deviation": None, "smoothed_deviation": None}
@@ -285,14 +287,203 @@ def test_multipliers_near_the_target_are_damped_as_often_as_their_miss_changed_s
 
 def test_a_share_of_the_steps_shuffles(make_network, batches, monkeypatch, share=0.34):
     shuffles, network = [], make_network(layers=1, width=8)
-    module = sys.modules["neurolsc.stability.pretrain"]
+    module = sys.modules["neurolsc.stability.loops"]
     monkeypatch.setattr(module, "shuffled", lambda p, order: shuffles.append(1) or p)
     tensors = len(list(network.cells.parameters()))
     pretrain(network, batches, criteria=NEVER, shuffle=share, polish=False, max_steps=40, **STILL)
     assert len(shuffles) / tensors / 40 == pytest.approx(share, abs=0.15)
 
 
-# ---- the released code's loop
+# ---- the loops of the paper and of its released code
+
+PRINTED: dict[str, Any] = {"target": 0.5, "loop": "paper", "progress": False}
+UNMOVED: dict[str, Any] = {"gradient": False, "kappa": False, "shuffle": False}
+
+
+def scattered(*means: float) -> Measurement:
+    """Radii of three samples at one step, with given means: through time of two layers, then through depth."""
+    radii = [mean + torch.tensor([[-0.3, 0.0, 0.3]]) for mean in means]
+    return Measurement(radii[:2], radii[2:], [0.1, 0.1])
+
+
+def course_of(monkeypatch, *measurements: Measurement) -> None:
+    """Let the loop measure these, one in every step."""
+    course = iter(measurements)
+    monkeypatch.setattr(Meter, "measure_moment", lambda *_: next(course))
+
+
+def test_the_printed_loop_stops_by_the_pooled_mean_and_the_deviation_between_layers(make_network, batches, monkeypatch):
+    # The deviation between the four means is 0.45 in step 0 and 0.1 after it, whatever the samples' is. Its mean over
+    # 10 steps is 0.1 + 0.35 * 0.9^n in step n: 0.210 for n = 11, 0.199 for n = 12.
+    start, near = scattered(0.95, 0.95, 0.05, 0.05), scattered(0.6, 0.6, 0.4, 0.4)
+    course_of(monkeypatch, start, *14 * [near])
+    result = pretrain(make_network(width=6), batches, **PRINTED, **UNMOVED)
+    assert result.converged and result.steps == 12
+    assert result.history[11]["smoothed_deviation"] == pytest.approx(0.1 + 0.35 * 0.9**11)
+    assert result.history[12]["deviation"] == pytest.approx(0.1)
+
+    # A pooled mean of 0.5225 is off by more than 0.02, one of 0.5175 is not.
+    course_of(monkeypatch, start, *12 * [scattered(0.6, 0.6, 0.49, 0.4)], scattered(0.6, 0.6, 0.47, 0.4), near)
+    assert pretrain(make_network(width=6), batches, **PRINTED, **UNMOVED).steps == 13
+
+    # A deviation of 0.21 in one step is too wide, even where its smoothed mean is 0.11.
+    off, wide = scattered(0.7, 0.7, 0.5, 0.5), scattered(0.71, 0.71, 0.29, 0.29)
+    course_of(monkeypatch, *5 * [off], wide, near)
+    assert pretrain(make_network(width=6), batches, **PRINTED, **UNMOVED).steps == 6
+
+
+def test_what_pooling_hides_is_among_the_findings(make_network, batches, monkeypatch):
+    network = make_network(width=6, gain=2)
+    course_of(monkeypatch, scattered(0.65, 0.65, 0.35, 0.35))
+    result = pretrain(network, batches, **PRINTED, **UNMOVED)
+    assert result.converged and result.steps == 0
+    assert {f.layer for f in result.findings} == {1, 2}
+    assert any("through time against a target of 0.5" in f.problem for f in result.findings)
+
+
+@pytest.mark.parametrize("kind", [GRU, ALIFPlus])
+def test_the_printed_loop_measures_every_time_step_at_all_samples(kind, make_spikes):
+    torch.set_default_dtype(torch.float64)
+    inputs = [make_spikes(T=5, B=3, seed=seed).double() for seed in (1, 2)]
+    network = Network([kind(30, 6), kind(6, 6)], 3)
+    result = pretrain(network, inputs, **PRINTED, **UNMOVED, criteria=NEVER, max_steps=9)
+    profiles = [radius_profile(network, x, method="exact") for x in inputs]
+    assert len(result.history) == 10
+    for way in ("time", "depth"):
+        wanted = torch.cat([getattr(profile, way) for profile in profiles], 1).mean(2).T  # (10, layers)
+        found = torch.tensor([row[way] for row in result.history])
+        upper = slice(0 if way == "time" else 1, None)  # the input is wider than the layer: its sub-matrix is drawn
+        torch.testing.assert_close(found[:, upper], wanted[:, upper], rtol=1e-2, atol=1e-9)
+
+
+def test_the_printed_loop_carries_states_on_from_weights_that_have_moved_since(make_spikes):
+    torch.set_default_dtype(torch.float64)
+    x = make_spikes(T=4, B=3).double()
+    network = Network([GRU(30, 6), GRU(6, 6)], 3)
+    twin = copy.deepcopy(network)
+    options = PRINTED | {"gradient": False, "shuffle": False, "criteria": NEVER}
+    history = pretrain(network, [x], **options, max_steps=3).history
+    states = None
+    for now, row in zip(x.unsqueeze(1), history, strict=True):
+        with torch.no_grad():
+            moment = next(twin.records(now, states))
+        states = moment.after
+        for cell, t, time, depth in zip(
+            twin.cells, transitions_of(twin, [moment]), row["time"], row["depth"], strict=True
+        ):
+            exact = torch.linalg.eigvals(time_derivative_by_autograd(t)).abs().amax(-1).mean().item()
+            assert time == pytest.approx(exact, rel=1e-2)
+            kappas = [min(max(0.5 / radius, 0.85), 1.15) for radius in (time, depth)]
+            PaperRule().apply(cell, time=kappas[0], depth=kappas[1])
+
+
+def test_the_printed_loop_has_no_cap_at_the_steps_of_ours(make_network, batches, monkeypatch):
+    assert PretrainOptions(loop="paper").of_loop().max_steps == 10_000
+    network = make_network(width=6)
+    verdicts = iter(300 * [False] + [True])
+    monkeypatch.setattr(Criteria, "met", lambda *_: next(verdicts))
+    course_of(monkeypatch, *302 * [scattered(0.5, 0.5, 0.5, 0.5)])
+    assert pretrain(network, batches, **PRINTED, **UNMOVED).steps == 300
+
+
+def test_the_text_shuffles_every_learnable_tensor_and_the_code_matrices(make_network, batches, tmp_path):
+    for loop, share in (("paper", None), ("released", 1.0)):
+        network = make_network(width=6)
+        before = weights(network)
+        path = tmp_path / loop
+        options = {"criteria": NEVER, "progress": False, "checkpoint": path, "checkpoint_every": 1, "shuffle": share}
+        pretrain(network, batches, loop=loop, gradient=False, kappa=False, max_steps=1, **options)
+        after = read_tree(path)["network"]
+        for name, p in network.named_parameters():
+            assert torch.equal(after[name].flatten().sort().values, before[name].flatten().sort().values), name
+            moved = before[name].unique().numel() > 1 and (loop == "paper" or p.ndim > 1)
+            assert torch.equal(after[name], before[name]) != moved, (loop, name)
+
+
+class Still:
+    """A rule that moves nothing."""
+
+    name = "still"
+
+    def apply(self, cell: Cell, *, time: float, depth: float) -> None:
+        pass
+
+
+def test_the_released_loop_begins_its_optimizer_anew_and_scales_the_readout(make_spikes, tmp_path):
+    torch.set_default_dtype(torch.float64)
+    x = make_spikes(T=6, B=3).double()
+    network = Network([GRU(30, 6), GRU(6, 6)], 3)
+    twin = copy.deepcopy(network)
+    switches: dict[str, Any] = {"kappa": (1.0, 1.15), "shuffle": 0.0, "include_input": False, "rule": Still()}
+    path = tmp_path / "state"
+    pretrain(network, [x], loop="released", criteria=NEVER, max_steps=2, checkpoint=path, progress=False, **switches)
+    states = None
+    for now in x[:2].unsqueeze(1):
+        with torch.no_grad():
+            moment = next(twin.records(now, states))
+        states = moment.after
+        radii = []
+        for layer, t in enumerate(transitions_of(twin, [moment])):
+            radii.append(torch.linalg.eigvals(time_derivative_by_autograd(t)).abs().amax(-1))
+            if layer:
+                radii.append(torch.linalg.eigvals(depth_derivative(t)).abs().amax(-1))
+        optimizer = adabelief_lookahead(twin.cells.parameters(), lr=7.2e-3, weight_decay=1e-4)
+        (torch.cat(radii) - 0.5).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        with torch.no_grad():
+            size = twin.readout.weight.std(correction=0) * math.sqrt(6)
+            twin.readout.weight.mul_((1 / size).clamp(1.0, 1.15))
+    after = read_tree(path)["network"]
+    for name, value in twin.state_dict().items():
+        torch.testing.assert_close(after[name], value, rtol=1e-5, atol=1e-8, msg=name)
+
+
+def test_the_released_loop_stops_after_21_steps_on_target_with_the_best_weights(make_network, batches, monkeypatch):
+    course = [scattered(0.9, 0.9, 0.9, 0.9), *2 * [scattered(0.57, 0.57, 0.57, 0.57)]]
+    course += [
+        scattered(0.57, 0.57, 0.59, 0.57),
+        scattered(0.57, 0.5, 0.43, 0.5),
+        *21 * [scattered(0.57, 0.5, 0.5, 0.5)],
+    ]
+    course_of(monkeypatch, *course)
+    network = make_network(width=6)
+    options: dict[str, Any] = {"gradient": False, "shuffle": 1.0, "kappa": False, "progress": False}
+    result = pretrain(network, [batches[0]], loop="released", **options)
+    assert result.converged and result.steps == 4 + 20
+    again = make_network(width=6)  # the weights of step 4, whose pooled mean is the target
+    course_of(monkeypatch, *course)
+    pretrain(again, [batches[0]], loop="released", criteria=NEVER, max_steps=4, **options)
+    assert same_bits(weights(network), weights(again))
+    course_of(monkeypatch, *99 * [scattered(0.9, 0.9, 0.9, 0.9)])
+    ended = pretrain(make_network(width=6), batches, loop="released", **options)
+    assert not ended.converged and ended.steps == 2 * len(batches[0]), "the time steps of two batches"
+    wide = {"loop": "paper", "criteria": Criteria(tolerance=9.0, deviation=0.0), "max_steps": 1, "progress": False}
+    (*_, finding) = pretrain(make_network(width=6, gain=2), batches, **wide, **UNMOVED).findings
+    assert "the criteria did not hold at the loop's last time steps" in finding.problem
+
+
+@pytest.mark.parametrize("loop", ["paper", "released"])
+def test_a_stopped_loop_goes_on_within_a_batch(loop, make_network, batches, tmp_path):
+    options: dict[str, Any] = {"loop": loop, "criteria": NEVER, "progress": False}
+    short = [x[:4] for x in batches]
+    whole = pretrain(make_network(width=6, gain=2), short, max_steps=7, checkpoint=tmp_path / "whole", **options)
+    for stop in (2, 5, 7):
+        network = make_network(width=6, gain=2)
+        result = pretrain(network, short, max_steps=stop, checkpoint=tmp_path / "state", **options)
+    assert [row | {"seconds": 0} for row in result.history] == [row | {"seconds": 0} for row in whole.history]
+    last, wanted = (read_tree(tmp_path / name)["network"] for name in ("state", "whole"))
+    assert same_bits(last, wanted)
+
+
+def test_settings_of_our_loop_are_refused_in_the_others(make_network, batches):
+    with pytest.raises(ValueError, match="samples, polish: loop='paper' measures all samples of a batch"):
+        pretrain(make_network(width=6), batches, loop="paper", samples=2, polish=False)
+    with pytest.raises(ValueError, match="loop must be one of"):
+        pretrain(make_network(width=6), batches, loop="text")
+
+
+# ---- how often criteria must hold
 
 
 def test_the_criteria_must_hold_in_so_many_steps_in_a_row(make_network, batches, tmp_path, monkeypatch, hold=3):
@@ -349,7 +540,11 @@ def test_a_target_out_of_reach_names_what_holds_the_radius(source, settings, mak
         (torch.zeros(5, 3, 30), TypeError, r"must be a list, .* got one tensor \(5, 3, 30\): give \[x\]"),
         ([torch.zeros(5, 3)], ValueError, r"inputs must be \(T, B, n_in\), got \(5, 3\) in batch 1"),
         ([torch.zeros(5, 3, 1, 30)], ValueError, r"in batch 1: give x.flatten\(2\)"),
-        ([(torch.zeros(3, 5, 4), torch.zeros(3))], ValueError, r"3 labels and x \(3, 5, 4\), which is batch first"),
+        (
+            [(torch.zeros(3, 5, 4), torch.zeros(3))],
+            ValueError,
+            r"batch 1: x \(3, 5, 4\) looks batch first, as there are targets of 3 samples",
+        ),
         ([], ValueError, "at least one batch of inputs, got none"),
         ([(torch.ones(6, 5, 2), 0, torch.ones(6, 4).bool())], ValueError, r"bool \(6, 5\), got torch.bool \(6, 4\)"),
     ],

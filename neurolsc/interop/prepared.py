@@ -1,0 +1,373 @@
+"""A user's module and a user's input, as the network of its cells and what that network reads.
+
+Every public function that takes a network takes a module of snnTorch, norse, spikingjelly or PyTorch as well, and its
+input as the module takes it. `prepare` is how: one batch; `prepare_batches` does it for all batches of a list or
+loader.
+"""
+
+import copy
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from neurolsc.interop.wrap import Layout, wrap, wrap_with_layout
+from neurolsc.network import Network
+from neurolsc.neurons.cell import dtype_and_device
+from neurolsc.validation import BatchParts, as_batch, numpy_hint, swapped_axes, tensor
+
+AS_READ = "as the network reads it"
+M = TypeVar("M", bound=nn.Module)
+
+
+class Prepared(NamedTuple):
+    """A network over a module's own parameters, and a batch as that network reads it."""
+
+    network: Network
+    x: Tensor  # input (T, B, n_in), of the network's dtype and on its device
+    targets: Tensor | None  # classes (B,), or targets for every step (T, B, ...)
+    mask: Tensor | None  # (T, B), True while a sample lasts
+    layout: str  # where time and batch were found in the user's x, such as "batch first (B, T, 784)"
+    turned: str = ""  # why time and batch of the user's x were swapped, if they were
+
+    def without_padding(self) -> Tensor:
+        """The input of samples that last, as :func:`without_padding` cuts it."""
+        return without_padding(self.x, self.mask)
+
+
+class PreparedBatches(NamedTuple):
+    """A network over a module's own parameters, and batches as that network reads them."""
+
+    network: Network
+    batches: Iterable[Any]  # each x (T, B, n_in), or (x, targets) or (x, targets, mask)
+    layout: str
+
+
+def prepare(
+    net: nn.Module | Iterable[nn.Module],
+    x: Any,
+    y: Tensor | None = None,
+    *,
+    needs_targets: bool = False,
+    turn: bool = False,
+    float32_copy: bool = False,
+) -> Prepared:
+    """Make a network of a user's module, and its input of the user's x.
+
+    The module is called with x, in evaluation mode and from rest, and stays as it was: parameters, buffers, hidden
+    states, modes, hooks and torch's random numbers. Where a call of it is one step, x has time first.
+
+    Args:
+        net: a :class:`neurolsc.Network`; or a module of snnTorch, norse, spikingjelly or PyTorch, or a list of modules
+            in the order of their use, of which :func:`neurolsc.wrap` makes one.
+        x: what the module takes: time first, batch first, or one input for all steps; of a network (T, B, n_in). Or a
+            batch (x, targets) or (x, targets, mask); or a list of batches or a ``DataLoader``, whose first batch is
+            taken.
+        y: targets, if x has none: classes (B,), or targets for every step, laid out as x is.
+        needs_targets: refuse a batch without targets.
+        turn: swap time and batch of an x that has as many steps as there are targets, and say so in ``turned``, instead
+            of refusing it.
+        float32_copy: make a float32 copy of a network in half precision, which can be measured but is another network
+            than the user's, instead of refusing it.
+
+    Raises:
+        TypeError: if net is no module or cannot be wrapped, or x or y is of another kind than wanted.
+        ValueError: if x is empty, not finite, or does not fit the module; if targets do not fit x, or are missing.
+    """
+    batch = as_batch(first_batch(as_batches(x, y)))
+    if needs_targets and batch.targets is None:
+        raise ValueError("targets are needed for a loss: give y, or a batch (x, y).")
+    if batch.targets is not None:
+        tensor("y", batch.targets)
+    reader = Reader.of(net, batch, float32_copy=float32_copy)
+    read = reader.read(batch)
+    turned = swapped_axes(read.x, read.targets)
+    if turned and not turn:
+        raise ValueError(f"{turned}.")
+    if turned:
+        batch = batch._replace(x=batch.x.transpose(0, 1))
+        reader = Reader.of(net, batch, float32_copy=float32_copy)
+        read = reader.read(batch)
+    _check_targets(read)
+    return Prepared(reader.network, *read, str(reader), turned)
+
+
+def prepare_batches(net: nn.Module | Iterable[nn.Module], x: Any) -> PreparedBatches:
+    """Make a network of a user's module, and its batches of the user's x.
+
+    The first batch shows where time and batch lie in all of them.
+
+    Args:
+        net: as in :func:`prepare`.
+        x: as in :func:`prepare`; every batch of a list or loader is taken, and a loader is read anew in every round.
+
+    Raises:
+        TypeError: as :func:`prepare`.
+        ValueError: as :func:`prepare`.
+    """
+    batches = as_batches(x)
+    if isinstance(net, Network):
+        return PreparedBatches(net, batches, AS_READ)
+    first = as_batch(first_batch(batches))
+    reader = Reader.of(net, first)
+    if swapped := swapped_axes(reader.read(first).x, first.targets):
+        raise ValueError(f"{swapped}.")
+    if isinstance(batches, Sequence):
+        return PreparedBatches(reader.network, [reader.read(as_batch(batch)) for batch in batches], str(reader))
+    return PreparedBatches(reader.network, ReadBatches(batches, reader), str(reader))
+
+
+def network_of(net: nn.Module | Iterable[nn.Module], x: Any = None) -> Network:
+    """The network of a module, as it reads x; without x a module's order of definition must be its order of use."""
+    if x is not None:
+        return prepare(net, x).network
+    return net if isinstance(net, Network) else wrap(net)
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A network, and where time and batch lie in what its user gives it."""
+
+    network: Network
+    layout: Layout | None  # None: x is (T, B, n_in)
+
+    @classmethod
+    def of(cls, net: nn.Module | Iterable[nn.Module], batch: BatchParts, *, float32_copy: bool = False) -> "Reader":
+        """Wrap a module as it reads a batch; a network and a list of modules read (T, B, n_in)."""
+        if hasattr(net, "_orig_mod"):
+            raise TypeError("net must be a module as it was made, got one in torch.compile: give the module itself.")
+        if not isinstance(net, nn.Module):
+            net = wrap(net)
+        net = _in_full_precision(net, copy_it=float32_copy)
+        if isinstance(net, Network):
+            return cls(net, None)
+        x = _checked(batch.x)
+        like = dtype_and_device(net)
+        if not x.is_floating_point():
+            raise TypeError(f"x must be {like['dtype']}, as the weights of net are, got {x.dtype}: give x.float().")
+        return cls(*_wrapped(net, batch._replace(x=x.to(**like))))
+
+    def __str__(self) -> str:
+        return AS_READ if self.layout is None else str(self.layout)
+
+    def read(self, batch: BatchParts) -> BatchParts:
+        """A batch as the network reads it."""
+        x, targets, mask = batch
+        x = _checked(x)
+        like = self.network.dtype_and_device
+        if self.network.embedding is not None:
+            like = {"device": like["device"]}  # numbers of words stay whole
+        if self.layout is not None:
+            x = self.layout.by_step(x).flatten(2)
+            if self.layout.axes == "batch first":
+                targets, mask = (_time_first(part, x) for part in (targets, mask))
+        n_in = self.network.n_in
+        if x.ndim != 3 or x.shape[2] != n_in:
+            cure = ": give x.flatten(2)" if x.ndim > 3 and x[0, 0].numel() == n_in else ""
+            raise ValueError(f"x must have shape (T, B, {n_in}) with T, B >= 1, got {tuple(x.shape)}{cure}.")
+        if mask is not None and (mask.dtype != torch.bool or mask.shape != x.shape[:2]):
+            raise ValueError(f"mask must be bool {tuple(x.shape[:2])}, got {mask.dtype} {tuple(mask.shape)}.")
+        targets, mask = (p.to(like["device"]) if isinstance(p, Tensor) else p for p in (targets, mask))
+        return BatchParts(x.to(**like), targets, mask)
+
+
+class ReadBatches:
+    """The batches of a loader as a network reads them, anew in every round."""
+
+    def __init__(self, batches: Iterable[Any], reader: Reader) -> None:
+        self.batches = batches
+        self.reader = reader
+
+    def __iter__(self) -> Iterator[BatchParts]:
+        for batch in self.batches:
+            yield self.reader.read(as_batch(batch))
+
+
+def _time_first(part: Any, x: Tensor) -> Any:
+    """Targets for every step or a mask, (B, T, ...) as the input of the model, as (T, B, ...)."""
+    steps, samples = x.shape[:2]
+    if isinstance(part, Tensor) and part.ndim > 1 and part.shape[:2] == (samples, steps):
+        return part.transpose(0, 1)
+    return part
+
+
+def _check_targets(batch: BatchParts) -> None:
+    """Refuse targets of another number of samples or steps than x has."""
+    targets = batch.targets
+    if targets is None:
+        return
+    steps, samples = batch.x.shape[:2]
+    fits = targets.shape[:2] == (steps, samples) or targets.shape[:1] == (samples,)
+    if not fits:
+        raise ValueError(
+            f"targets must be of {samples} samples, ({samples},) or ({steps}, {samples}, ...), got {tuple(targets.shape)}."
+        )
+
+
+def without_padding(x: Tensor, mask: Tensor | None) -> Tensor:
+    """An input (T, B, n_in) without a step of padding, which a mask (T, B) shows.
+
+    Taken are the samples that last at least as long as the middle one, cut to its length.
+    """
+    if mask is None:
+        return x
+    lengths = mask.long().cumprod(0).sum(0)
+    steps = max(int(lengths.median()), 1)
+    return x[:steps, (lengths >= steps).to(x.device)]
+
+
+# ---- the module
+
+
+def _wrapped(net: nn.Module, batch: BatchParts) -> tuple[Network, Layout]:
+    """The network of a module that goes through time by itself or takes one step a call, and how it reads x."""
+    x = batch.x
+    try:
+        network, layout = wrap_with_layout(net, x)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        step_by_step = _wrapped_as_step(net, batch)
+        if step_by_step is not None:
+            return step_by_step
+        if type(net).forward is not nn.Sequential.forward:
+            raise
+        # its order of definition is its order of use, even where layers return tuples and it cannot be called
+        network = wrap(net)
+        if x.ndim < 3:
+            raise ValueError(f"x must have time and batch first, (T, B, ...), got {tuple(x.shape)}.") from error
+        return network, Layout("time first", len(x), tuple(x.shape[2:]), one_step=True)
+    assert layout is not None
+    if layout.steps == 1 and layout.axes == "every step":
+        raise ValueError(
+            f"a call of net is one step, and so is x {tuple(x.shape)}: give x with time first, (T, B, ...), as your loop "
+            "goes through it. The same input in 25 steps is x.expand(25, *x.shape)."
+        )
+    return network, layout
+
+
+def _wrapped_as_step(net: nn.Module, batch: BatchParts) -> tuple[Network, Layout] | None:
+    """The network of a module that takes one step a call, or None if it does not take one of x."""
+    batch_first = bool(swapped_axes(batch.x, batch.targets))  # the module, which sees one step, cannot tell
+    x = batch.x.transpose(0, 1) if batch_first else batch.x
+    if x.ndim < 3:
+        return None
+    busiest = x.flatten(1).count_nonzero(1).argmax()  # of zeros little would show
+    try:
+        network, layout = wrap_with_layout(net, x[busiest])
+    except (RuntimeError, ValueError, TypeError, IndexError):
+        return None
+    if layout is None or layout.steps > 1 or layout.axes != "every step":
+        return None
+    axes = "batch first" if batch_first else "time first"
+    return network, Layout(axes, len(x), tuple(x.shape[2:]), one_step=True)
+
+
+def _in_full_precision(net: nn.Module, *, copy_it: bool) -> nn.Module:
+    """The module, if its parameters are float32 or float64; else a float32 copy, or an error."""
+    half = {p.dtype for p in net.parameters() if p.is_floating_point()} - {torch.float32, torch.float64}
+    if not half:
+        return net
+    if not copy_it:
+        raise TypeError(
+            f"the parameters of net must be float32 or float64, got {half.pop()}: give net.float(), and convert it "
+            "afterwards."
+        )
+    return copied(net).float()
+
+
+def copied(module: M) -> M:
+    """An independent copy, also of layers that hold states with a history."""
+    tensors = [value for part in module.modules() for value in (*part._buffers.values(), *vars(part).values())]
+    memo = {id(t): t.detach().clone() for t in tensors if isinstance(t, Tensor) and not t.is_leaf}
+    return copy.deepcopy(module, memo)
+
+
+# ---- the input
+
+
+def _checked(x: Tensor) -> Tensor:
+    """An input, if it is real, finite, not empty, and has at least two axes."""
+    if x.is_complex():
+        raise TypeError(f"x must be real, got {x.dtype}.")
+    if x.ndim < 2 or not x.numel():
+        raise ValueError(f"x must have axes for time and batch and not be empty, got shape {tuple(x.shape)}.")
+    if x.is_floating_point() and not x.isfinite().all():
+        raise ValueError("x must be finite, got NaN or infinity.")
+    return x
+
+
+def as_batches(x: Any, y: Tensor | None = None) -> Iterable[Any]:
+    """Batches that can be read again and again: those of a list or loader, or a list of the one that x is.
+
+    Raises:
+        TypeError: if x is none of these.
+        ValueError: if x has targets and y is given, too.
+    """
+    if isinstance(x, Tensor):
+        return [x if y is None else (x, y)]
+    if isinstance(x, tuple) or (isinstance(x, list) and _is_one_batch(x)):
+        if y is not None:
+            raise ValueError("targets are given twice: in the batch (x, targets), and as y.")
+        return [tuple(x)]
+    if y is not None:
+        raise ValueError(f"y is for one batch x, but x is a {type(x).__name__}: give batches (x, targets).")
+    if isinstance(x, Mapping | str | Iterator) or not isinstance(x, Iterable):
+        wanted = "a tensor, a batch (x, targets), a list of batches or a DataLoader"
+        raise TypeError(f"x must be {wanted}, got {type(x).__name__}{numpy_hint(x)}.")
+    if numpy_hint(x):
+        raise TypeError(f"x must be a torch.Tensor, got {type(x).__name__}{numpy_hint(x)}.")
+    return x
+
+
+def _is_one_batch(parts: list[Any]) -> bool:
+    """True for [x, targets], as torch's default ``collate_fn`` makes it; False for a list of batches."""
+    if len(parts) not in (2, 3) or not all(isinstance(part, Tensor) for part in parts):
+        return False
+    x, targets = parts[:2]
+    return targets.ndim == 1 or (x.is_floating_point() and not targets.is_floating_point())
+
+
+def first_batch(batches: Iterable[Any]) -> Any:
+    """The first batch, as :func:`some_batches` takes it.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    return some_batches(batches, 1)[0]
+
+
+def some_batches(batches: Iterable[Any], count: int) -> list[Any]:
+    """The first batches, at most so many; the random numbers drawn for them are drawn again by the next reader.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    loader = batches.batches if isinstance(batches, ReadBatches) else batches
+    with _same_random_numbers(loader):
+        some = list(islice(batches, count))
+    if not some:
+        raise ValueError("x needs at least one batch, got none.")
+    return some
+
+
+@contextmanager
+def _same_random_numbers(loader: object) -> Iterator[None]:
+    """Put the generators back that a loader and its data set draw from."""
+    owners = (loader, getattr(loader, "sampler", None))
+    generators = {id(g): g for owner in owners if (g := getattr(owner, "generator", None)) is not None}
+    before = [(g, g.get_state()) for g in generators.values()]
+    numbers = random.getstate()
+    of_numpy = np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        random.setstate(numbers)
+        np.random.set_state(of_numpy)
+        for generator, state in before:
+            generator.set_state(state)

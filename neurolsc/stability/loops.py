@@ -1,0 +1,398 @@
+r"""The loops of pre-training: ours, the one that the paper prints, and the one of its released code.
+
+All three measure radii, take one optimizer step on :math:`(\rho(M_k) - \rho_t)^2`, multiply what a rule names by
+:math:`\kappa = \mathrm{clip}(\rho_t / \bar\rho, 0.85, 1.15)`, per layer and direction, and shuffle learnable tensors
+(arXiv:2308.12075, Sec. II-D and II-G). They differ in where they measure and in when they stop:
+
+- ours (:class:`OurLoop`) draws samples and time steps of a batch, and asks every layer and direction for its target;
+- the printed one (:class:`TimeStepLoop`) goes through a batch time step by time step, takes all samples, and asks the
+  mean over layers and directions;
+- the released one does the same, but asks every layer and direction, 21 times in a row, and keeps the best weights.
+
+Lookahead averages with a slow copy of the parameters. Unless multipliers and shuffle act on that copy too, it averages
+unrelated tensors, whose deviations shrink; so here they do.
+"""
+
+import copy
+import math
+from collections.abc import Callable, Iterable
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from neurolsc.network import NetworkState
+from neurolsc.stability.profile import RadiusProfile
+from neurolsc.stability.rules import LayerRadii, as_rule, errors
+from neurolsc.validation import positive
+
+if TYPE_CHECKING:
+    from pytorch_optimizer import Lookahead
+
+    from neurolsc.stability.pretrain import InputStream, Measurement, Meter
+
+WAYS = ("time", "depth")
+WEIGHT_DECAY = 1e-4
+
+
+def adabelief_lookahead(
+    parameters: Iterable[nn.Parameter] | list[dict[str, Any]], lr: float, weight_decay: float = 0.0
+) -> "Lookahead":
+    r"""AdaBelief inside Lookahead: every 6 steps weights go half the way back to where they were.
+
+    .. math:: \phi \leftarrow \phi + 0.5\,(w - \phi), \quad w \leftarrow \phi
+        \quad \text{every 6 steps}
+
+    The slow copy :math:`\phi` of each parameter p is ``optimizer.state[p]["slow_params"]``. Code that sets parameters
+    between two steps has to set that copy as well, or it pulls them back.
+
+    Args:
+        parameters: the parameters, or groups of them.
+        lr: learning rate; 1e-3 trains the ALIF of the paper, 3.14e-3 is its pre-training.
+        weight_decay: decoupled from the gradient; 0 in the paper's training, 1e-4 in its pre-training.
+
+    Source: arXiv:2308.12075, Sec. II-G; Zhuang et al. 2020 (AdaBelief); Zhang et al. 2019 (Lookahead).
+    """
+    from pytorch_optimizer import AdaBelief, Lookahead  # takes a second to import, and only training needs it
+
+    positive("lr", lr)
+    positive("weight_decay", weight_decay, zero_allowed=True)
+    return Lookahead(AdaBelief(parameters, lr=lr, weight_decay=weight_decay), k=6, alpha=0.5)
+
+
+def shuffled(p: Tensor, order: Tensor) -> Tensor:
+    """The entries of p in another order; zeros stay where they are."""
+    entries = p.flatten()
+    there = entries != 0
+    return entries.masked_scatter(there, entries[order[there[order]]]).view_as(p)
+
+
+class Loop:
+    """A pre-training in progress; :meth:`state` has everything that its next steps depend on.
+
+    Attributes:
+        step: steps taken so far.
+        most: steps after which it gives up.
+        met: whether the criteria held where it ended.
+        history: a row for each step.
+    """
+
+    STATE: tuple[str, ...] = ("step", "smoothed", "met_in_a_row", "history", "best")
+
+    def __init__(self, meter: "Meter", inputs: "InputStream") -> None:
+        self.meter = meter
+        self.inputs = inputs
+        self.network = meter.network
+        self.rule = as_rule(meter.options.rule, meter.options.target, meter.options.loop)
+        self.own = meter.options.of_loop()
+        self.most = 2 * inputs.steps if self.own.max_steps is None else self.own.max_steps
+        named = dict.fromkeys(p for cell in self.network.cells for p in cell.pretrained())  # cells may share some
+        self.parameters = [p for p in named if p.requires_grad]
+        self.optimizer = self.new_optimizer()
+        self.step = 0
+        self.met = False
+        self.met_in_a_row = 0
+        self.smoothed = math.nan
+        self.history: list[dict[str, Any]] = []
+        self.best = self.weights()
+
+    def advance(self) -> RadiusProfile | None:
+        """Take one step of the algorithm; return the final profile if pre-training has ended, else None."""
+        raise NotImplementedError
+
+    def new_optimizer(self) -> "Lookahead":
+        return adabelief_lookahead(self.parameters, lr=self.own.lr, weight_decay=WEIGHT_DECAY)
+
+    def weights(self) -> dict[str, Tensor]:
+        return {name: value.detach().clone() for name, value in self.network.state_dict().items()}
+
+    def record(self, seen: "Measurement", counted: list[LayerRadii]) -> Tensor:
+        """Append a row to the history; return the loss."""
+        spread = self.own.criteria.spread(counted)
+        self.smoothed = spread if not self.history else self.smoothed + 0.1 * (spread - self.smoothed)
+        loss = errors(counted).square().mean()
+        row: dict[str, Any] = {"step": self.step, "loss": loss.item()}
+        row |= {way: [radii.mean().item() for radii in getattr(seen, way)] for way in WAYS}
+        row |= {"deviation": spread, "smoothed_deviation": self.smoothed, "firing_rate": seen.rates}
+        self.history.append(row)
+        return loss
+
+    def meets(self, counted: list[LayerRadii]) -> bool:
+        """True if the criteria have held often enough in a row, with this step."""
+        criteria = self.own.criteria
+        self.met_in_a_row = self.met_in_a_row + 1 if criteria.met(counted, self.smoothed) else 0
+        return self.met_in_a_row >= criteria.hold
+
+    def descend(self, loss: Tensor) -> None:
+        """One optimizer step on the loss."""
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def multipliers(self, means: dict[str, list[float]]) -> dict[str, list[float]]:
+        """Kappa of each direction and layer: clip(target / mean), the upper bound if the mean is 0."""
+        kappas = {way: [1.0] * len(self.network.cells) for way in WAYS}
+        if self.meter.options.kappa is False:
+            return kappas
+        low, high = self.meter.options.kappa
+        for way, target in zip(WAYS, self.meter.goal, strict=True):
+            if target is None:
+                continue
+            for layer, mean in enumerate(means[way]):
+                kappas[way][layer] = min(max(target / mean if mean > 0 else high, low), high)
+        if not self.meter.options.include_input:
+            kappas["depth"][0] = 1.0
+        return kappas
+
+    def multiply(self, kappas: dict[str, list[float]]) -> None:
+        """Move the cells by their multipliers."""
+        if self.meter.options.kappa is False:
+            return
+        for cell, time, depth in zip(self.network.cells, kappas["time"], kappas["depth"], strict=True):
+            self.rule.apply(cell, time=time, depth=depth)
+
+    def drawn_shuffle(self, tensors: list[nn.Parameter]) -> Callable[[], None]:
+        """A shuffle of the entries of tensors, or nothing in as many steps as the setting says.
+
+        Their distribution, which the multipliers set, stays; so do zeros, which are connections that do not exist.
+        """
+        generator = self.meter.generator(self.step)
+        orders = [torch.randperm(p.numel(), generator=generator).to(p.device) for p in tensors]
+        happens = torch.rand((), generator=generator).item() < self.own.shuffle
+
+        @torch.no_grad()
+        def shuffle() -> None:
+            for p, order in zip(tensors if happens else (), orders, strict=False):
+                p.copy_(shuffled(p, order))
+
+        return shuffle
+
+    def move(self, change: Callable[[], None], *, optimized: bool) -> None:
+        """Change the parameters, and Lookahead's slow copy of them if the optimizer has acted."""
+        change()
+        if not optimized:
+            return
+        slow = [self.optimizer.state[p]["slow_params"] for p in self.parameters]
+        fast = self.weights()  # all of them: buffers, which the slow copy lacks, are to move only once
+        with torch.no_grad():
+            for p, s in zip(self.parameters, slow, strict=True):
+                p.copy_(s)
+            change()
+            for p, s in zip(self.parameters, slow, strict=True):
+                s.copy_(p)
+        self.network.load_state_dict(fast)
+
+    def state(self) -> dict[str, Any]:
+        """What the next steps depend on besides the settings, as a tree."""
+        own = {"taken": self.inputs.taken, "network": self.weights(), "optimizer": self.optimizer.state_dict()}
+        return {name: copy.copy(getattr(self, name)) for name in self.STATE} | own
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from a state."""
+        for _ in range(state["taken"]):
+            self.inputs.take()
+        for name in self.STATE:
+            setattr(self, name, state[name])
+        self.network.load_state_dict(state["network"])
+        self.optimizer.load_state_dict(state["optimizer"])
+
+
+class OurLoop(Loop):
+    """Samples and time steps drawn from every batch, a target for each layer and way, multipliers alone at the end."""
+
+    STATE = (*Loop.STATE, "polishing", "turns", "best_miss", "best_step")
+
+    def __init__(self, meter: "Meter", inputs: "InputStream") -> None:
+        super().__init__(meter, inputs)
+        self.polishing = False
+        # per direction and layer: True if kappa was above 1 last, and how often that has changed
+        self.turns: dict[tuple[str, int], tuple[bool, int]] = {}
+        self.best_miss = [math.inf, math.inf]
+        self.best_step = 0
+
+    def advance(self) -> RadiusProfile | None:
+        meter = self.meter
+        options = meter.options
+        criteria = self.own.criteria
+        polish = options.polish and options.kappa is not False
+        x = self.inputs.take()
+
+        # Draw samples and steps, and measure. Polishing (multipliers alone) begins once the means are near their
+        # targets, or from the best weights if these have not improved for 15 steps: then shuffles and optimizer only
+        # undo what kappa does. Its measurements, at more points, are not compared with the earlier ones.
+        seen = meter.measure(x, self.step, closer=self.polishing)
+        counted = meter.counted(seen, len(x))
+        if polish and not self.polishing:
+            near = criteria.tolerance > 0 and math.sqrt(fmean((m.miss / m.allowed) ** 2 for m in counted)) <= 3
+            if near or self.step - self.best_step >= 15:
+                if not near:
+                    self.network.load_state_dict(self.best)
+                self.polishing = True
+                self.best_miss = [math.inf, math.inf]
+                seen = meter.measure(x, self.step, closer=True)
+                counted = meter.counted(seen, len(x))
+
+        # Record the loss and the means; the weights too, if they are the best so far.
+        loss = self.record(seen, counted)
+        misses = [abs(m.mean / m.target - 1) for m in counted]
+        miss = [max(misses), sum(misses)]  # the sum decides if one radius cannot be reached at all
+        if miss < self.best_miss:
+            self.best_miss = miss
+            self.best_step = self.step
+            self.best = self.weights()
+
+        # Judge by the criteria, first at this step's points, then on the inputs that come next.
+        profile = None
+        if self.polishing != polish:
+            self.met_in_a_row = 0
+        elif self.meets(counted):
+            profile = meter.fresh(self.inputs, self.step)
+            # a dead layer on target has kappa = 1: while polishing nothing would change any more
+            dead = bool((profile.firing_rate == 0).any())
+            met = criteria.met(meter.counted(profile, len(x)), self.smoothed)
+            if met and (self.polishing or not dead):
+                return self.end(profile, len(x))
+        if self.step == self.most:
+            self.network.load_state_dict(self.best)
+            return self.end(meter.fresh(self.inputs, self.step), len(x))
+
+        # 1. One optimizer step on the loss.
+        optimized = options.gradient and not self.polishing
+        if optimized:
+            self.descend(loss)
+
+        # 2. The multipliers. While polishing they are kappa^(1/(1+n)), where n counts how often kappa has crossed 1: by
+        # then a miss is mostly noise of the measurement, over which the damped steps average.
+        means = {way: self.history[-1][way] for way in WAYS}
+        if profile is not None and self.polishing:
+            means = {"time": profile.time_mean.tolist(), "depth": profile.depth_mean.tolist()}
+        kappas = self.multipliers(means)
+        if self.polishing:
+            self.damp(kappas)
+
+        # 3. The shuffle.
+        shuffle = self.drawn_shuffle([] if self.polishing else self.parameters)
+
+        def change() -> None:
+            self.multiply(kappas)
+            shuffle()
+
+        self.move(change, optimized=optimized)
+        self.step += 1
+        return None
+
+    def end(self, profile: RadiusProfile, total: int) -> RadiusProfile:
+        self.met = self.own.criteria.met(self.meter.counted(profile, total), self.smoothed)
+        return profile
+
+    def damp(self, kappas: dict[str, list[float]]) -> None:
+        """Take the root of each multiplier that its changes of side ask for."""
+        for way, target in zip(WAYS, self.meter.goal, strict=True):
+            if target is None:
+                continue
+            for layer, kappa in enumerate(kappas[way]):
+                up, turns = self.turns.get((way, layer), (kappa > 1, 0))
+                turns += up != (kappa > 1)
+                self.turns[way, layer] = kappa > 1, turns
+                kappas[way][layer] = kappa ** (1 / (1 + turns))
+
+
+class TimeStepLoop(Loop):
+    """One time step of a batch after the other, measured at all samples: the printed loop, and the released one.
+
+    A pre-training step advances the run of a batch by one time step, with the weights as they are by then, and measures
+    there. After the last time step the next batch begins from rest.
+    """
+
+    STATE = (*Loop.STATE, "time", "best_miss")
+
+    def __init__(self, meter: "Meter", inputs: "InputStream") -> None:
+        super().__init__(meter, inputs)
+        self.released = meter.options.loop == "released"
+        self.x: Tensor | None = None
+        self.states: NetworkState | None = None
+        self.time = 0  # the step of x that comes next
+        self.best_miss = math.inf
+        cells = {p for cell in self.network.cells for p in cell.parameters()}
+        # readout and embedding
+        self.outside = [p for p in self.network.parameters() if p.requires_grad and p not in cells]
+
+    def advance(self) -> RadiusProfile | None:
+        # Run one time step, and measure there.
+        if self.x is None or self.time == len(self.x):
+            self.x = self.inputs.take()
+            self.states = None
+            self.time = 0
+        with torch.no_grad():
+            moment = next(self.network.records(self.x[self.time : self.time + 1], self.states))
+        self.time += 1
+        self.states = moment.after
+        seen = self.meter.measure_moment(moment, self.step)
+        counted = self.meter.counted(seen, len(self.x))
+
+        # Record the loss and the means; the weights too, if their pooled mean is the nearest so far.
+        loss = self.record(seen, counted)
+        miss = abs(fmean(m.mean - m.target for m in counted))
+        if miss < self.best_miss:
+            self.best_miss = miss
+            self.best = self.weights()
+
+        # Judge by the criteria, at this time step.
+        self.met = self.meets(counted)
+        if self.met or self.step == self.most:
+            if self.released or not self.met:
+                self.network.load_state_dict(self.best)
+            return self.meter.fresh(self.inputs, self.step)
+
+        # 1. One optimizer step on the loss. The released code makes a new model, and so a new optimizer, in every step.
+        gradient = self.meter.options.gradient
+        if self.released:
+            self.optimizer = self.new_optimizer()
+        if gradient:
+            self.descend(loss)
+
+        # 2. The multipliers. 3. The shuffle: the text's is of every learnable tensor, the released one of matrices.
+        kappas = self.multipliers({way: self.history[-1][way] for way in WAYS})
+        tensors = [*self.parameters, *self.outside]
+        shuffle = self.drawn_shuffle([p for p in tensors if p.ndim > 1] if self.released else tensors)
+
+        def change() -> None:
+            self.multiply(kappas)
+            shuffle()
+
+        self.move(change, optimized=gradient and not self.released)
+        if self.released and self.meter.options.kappa is not False:
+            self.scale_readout(*self.meter.options.kappa)
+        self.step += 1
+        return None
+
+    @torch.no_grad()
+    def scale_readout(self, low: float, high: float) -> None:
+        r"""Bring the matrices of readout and embedding towards :math:`\mathrm{std}(W) \sqrt{n_{hidden}} = 1`."""
+        for p in self.outside:
+            if p.ndim > 1 and (size := (p.std(correction=0) * math.sqrt(p.shape[1])).item()):
+                p.mul_(min(max(1 / size, low), high))
+
+    def state(self) -> dict[str, Any]:
+        states = None
+        if self.states is not None:
+            states = {"layers": [list(layer) for layer in self.states.layers], "x": self.states.x}
+        return super().state() | {"states": states}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        for _ in range(state["taken"]):
+            self.x = self.inputs.take()
+        super().restore(state | {"taken": 0})
+        if self.x is None or state["states"] is None:
+            return
+        device = self.network.dtype_and_device["device"]
+        rest = self.network.initial_states(self.x.shape[1])
+        saved = zip(rest.layers, state["states"]["layers"], strict=True)
+        layers = tuple(type(layer)(*(leaf.to(device) for leaf in leaves)) for layer, leaves in saved)
+        x = state["states"]["x"]
+        self.states = NetworkState(layers, None if x is None else x.to(device))
+
+
+LOOPS: dict[str, type[Loop]] = {"neurolsc": OurLoop, "paper": TimeStepLoop, "released": TimeStepLoop}
