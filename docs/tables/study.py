@@ -11,7 +11,7 @@ import numpy as np
 from scipy.stats import spearmanr, ttest_1samp
 
 from docs.tables.results import RESULTS, grouped, read, rows, table
-from neurolsc.diagnosis.report import BLOWN, FADED, LITTLE, OFTEN, RARE, TENFOLD
+from neurolsc.diagnosis import Bounds
 
 _STATISTICS = {
     "time_radius": "radius through time",
@@ -541,22 +541,35 @@ def study_correlations() -> list[str]:
 def study_faults() -> list[str]:
     """What rules of `diagnose` say of chosen trials on speech before training: ill is below 70 % of validation."""
 
-    def fades(row: dict[str, str]) -> bool:
+    bounds = Bounds()
+
+    def is_dead(row: dict[str, str]) -> bool:
+        return min(layers_of(row, "firing_rate")) == 0
+
+    def has_lost_the_input(row: dict[str, str]) -> bool:
+        first, *upper = layers_of(row, "similarity_to_input")
+        lost = "".join("x" if value < bounds.lost else " " for value in upper)
+        return first > 10 * bounds.lost and "x" * bounds.lost_layers in lost
+
+    def vanishes(row: dict[str, str]) -> bool:
         sizes = layers_of(row, "gradient")
-        return bool(sizes) and FADED * min(sizes) < max(sizes)
+        return bool(sizes) and bounds.faded * min(sizes) < max(sizes)
+
+    def explodes_in_time(row: dict[str, str]) -> bool:
+        return max(layers_of(row, "exponent")) * STEPS > math.log(bounds.growth)
+
+    def explodes_in_depth(row: dict[str, str]) -> bool:
+        return math.prod(layers_of(row, "singular_depth")[1:]) > bounds.across
 
     rules: dict[str, Callable[[dict[str, str]], bool]] = {
-        "a rate out of scale": lambda r: not RARE <= min(of := layers_of(r, "firing_rate")) <= max(of) <= OFTEN,
-        "exploding through time": lambda r: max(layers_of(r, "exponent")) * STEPS > TENFOLD,
-        "a layer lets none through": lambda r: min(layers_of(r, "singular_depth")[1:]) < LITTLE,
-        "vanishing over all layers": fades,
-        "exploding over all layers": lambda r: math.prod(layers_of(r, "singular_depth")[1:]) > BLOWN,
+        "dead layer": is_dead,
+        "lost signal": has_lost_the_input,
+        "vanishing gradient": vanishes,
+        "exploding through time": explodes_in_time,
+        "exploding through depth": explodes_in_depth,
     }
     faults = tuple(rules.values())
-    rules |= {
-        "any of these faults": lambda r: any(fault(r) for fault in faults),
-        "note: less than 5% of the input at the top": lambda r: layers_of(r, "similarity_to_input")[-1] < 0.05,
-    }
+    rules["any of these faults"] = lambda row: any(fault(row) for fault in faults)
     everything = _whole(chosen_of(*_SPEECH))
     groups = {
         words: [r for r in everything if r["cell"] == cell]

@@ -1,6 +1,7 @@
-"""The batch that a network is diagnosed with, what is measured on it layer by layer, and copies trained on it."""
+"""The batch that a network is diagnosed with, what is measured on it layer by layer, and copies of the network."""
 
 import copy
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -8,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from neurolsc.diagnosis.losses import Objective
+from neurolsc.interop.prepared import Prepared
 from neurolsc.network import Network, eval_mode
 from neurolsc.stability import (
     Activity,
@@ -21,12 +24,11 @@ from neurolsc.stability import (
     time_constants,
 )
 from neurolsc.stability.indicators import active_fraction, largest_singular, layer_exponents, together
-from neurolsc.stability.loops import adabelief_lookahead
 from neurolsc.stability.profile import profile_at
 from neurolsc.stability.sampling import Grid
 from neurolsc.stability.transitions import depth_operators, follow, time_operator
-from neurolsc.tasks import Classification, Task
-from neurolsc.validation import tensor
+
+PIECES = 8  # of a batch, whose gradients are compared
 
 # ---- the batch
 
@@ -40,25 +42,32 @@ class Batch:
     mask: Tensor | None = None  # (T, B) bool; None: all samples last for T steps
 
     @classmethod
-    def of(cls, batch: Tensor | Sequence[Tensor], network: Network) -> "Batch":
-        parts = tuple(batch) if isinstance(batch, tuple | list) else (tensor("x", batch),)
-        if not 1 <= len(parts) <= 3 or not all(isinstance(part, Tensor) for part in parts):
-            got = ", ".join(type(part).__name__ for part in parts)
-            raise TypeError(f"batch must be x, (x, targets) or (x, targets, mask) of tensors, got ({got}).")
-        device = network.dtype_and_device["device"]
-        x, *more = (part.to(device) for part in parts)
-        if x.ndim != 3 or x.shape[2] != network.n_in or 0 in x.shape:
-            raise ValueError(f"x must have shape (T, B, {network.n_in}) with T, B >= 1, got {tuple(x.shape)}.")
-        return cls(x, *more)
+    def of(cls, prepared: Prepared) -> "Batch":
+        """The batch of a network that was prepared with it."""
+        return cls(prepared.x, prepared.targets, prepared.mask)
 
-    def turned(self) -> "Batch":
-        return replace(self, x=self.x.transpose(0, 1))
+    @property
+    def per_step(self) -> bool:
+        """True if targets are those of steps, (T, B, ...)."""
+        targets = self.targets
+        return targets is not None and targets.ndim > 1 and targets.shape[:2] == self.x.shape[:2]
 
     def part(self, start: int, stop: int) -> "Batch":
         targets = self.targets
-        if targets is not None:
-            targets = targets[start:stop] if targets.ndim == 1 else targets[:, start:stop]
+        if targets is not None and self.per_step:
+            targets = targets[:, start:stop]
+        elif targets is not None:
+            targets = targets[start:stop]
         return Batch(self.x[:, start:stop], targets, None if self.mask is None else self.mask[:, start:stop])
+
+    def pieces(self) -> list["Batch"]:
+        """Up to eight parts of as many samples; none of a single sample."""
+        samples = self.x.shape[1]
+        count = min(PIECES, samples)
+        if count == 1:
+            return []
+        size = samples // count
+        return [self.part(k * size, (k + 1) * size) for k in range(count)]
 
     def first(self, samples: int) -> Tensor:
         """The input of the first samples, as long as the shortest of them lasts."""
@@ -71,18 +80,10 @@ class Batch:
         return torch.full((samples,), steps, device=self.x.device) if self.mask is None else self.mask.sum(0)
 
 
-def batch_first(batch: Batch) -> str:
-    """Why the first two axes of an input seem to be swapped: the number of targets; empty if they do not."""
-    (steps, samples), targets = batch.x.shape[:2], batch.targets
-    if targets is None or steps == samples:
-        return ""
-    swapped = targets.shape == (steps,) if targets.ndim == 1 else targets.shape[:2] == (samples, steps)
-    return f"there are {steps} targets, as many as x {tuple(batch.x.shape)} has steps" if swapped else ""
-
-
 # ---- the measurements
 
 EPSILON = 1e-8  # of Adam, with which entries of the gradient are compared
+NO_SPIKES = Activity(math.nan, math.nan, math.nan, math.nan)  # of an integrator, which sends its voltage
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,8 @@ class LayerMeasurements:
     gradient: float | None = None  # norm of the loss's gradient by the layer's parameters
     below_epsilon: float | None = None  # share of its entries below the optimizer's epsilon
     noise: float | None = None  # its signal-to-noise ratio between pieces of the batch
+    entries: int = 0  # how many it has
+    still: tuple[str, ...] = ()  # parameters whose gradient is 0, where others of the layer have one
 
 
 @dataclass(frozen=True)
@@ -109,11 +112,12 @@ class Measurements:
     layers: tuple[LayerMeasurements, ...]
     profile: RadiusProfile
     steps: int  # of the run along which exponents were measured
-    loss: float | None = None  # of the task on the batch, in nats; None without targets, as what follows
-    # (L, T) norm of the gradient of the loss of a sample's last step by the state k steps back, mean over samples that
-    # are so long; NaN where none is
+    loss: float | None = None  # on the batch; None without targets, as what follows
+    # (L, T) norm of the gradient that comes from a sample's last output alone, by the state k steps back, mean over
+    # samples that are so long; NaN where none is
     back: Tensor | None = None
-    classes: int | None = None  # of the targets; None where they are no classes
+    classes: int | None = None  # of the targets, where the loss of guessing is ln(classes)
+    pieces: int = 0  # of the batch, between which signal and noise are told apart
 
     def __repr__(self) -> str:
         return f"Measurements({len(self.layers)} layers, {'no ' if self.loss is None else ''}loss and gradients)"
@@ -170,7 +174,7 @@ def measure_steps(
 def measure(
     network: Network,
     batch: Batch,
-    task: Task,
+    loss: Objective,
     *,
     samples: int,
     steps: int,
@@ -180,77 +184,87 @@ def measure(
     """Measure everything: derivatives on the first samples, and at some steps."""
     x = batch.first(samples)
     of_steps = measure_steps(network, x, steps=min(steps, x.shape[0]), seed=seed, progress=progress)
-    with eval_mode(network), torch.no_grad():
-        run = network.run(batch.x, mask=batch.mask)
-    by_name: Sequence[dict[str, Tensor]] = [{} for _ in network.cells]
-    pieces: list[Sequence[dict[str, Tensor]]] = []
-    of_loss: dict[str, Any] = {}
-    if batch.targets is not None:
-        by_name = _gradients(network, batch, task)
-        pieces = _gradients_of_pieces(network, batch, task)
-        of_loss = {
-            "loss": task.loss(run.logits, batch.targets, batch.mask).item(),
-            "back": _gradients_back(network, batch, task),
-            "classes": network.n_out if isinstance(task, Classification) else None,
-        }
-    measured = []
+    found, value = passes(network, batch, loss)
+    layers = []
     for i, cell in enumerate(network.cells):
-        of_gradient: dict[str, float | None] = {}
-        whole = together(by_name[i])
-        if len(whole):
-            of_gradient = {
-                "gradient": whole.norm().item(),
-                "below_epsilon": (whole.abs() < EPSILON).double().mean().item(),
-                "noise": signal_to_noise(torch.stack([together(p[i]) for p in pieces])) if pieces else None,
-            }
-        measured.append(
+        layers.append(
             LayerMeasurements(
-                activity=activity(run.spikes[i], batch.mask),
                 exponent=of_steps.exponents[i],
                 singular_time=of_steps.singular_time[i],
                 singular_depth=of_steps.singular_depth[i],
                 active_surrogate_fraction=of_steps.active[i],
-                similarity_to_input=similarity_to_input(batch.x, run.spikes[i]),
                 constants=time_constants(cell),
-                **of_gradient,
+                **found[i],
             )
         )
-    return Measurements(tuple(measured), of_steps.profile, len(x), **of_loss)
+    measurements = Measurements(tuple(layers), of_steps.profile, len(x))
+    if batch.targets is None:
+        return measurements
+    return replace(
+        measurements,
+        loss=value,
+        back=_back(network, batch, loss),
+        classes=network.n_out if loss.of_classes else None,
+        pieces=len(batch.pieces()),
+    )
 
 
-PIECES = 8  # of the batch, whose gradients are compared
+def passes(network: Network, batch: Batch, loss: Objective) -> tuple[list[dict[str, Any]], float | None]:
+    """What runs forwards and backwards measure of each layer, by name; and the loss, None without targets."""
+    with eval_mode(network), torch.no_grad():
+        run = network.run(batch.x, mask=batch.mask)
+    value = None
+    by_name: Sequence[dict[str, Tensor]] = [{} for _ in network.cells]
+    pieces: list[Sequence[dict[str, Tensor]]] = []
+    if batch.targets is not None:
+        value = loss(run.logits, batch.targets, batch.mask).item()
+        by_name = _gradients(network, batch, loss)
+        pieces = [_gradients(network, piece, loss) for piece in batch.pieces()]
+    layers = []
+    for i, cell in enumerate(network.cells):
+        found: dict[str, Any] = {
+            "activity": NO_SPIKES if cell.integrator else activity(run.spikes[i], batch.mask),
+            "similarity_to_input": similarity_to_input(batch.x, run.spikes[i]),
+        }
+        whole = together(by_name[i])
+        if len(whole):
+            found["gradient"] = whole.norm().item()
+            found["entries"] = len(whole)
+            found["below_epsilon"] = (whole.abs() < EPSILON).double().mean().item()
+            found["still"] = tuple(name for name, gradient in by_name[i].items() if whole.any() and not gradient.any())
+        if len(whole) and pieces:
+            found["noise"] = signal_to_noise(torch.stack([together(piece[i]) for piece in pieces]))
+        layers.append(found)
+    return layers, value
 
 
-def _gradients_of_pieces(network: Network, batch: Batch, task: Task) -> list[Sequence[dict[str, Tensor]]]:
-    """The gradients of equal pieces of the batch; none of a single sample."""
-    count = min(PIECES, batch.x.shape[1])
-    if count == 1:
-        return []
-    size = batch.x.shape[1] // count
-    return [_gradients(network, batch.part(k * size, (k + 1) * size), task) for k in range(count)]
+def _gradients(network: Network, batch: Batch, loss: Objective) -> tuple[dict[str, Tensor], ...]:
+    def of_logits(logits: Tensor) -> Tensor:
+        return loss(logits, batch.targets, batch.mask)  # type: ignore[arg-type]
+
+    return parameter_gradients(network, batch.x, of_logits, mask=batch.mask)[:-1]
 
 
-def _gradients_back(network: Network, batch: Batch, task: Task) -> Tensor:
-    """Norms (L, T) of the gradient of the last steps' loss by the state so many steps back, mean over samples."""
-    samples = batch.x.shape[1]
-    at_step = torch.arange(len(batch.x), device=batch.x.device).unsqueeze(1)
+def _back(network: Network, batch: Batch, loss: Objective) -> Tensor:
+    """Norms (L, T) of the gradient that comes from a sample's last output alone, by the state k steps back."""
+    steps, samples = batch.x.shape[:2]
+    at_step = torch.arange(steps, device=batch.x.device).unsqueeze(1)
     end = batch.lengths() - 1
-    targets: Tensor = batch.targets  # type: ignore[assignment]  # which a batch with a loss has
-    norms = state_gradients(network, batch.x, lambda logits: task.loss(logits, targets, at_step == end))
+
+    def of_last(logits: Tensor) -> Tensor:
+        if batch.mask is not None:
+            logits = logits * batch.mask.unsqueeze(-1)
+        last = (at_step == end).unsqueeze(-1)
+        return loss(torch.where(last, logits, logits.detach()), batch.targets, batch.mask)  # type: ignore[arg-type]
+
+    norms = state_gradients(network, batch.x, of_last)
     at = end - at_step  # the step that lies k back, of each sample
     there = at >= 0
     rows = samples * norms.gather(1, at.clamp(min=0).expand_as(norms))  # the loss is a mean over samples
     return (rows * there).sum(2).cpu() / there.sum(1).cpu()
 
 
-def _gradients(network: Network, batch: Batch, task: Task) -> tuple[dict[str, Tensor], ...]:
-    def loss(logits: Tensor) -> Tensor:
-        return task.loss(logits, batch.targets, batch.mask)  # type: ignore[arg-type]
-
-    return parameter_gradients(network, batch.x, loss, mask=batch.mask)[:-1]
-
-
-# ---- copies and updates
+# ---- copies
 
 
 def copied(network: Network) -> Network:
@@ -258,25 +272,3 @@ def copied(network: Network) -> Network:
     tensors = [tensor for module in network.modules() for tensor in (*module._buffers.values(), *vars(module).values())]
     memo = {id(t): t.detach().clone() for t in tensors if isinstance(t, Tensor) and not t.is_leaf}
     return copy.deepcopy(network, memo)
-
-
-def loss_after(network: Network, data: Batch, task: Task, lr: float, updates: int) -> float:
-    """The loss of a batch after updates on it; they stop where it is no number."""
-
-    def loss() -> Tensor:
-        return task.loss(network.run(data.x, mask=data.mask).logits, data.targets, data.mask)  # type: ignore[arg-type]
-
-    trained = [p for p in network.parameters() if p.requires_grad]
-    with eval_mode(network):  # without dropout, so that copies can be compared
-        if trained and updates:
-            steps = adabelief_lookahead(trained, lr)
-            for _ in range(updates):
-                with torch.enable_grad():
-                    now = loss()
-                if not now.isfinite() or not now.requires_grad:
-                    break
-                steps.zero_grad()
-                now.backward()
-                steps.step()
-        with torch.no_grad():
-            return loss().item()

@@ -25,6 +25,7 @@ from torch import Tensor
 from neurolsc.datasets import Words, collate, input_batches
 from neurolsc.datasets.batches import InputBatches, Split, fetch
 from neurolsc.diagnosis import Diagnosis, diagnose, try_cures
+from neurolsc.diagnosis.faults import MISSING, of_labels
 from neurolsc.experiment.config import (
     PARTS,
     DataSettings,
@@ -391,5 +392,9 @@ def diagnose_run(run: str | PathLike[str], *, samples: int = 64, cures: bool = F
     rows = json.loads(history.read_text(encoding="utf-8"))["history"] if history.exists() else []
     lr = (experiment.training or TrainSettings()).lr
     labels = getattr(data, "labels", None)  # music has none
-    found = diagnose(network, batch, task=task, labels=labels, history=rows, lr=lr, seed=seed)
-    return replace(found, trials=try_cures(network, batch, found, task=task, lr=lr)) if cures else found
+    found = diagnose(network, batch, loss=task, history=rows, lr=lr, seed=seed)
+    if labels is not None and not any(finding.name == MISSING for finding in found):
+        found = replace(found, findings=(*found, *of_labels(labels, network.n_out)))  # of all, not of the batch alone
+    if not cures:
+        return found
+    return replace(found, trials=try_cures(network, batch, loss=task, lr=lr, diagnosis=found))

@@ -15,9 +15,11 @@ import torch
 
 import neurolsc
 from neurolsc import metrics
+from neurolsc.diagnosis.losses import objective
 from neurolsc.diagnosis.measurements import Batch, measure
 from neurolsc.experiment.former import STATISTICS, init_report
 from neurolsc.experiment.run import TRAINING, UNFINISHED, Experiment
+from neurolsc.interop.prepared import prepare
 from neurolsc.io import differences, read_tree, refusing, spread
 from neurolsc.network import Network, eval_mode
 from neurolsc.stability.indicators import recurrence_radius
@@ -39,9 +41,10 @@ FEW, TIMES = 4, 8  # samples, and time steps drawn at random, for derivatives
 
 def statistics(network: Network, experiment: Experiment) -> Row:
     """Radii, rates, and the measures of diagnose before the training, each by layer; ``init_...`` in the table."""
-    batch = Batch.of(experiment.first_samples("train", SAMPLES), network)
-    few, seed, task = batch.first(FEW), experiment.network.seed, experiment.data.task
-    found = measure(network, batch, task, samples=FEW, steps=TIMES, seed=seed, progress=False)
+    batch = Batch.of(prepare(network, experiment.first_samples("train", SAMPLES)))
+    few, seed = batch.first(FEW), experiment.network.seed
+    loss = objective(experiment.data.task)
+    found = measure(network, batch, loss, samples=FEW, steps=TIMES, seed=seed, progress=False)
     with eval_mode(network), torch.no_grad():
         spikes = network.run(batch.x, mask=batch.mask).spikes
         times = draw_steps(len(few), min(TIMES, len(few)), torch.Generator().manual_seed(seed))

@@ -127,7 +127,7 @@ def on_any_network(apply: Callable[..., tuple[Finding, ...]]) -> Callable[..., t
             return apply(self, network, inputs, seed=seed)
         before = values_outside(net)
         found = apply(self, network, inputs, seed=seed)
-        summary, layers, title = "", (), str(self)
+        summary, layers, title = "", (), ""
         if isinstance(found, InitReport):
             summary, layers, title = found.summary, found.layers, found.title
         return InitReport(found, summary, layers, title, layout, left_out(net, before))

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from neurolsc import neurons
 from neurolsc.interop.wrapped import WrappedCell, borrowed, state_class, warn_of, weight_before
 from neurolsc.neurons.blocks import Spike
-from neurolsc.neurons.cell import Membrane, ScaledParameter, State, Thresholds
+from neurolsc.neurons.cell import Membrane, ResetSwitch, ScaledParameter, State, Thresholds
 from neurolsc.neurons.derivatives import Derivatives
 from neurolsc.neurons.neuronwise import NeuronwiseDerivatives
 from neurolsc.neurons.spiking import ResetName, SpikingCell
@@ -370,6 +370,12 @@ class NorseCell(WrappedCell):
             return threshold(distance, self.layer.p.method, torch.as_tensor(self.layer.p.alpha))  # type: ignore[arg-type]
 
         return Membrane("v", theta, spike) if self.threshold_names else None
+
+    def reset_switch(self) -> ResetSwitch | None:
+        """Spikes without a surrogate, where the reset passes a gradient: norse detaches no reset."""
+        if not self.reset_gradient or not hasattr(self.layer.p, "method"):
+            return None
+        return ResetSwitch(self.layer, "p", self.layer.p._replace(method="heaviside"))
 
     def start(self, current: Tensor) -> State:
         """The layer's own state at rest, every variable (B, ...) in the dtype of the parameters."""

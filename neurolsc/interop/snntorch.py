@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from neurolsc import neurons
 from neurolsc.interop.wrapped import WrappedCell, borrowed, state_class, warn_of, weight_before
 from neurolsc.neurons.blocks import Spike, spike_function
-from neurolsc.neurons.cell import Membrane, ScaledParameter, State, Thresholds
+from neurolsc.neurons.cell import Membrane, ResetSwitch, ScaledParameter, State, Thresholds
 from neurolsc.neurons.derivatives import Derivatives
 from neurolsc.neurons.neuronwise import NeuronwiseDerivatives
 from neurolsc.neurons.spiking import Reset
@@ -296,6 +296,11 @@ def _register(module: nn.Module, name: str, value: Tensor, learn: bool) -> None:
         module.register_buffer(name, value)
 
 
+def without_derivative(distance: Tensor) -> Tensor:
+    """The spikes at a distance from the threshold, without a surrogate."""
+    return (distance > 0).to(distance.dtype)
+
+
 # the layers that are wrapped, and their state variables without the spikes
 VARIABLES = {
     **{"Leaky": ("mem",), "RLeaky": ("mem",), "Synaptic": ("syn", "mem"), "RSynaptic": ("syn", "mem")},
@@ -351,6 +356,8 @@ class SnnTorchCell(WrappedCell):
         if "thr" in names:
             scaled.append(ScaledParameter("layer.adaptation", "time"))
             scaled.append(ScaledParameter("layer.tau_theta", "time", through="decay"))
+        if hasattr(getattr(layer, "recurrent", None), "V"):  # all_to_all=False
+            self.recurrent_vectors = ("layer.recurrent.V",)
         super().__init__(layer, before, input_shape, scaled)
 
     def closed_form(self) -> Derivatives | None:
@@ -370,6 +377,14 @@ class SnnTorchCell(WrappedCell):
     def membrane(self) -> Membrane | None:
         """Its mem, as it was before the reset of the next step."""
         return None if self.integrator else Membrane("mem", self._threshold_in, self._spike)
+
+    def reset_switch(self) -> ResetSwitch | None:
+        """That of our layers; of snnTorch's where the reset acts within the step and so passes a gradient."""
+        if not self.reset_gradient:
+            return None
+        if self.ours:
+            return ResetSwitch(self.layer, "reset_gradient", False, "detach the reset (reset_gradient=False)")
+        return ResetSwitch(self.layer, "spike_grad", without_derivative)
 
     def _threshold_in(self, state: State) -> Tensor:
         return state.thr if "thr" in state._fields else self.layer.threshold

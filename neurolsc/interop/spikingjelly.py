@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc.interop.wrapped import WrappedCell, state_class, warn_of, weight_before
-from neurolsc.neurons.cell import Membrane, ScaledParameter, State, Thresholds
+from neurolsc.neurons.cell import Membrane, ResetSwitch, ScaledParameter, State, Thresholds
 from neurolsc.neurons.derivatives import Derivatives
 from neurolsc.neurons.neuronwise import NeuronwiseDerivatives
 
@@ -91,6 +91,11 @@ class SpikingJellyCell(WrappedCell):
 
     def membrane(self) -> Membrane:
         return Membrane("v", lambda state: state.v.new_tensor(self.node.v_threshold), self.node.surrogate_function)
+
+    def reset_switch(self) -> ResetSwitch | None:
+        if self.node.detach_reset:
+            return None
+        return ResetSwitch(self.node, "detach_reset", True, "detach the reset (detach_reset=True)")
 
     # tau and v_threshold are numbers, which the layer neither registers nor saves
     @property

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout
 
 from neurolsc.network import eval_mode
-from neurolsc.neurons.cell import Cell, Membrane, ScaledParameter, State, Thresholds, owner_of
+from neurolsc.neurons.cell import Cell, Membrane, ResetSwitch, ScaledParameter, State, Thresholds, owner_of
 
 
 class WrappedNeuronWarning(UserWarning):
@@ -177,6 +177,9 @@ class CellWithModules(WrappedCell):
 
     def membrane(self) -> Membrane | None:
         return self.layer.membrane()
+
+    def reset_switch(self) -> ResetSwitch | None:
+        return self.layer.reset_switch()
 
     def gains(self) -> dict[str, float]:
         return {f"layer.{name}": gain for name, gain in self.layer.gains().items()}

@@ -71,6 +71,15 @@ class Bound(NamedTuple):
     cure: str  # what to change where it does not
 
 
+class ResetSwitch(NamedTuple):
+    """The attribute that takes the gradient out of a cell's reset."""
+
+    owner: Any
+    name: str
+    value: Any  # under which the reset passes no gradient, and spikes are the same
+    cure: str = ""  # what a user does; empty where the value is for a measurement alone
+
+
 class Thresholds:
     """The present thresholds of a cell, which can be set in place to any multiple of them.
 
@@ -121,6 +130,7 @@ class Cell(nn.Module, ABC):
         integrator: True if it sends its voltage and no spikes: initialisers of thresholds or rates, and diagnoses, pass
             over it; Glorot, He and LSCSingular set its weights.
         input_matrices: names of input weights that set no radius through depth, as in norse's LSNN.
+        recurrent_vectors: names of weights by which each neuron reads its own last output alone.
     """
 
     state_type: type[Any]
@@ -131,6 +141,7 @@ class Cell(nn.Module, ABC):
     recurrent_synapses: int | None = None
     integrator: bool = False
     input_matrices: tuple[str, ...] = ()
+    recurrent_vectors: tuple[str, ...] = ()
 
     def __new__(cls, *args: Any, **settings: Any) -> Self:
         if "beta" in settings and cls.__module__.startswith("neurolsc.neurons."):
@@ -220,6 +231,10 @@ class Cell(nn.Module, ABC):
         """Which variable of the state is the voltage, and where it spikes; None: no such."""
         return None
 
+    def reset_switch(self) -> ResetSwitch | None:
+        """What detaches the reset; None if no gradient passes it, or nothing detaches it."""
+        return None
+
     def subthreshold(self, slope: float | Tensor = 0.0) -> Tensor | None:
         """The derivative of each neuron's step by its own state (n_hidden, k, k), without weights; None: not known.
 
@@ -266,6 +281,7 @@ NO_STEP = frozenset(
         *("subthreshold", "bounds", "state_type", "draw"),
         *("linearised", "blocks", "shares", "slopes", "operator", "block_terms"),
         *("scaled_parameters", "paper_scaled_parameters", "recurrent_synapses", "input_matrices"),
+        *("recurrent_vectors", "reset_switch"),
         *("reset_gradient", "affine", "stored_in"),
     )
 )
@@ -396,6 +412,12 @@ def weight_matrices(cell: Cell, radius: Literal["time", "depth"], *, inputs: boo
     named = [WeightMatrix(cell, scaled.parameter) for scaled in cell.scaled_parameters if scaled.radius == radius]
     named += [WeightMatrix(cell, name) for name in cell.input_matrices] if inputs else []
     return tuple(dict.fromkeys(s for s in named if s.weights.ndim >= 2))
+
+
+def recurrent_weights(cell: Cell) -> tuple[WeightMatrix, ...]:
+    """The weights by which neurons read their own layer: matrices, and vectors of one-to-one recurrence."""
+    vectors = [WeightMatrix(cell, name) for name in cell.recurrent_vectors]
+    return (*weight_matrices(cell, "time"), *vectors)
 
 
 def owner_of(cell: Cell, name: str) -> tuple[nn.Module, str]:

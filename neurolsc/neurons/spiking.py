@@ -12,7 +12,7 @@ Source: arXiv:2308.12075, eq. 49 and App. H.
 """
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
@@ -25,6 +25,7 @@ from neurolsc.neurons.cell import (
     Cell,
     LogParameter,
     Membrane,
+    ResetSwitch,
     ScaledParameter,
     Thresholds,
     register,
@@ -131,6 +132,13 @@ class SpikingCell(NeuronCell):
         """v - theta (B, n_hidden); a spike where positive."""
 
     thresholds, membrane = Cell.thresholds, Cell.membrane  # not known of a cell of one's own
+
+    def reset_switch(self) -> ResetSwitch | None:
+        if not self.reset.gradient:
+            return None
+        return ResetSwitch(
+            self, "reset", replace(self.reset, gradient=False), "detach the reset (reset_gradient=False)"
+        )
 
     @property
     def decay_v(self) -> Tensor:

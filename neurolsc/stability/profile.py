@@ -204,9 +204,9 @@ class RadiusProfile(Displayed):
         """Mean radius through depth of every layer (L,); row 0 from the input."""
         return self.depth.mean((1, 2))
 
-    def main_term(self, layer: int, *, but: str = "") -> Term:
-        """The term, but for one, that contributes most to the mean radius through time; `unknown` if none is known."""
-        parts = {name: part for name, part in self.contributions[layer].items() if name != but}
+    def main_term(self, layer: int) -> Term:
+        """The term that contributes most to the mean radius through time; `unknown` if none is known."""
+        parts = self.contributions[layer]
         most = max(parts, key=parts.__getitem__, default="unknown")
         unknown = Term(most, "scale the recurrent weights down, or let its gates retain less")
         return next((term for term in self.terms[layer] if term.name == most), unknown)

@@ -60,12 +60,6 @@ def saturated(network: Network) -> None:
     cell.thresholds().scale(1e-3)
 
 
-def shallow(network: Network) -> None:
-    """Input weights of an upper layer that let nothing through."""
-    with torch.no_grad():
-        network.cells[1].w_in.mul_(0.01)
-
-
 def frozen(network: Network) -> None:
     """A time constant that the optimizer does not get."""
     network.cells[0].log_tau_theta.requires_grad_(False)
@@ -82,11 +76,8 @@ def stuck(network: Network) -> None:
 PLANTS: dict[str, tuple[Callable[[Network], None], int, str]] = {
     "dead": (dead, 2, "dead layer"),
     "saturated": (saturated, 2, "saturated layer"),
-    "high": (lambda n: n.cells[0].thresholds().scale(100.0), 1, "threshold out of scale"),
-    "low": (lambda n: n.cells[0].thresholds().scale(0.01), 1, "threshold out of scale"),
-    "shallow": (shallow, 2, "vanishing through depth"),
     "frozen": (frozen, 1, "frozen time constant"),
-    "stuck": (stuck, 1, "frozen time constant"),
+    "stuck": (stuck, 1, "stuck time constant"),
 }
 """what is planted, in which layer it is to be named, and how"""
 

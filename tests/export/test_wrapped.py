@@ -249,7 +249,7 @@ def test_layers_without_counterpart_are_refused_by_name(made, message):
 def test_save_refuses_models_that_it_cannot_describe_and_names_torch_save(neuron, message, tmp_path):
     with pytest.raises(TypeError, match=message) as error:
         save(one(neuron()), tmp_path / "a")
-    assert "torch.save(wrap(model).state_dict(), path)" in str(error.value)
+    assert "neurolsc.save(net, path)" in str(error.value)
     assert not list(tmp_path.iterdir())
 
 

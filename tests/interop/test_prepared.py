@@ -160,7 +160,7 @@ def test_a_network_reads_words_and_its_inputs_in_its_own_dtype():
 
 def test_half_precision_is_measured_on_a_copy_or_refused():
     net, x = Tutorial().bfloat16(), sequence()
-    with pytest.raises(TypeError, match=r"float32 or float64 .*got torch.bfloat16: give net.float\(\)"):
+    with pytest.raises(TypeError, match=r"float32 or float64.* got torch.bfloat16: give net.float\(\)"):
         prepare(net, x)
     found = prepare(net, x.bfloat16(), float32_copy=True)
     assert found.network.dtype_and_device["dtype"] == torch.float32

@@ -537,7 +537,6 @@ def test_a_target_out_of_reach_names_what_holds_the_radius(source, settings, mak
 @pytest.mark.parametrize(
     ("batches", "kind", "message"),
     [
-        (torch.zeros(5, 3, 30), TypeError, r"must be a list, .* got one tensor \(5, 3, 30\): give \[x\]"),
         ([torch.zeros(5, 3)], ValueError, r"inputs must be \(T, B, n_in\), got \(5, 3\) in batch 1"),
         ([torch.zeros(5, 3, 1, 30)], ValueError, r"in batch 1: give x.flatten\(2\)"),
         (
@@ -548,7 +547,7 @@ def test_a_target_out_of_reach_names_what_holds_the_radius(source, settings, mak
         ([], ValueError, "at least one batch of inputs, got none"),
         ([(torch.ones(6, 5, 2), 0, torch.ones(6, 4).bool())], ValueError, r"bool \(6, 5\), got torch.bool \(6, 4\)"),
     ],
-    ids=["tensor", "flat", "images", "batch first", "nothing", "mask"],
+    ids=["flat", "images", "batch first", "nothing", "mask"],
 )
 def test_what_no_batches_are_is_refused_at_once(batches, kind, message, make_network):
     with pytest.raises(kind, match=message):

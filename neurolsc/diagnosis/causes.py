@@ -1,0 +1,249 @@
+r"""What causes a fault, measured: parts of a step taken away, derivatives at the voltages that occur, sizes of steps.
+
+A cause is not inferred from what can be changed: a part (recurrent weights, reset, adaptation) is taken away while the
+states stay, and the growth of gradients is measured again.
+"""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from neurolsc.init.base import Layer
+from neurolsc.interop.wrapped import WrappedCell
+from neurolsc.network import Network, eval_mode
+from neurolsc.neurons.cell import (
+    Cell,
+    ResetSwitch,
+    WeightMatrix,
+    owner_of,
+    recurrent_weights,
+    set_value,
+    weight_matrices,
+)
+from neurolsc.stability.conditions import surrogate_slope
+from neurolsc.stability.indicators import layer_exponents
+from neurolsc.stability.transitions import follow
+
+# ---- growth through time
+
+
+class Growth(NamedTuple):
+    """How gradients of a layer grow through time, and which part makes them grow."""
+
+    rate: float  # growth in nats per step
+    part: str  # "recurrence", "reset", a parameter's name; "leak" where no part that can be taken away makes it grow
+    without: float  # growth in nats per step without that part
+    peak: float  # largest derivative of the surrogate, NaN if not known
+
+
+ALMOST_NOTHING = 1e-12  # in place of 0, which a parameter stored as its logarithm cannot be
+A_TENTH = 0.1  # of the growth: a part that takes away less is not its cause
+
+
+def growth(network: Network, x: Tensor, layer: int, *, seed: int = 0) -> Growth:
+    """Measure the growth of gradients through time in a layer, counted from 0, and without each part of its step.
+
+    Growth is the largest finite-time Lyapunov exponent, a mean over samples. States are those of the whole network;
+    only derivatives lack the part. Parameters are put back.
+    """
+    batch = x.shape[1]
+    with eval_mode(network), torch.no_grad():
+        cell = network.cells[layer]
+        transitions = follow(network, x, torch.arange(len(x)))[0][layer]
+
+        def measured() -> float:
+            return layer_exponents(transitions, batch, 1, seed).mean().item()
+
+        whole = measured()
+        without: dict[str, float] = {}
+        weights = [matrix for matrix in recurrent_weights(cell) if matrix.weights.any()]
+        if weights:
+            with scaled([(matrix.cell, matrix.name) for matrix in weights], ALMOST_NOTHING):
+                without["recurrence"] = measured()
+        switch = cell.reset_switch()
+        if switch is not None:
+            with switched(switch):
+                without["reset"] = measured()
+        for name in own_feedback(cell):
+            with scaled([(cell, name)], ALMOST_NOTHING):
+                without[name] = measured()
+    part = min(without, key=without.__getitem__, default="leak")
+    if part == "leak" or whole - without[part] < A_TENTH * abs(whole):
+        return Growth(whole, "leak", whole, peak(cell))
+    return Growth(whole, part, without[part], peak(cell))
+
+
+def own_feedback(cell: Cell) -> list[str]:
+    """Names of what a neuron's spikes do to itself besides reset and recurrence, such as the adaptation."""
+    recurrent = {matrix.name for matrix in recurrent_weights(cell)}
+    names = []
+    for each in cell.scaled_parameters:
+        grows = each.radius == "time" and each.through == "value" and each.sign > 0
+        if grows and each.parameter not in recurrent:
+            names.append(each.parameter)
+    return names
+
+
+@contextmanager
+def scaled(places: list[tuple[Cell, str]], factor: float) -> Iterator[None]:
+    """Multiply parameters of cells for a while."""
+    before = []
+    for cell, name in places:
+        owner, last = owner_of(cell, name)
+        before.append((owner, last, torch.as_tensor(getattr(owner, last)).detach().clone()))
+    try:
+        for owner, last, value in before:
+            set_value(owner, last, value * factor)
+        yield
+    finally:
+        for owner, last, value in before:
+            set_value(owner, last, value)
+
+
+@contextmanager
+def switched(switch: ResetSwitch) -> Iterator[None]:
+    """Detach a reset for a while."""
+    before = getattr(switch.owner, switch.name)
+    setattr(switch.owner, switch.name, switch.value)
+    try:
+        yield
+    finally:
+        setattr(switch.owner, switch.name, before)
+
+
+# ---- surrogates
+
+
+def peak(cell: Cell) -> float:
+    """The largest derivative of a cell's surrogate within three thresholds of the threshold; NaN if not known."""
+    membrane = cell.membrane()
+    if membrane is None:
+        return math.nan
+    threshold = membrane.thresholds(cell.initial_state(1)).detach().abs().max().clamp(min=1.0)
+    distance = 3 * threshold * torch.linspace(-1, 1, 2001, **cell.dtype_and_device)
+    slope = surrogate_slope(membrane, distance).abs()
+    return slope[slope.isfinite()].max().item()
+
+
+def mean_slopes(network: Network, x: Tensor) -> list[float]:
+    r"""The mean derivative of each layer's surrogate over the voltages of a run, times the threshold; NaN if not known.
+
+    .. math:: \frac{1}{TBn} \sum_{t,b,i} \vartheta_i[t, b]\, H'(v_i[t, b] - \vartheta_i[t, b])
+
+    Scaling weights and thresholds of a layer by the same factor leaves spikes as they are, and of a surrogate that
+    scales with the threshold this mean, too.
+    """
+    found = []
+    with eval_mode(network):
+        for t in follow(network, x, torch.arange(len(x)))[0]:
+            membrane = t.cell.membrane()
+            if membrane is None:
+                found.append(math.nan)
+                continue
+            threshold = membrane.thresholds(t.before).detach()
+            distance = (membrane.voltage(t.before).detach() - threshold).view_as(getattr(t.before, membrane.name))
+            with torch.enable_grad():
+                leaf = distance.clone().requires_grad_()
+                spikes = membrane.spike(leaf)
+                if not spikes.requires_grad:
+                    found.append(0.0)
+                    continue
+                (slope,) = torch.autograd.grad(spikes.sum(), leaf, materialize_grads=True, allow_unused=True)
+            found.append((threshold * slope.flatten(1).abs()).mean().item())
+    return found
+
+
+# ---- initialisations
+
+
+FEWEST = 8  # inputs of a neuron of which one can dominate by chance
+
+
+def is_identity(cell: Cell, share: float) -> bool:
+    """True if most neurons have one input whose weight is more than a share of all: the layer began as an identity."""
+    for matrix in weight_matrices(cell, "depth", inputs=True):
+        weights = matrix.weights.flatten(1).abs()
+        if weights.shape[1] < FEWEST:
+            return False
+        dominated = weights.amax(1) > share * weights.sum(1)
+        return dominated.double().mean().item() > 0.5
+    return False
+
+
+# ---- batch norms
+
+
+def fresh_batch_norms(module: nn.Module) -> list[nn.Module]:
+    """Batch norms in training mode that have seen no batch, so that evaluation passes their input on as it is."""
+    found = []
+    for part in module.modules():
+        tracked = getattr(part, "num_batches_tracked", None)
+        if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.training and tracked is not None and tracked == 0:
+            found.append(part)
+    return found
+
+
+def set_statistics(network: Network, x: Tensor) -> None:
+    """Give fresh batch norms the mean statistics of all steps of a run, in place; other modules stay in evaluation."""
+    fresh: list[Any] = fresh_batch_norms(network)
+    momenta = [norm.momentum for norm in fresh]
+    with eval_mode(network), torch.no_grad():
+        for norm in fresh:
+            norm.train()
+            norm.momentum = None  # a plain mean over calls
+        network.run(x)
+    for norm, momentum in zip(fresh, momenta, strict=True):
+        norm.momentum = momentum
+
+
+# ---- steps of an optimizer
+
+
+def step_sizes(network: Network, reads: list[Tensor]) -> list[float]:
+    r"""How many thresholds a voltage moves if every input weight of its neuron grows by 1; NaN where that is not known.
+
+    .. math:: S_l = \frac{N_{l-1}\, r_{l-1}}{\vartheta_l} \sum_{t < T} k_l[t]
+
+    with the number of inputs of a neuron and the mean of what they send, the impulse response k of the voltage, and the
+    resting threshold. A step of Adam moves each weight by about the learning rate, in directions that agree for all
+    inputs of a neuron: it moves the voltage by S times the learning rate.
+
+    Args:
+        network: the network; parameters are put back.
+        reads: what each layer reads (T, B, n_in).
+    """
+    found = []
+    with eval_mode(network), torch.no_grad():
+        for index, read in enumerate(reads):
+            layer = Layer(network, index)
+            if layer.cell.integrator or layer.membrane is None or len(layer.inputs) != 1:
+                found.append(math.nan)
+                continue
+            matrix = layer.inputs[0]
+            rest = layer.membrane.voltage(layer.cell.initial_state(1))[0].double().cpu()
+            threshold = (layer.resting_threshold() - rest).mean().item()
+            response = layer.impulse_response(len(read)).sum(0).mean().item()
+            drive = matrix.fan_in * mean_read(layer.cell, matrix, read)
+            found.append(drive * response / threshold if threshold > 0 else math.nan)
+    return found
+
+
+def mean_read(cell: Cell, matrix: WeightMatrix, read: Tensor) -> float:
+    """The mean size of what a matrix of weights is multiplied with, of the input (T, B, n_in) of its cell."""
+    read = read.flatten(0, 1).to(cell.dtype_and_device["dtype"])
+    owner, _ = owner_of(cell, matrix.name)
+    if not isinstance(cell, WrappedCell):
+        return read.abs().mean().item()
+    seen: list[Tensor] = []
+    if owner not in set(cell.before.modules()):
+        return cell.current(read).abs().mean().item()
+    handle = owner.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    try:
+        cell.current(read)
+    finally:
+        handle.remove()
+    return seen[0].abs().mean().item()

@@ -1,0 +1,263 @@
+"""The table of faults: how each is found, what is said of it, and what is to be done.
+
+`FAULTS` has a row for each kind, in the order in which they are to be mended; `Bounds` has every number that a rule
+compares with, and its reason. The `rules` read a `case`: a network, a batch, and what was measured.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from neurolsc.diagnosis import rules
+from neurolsc.diagnosis.case import Case, Sign
+from neurolsc.diagnosis.cures import Treatment
+from neurolsc.diagnosis.measurements import EPSILON
+from neurolsc.stability.conditions import DEAD, NO_SURROGATE, NOT_FINITE, Finding
+
+MISSING = "missing class"
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What rules compare with. Each was set by few networks, and is to be fitted on more."""
+
+    # Spikes per neuron and step above which a layer says little but yes, and the share of neurons that fire at nearly
+    # all steps.
+    busy: float = 0.9
+    most_busy: float = 0.5
+    # Mean derivative of the surrogate times the threshold: fast_sigmoid(25) has 0.01 or more in layers that fire, a
+    # sparse fast sigmoid, which is 0 below a threshold beyond the threshold, 3e-6.
+    closed: float = 1e-4
+    # Similarity to the input below which nothing is left that tells samples apart, where the first layer has ten times
+    # as much; and how many layers in a row. Five Leaky learn with two such layers, eight with three do not.
+    lost: float = 0.02
+    lost_layers: int = 3
+    # Root mean square of a layer's gradient, in epsilons of Adam: at 1 steps are half of the learning rate.
+    unmoved: float = 1.0
+    # The largest gradient of a layer over the smallest. Networks of the study that learn have up to 1e6.
+    faded: float = 1e6
+    # Share of one input in all weights of a neuron from which on a layer counts as an identity: drawn ones have 0.03
+    # where they read 64 inputs, and an identity with 0.3 of the drawn weights 0.5.
+    identity: float = 0.3
+    # Signal-to-noise ratio of the gradient times the number of pieces. Noise alone gives 1 on the average, and small
+    # batches of networks that learn have 0.8 as well.
+    noise: float = 0.7
+    # Growth of gradients over a whole run. A mean radius above 1 alone is no fault: where a few points have large ones,
+    # products shrink. LIF of the study learn as often at 30-fold as without any growth.
+    growth: float = 100.0
+    # Product of the singular values through depth. Networks of the study that learn have up to 40.
+    across: float = 80.0
+    # Largest derivative of a surrogate from which on it is the surrogate that makes gradients grow: those of the
+    # libraries have 1, a logistic one of sharpness 25 has 6.
+    steep: float = 4.0
+    # Share of neurons that grow without a spike or a weight.
+    unstable: float = 0.01
+    # Share of a layer's time constants that no step of an optimizer moves.
+    stuck: float = 0.5
+    # Chance that as many labels, drawn evenly, leave out a class.
+    chance: float = 0.01
+    # Thresholds by which a step of Adam moves the voltages of a layer above the first. Four Leaky of snnTorch train up
+    # to 0.3, and end with an output that fires always or never from 0.5 to 1 on.
+    step: float = 0.7
+    bearable_step: float = 0.3
+    # Updates on a batch after which a loss has moved if it moves at all; the share of its first value below which it
+    # moves well, and how much higher than at a lower rate it has to end to be a fault.
+    updates: int = 10
+    lower: float = 0.95
+    higher: float = 1.005
+    # Share of its first value to which a training loss has to fall, over at least three epochs, to count as learnt.
+    learnt: float = 0.9
+
+
+BOUNDS = Bounds()
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A kind of fault.
+
+    Attributes:
+        name: the kind, for programs.
+        condition: when it is one, in words.
+        advice: what is to be done, in words.
+        test: yields what is found of a case.
+        cure: what is to be done about one thing that was found.
+        treatment: what `try_cures` does about it in some layers, counted from 1; None: nothing.
+        untrained: True if it says nothing of a network that has learnt.
+    """
+
+    name: str
+    condition: str
+    advice: str
+    test: Callable[[Case], Iterator[Sign]]
+    cure: Callable[[Case, Sign], str]
+    treatment: Callable[[Case, Sequence[int]], Treatment | None] | None = None
+    untrained: bool = False
+
+
+FAULTS: tuple[Fault, ...] = (
+    Fault(
+        "input batch first",
+        "as many targets as steps",
+        "transpose the input",
+        rules.is_batch_first,
+        rules.turn_the_input,
+    ),
+    Fault(
+        NO_SURROGATE,
+        "spikes without a derivative",
+        "take a surrogate",
+        rules.has_no_surrogate,
+        rules.take_another_surrogate,
+    ),
+    Fault(
+        NOT_FINITE,
+        "a derivative NaN or infinite near the threshold",
+        "take another surrogate",
+        rules.is_not_finite,
+        rules.take_another_surrogate,
+    ),
+    Fault(
+        "closed surrogate",
+        f"the layer fires, and the mean derivative at its voltages is below {BOUNDS.closed:g} spikes per threshold",
+        "take another surrogate",
+        rules.is_closed,
+        rules.take_another_surrogate,
+    ),
+    Fault(
+        "fresh batch norm",
+        "a batch norm in training mode that has seen no batch",
+        "run a few batches first",
+        rules.has_fresh_batch_norms,
+        rules.run_in_training_mode,
+    ),
+    Fault(
+        DEAD,
+        "no spike in the batch; not of integrators",
+        "`initialize`, of the lowest",
+        rules.is_dead,
+        rules.reinitialise,
+        rules.treat_by_initialising,
+    ),
+    Fault(
+        "saturated layer",
+        f"above {BOUNDS.busy:g} spikes per step, or {BOUNDS.most_busy:.0%} of neurons fire at nearly all steps",
+        "`initialize`",
+        rules.is_saturated,
+        rules.calm_down,
+        rules.treat_by_initialising,
+    ),
+    Fault(
+        "lost signal",
+        f"similarity to the input below {BOUNDS.lost:.0%} in {BOUNDS.lost_layers} hidden layers in a row",
+        "`initialize`",
+        rules.has_lost_the_input,
+        rules.carry_the_input,
+        rules.treat_by_initialising,
+        untrained=True,
+    ),
+    Fault(
+        "vanishing gradient",
+        f"root mean square below {BOUNDS.unmoved * EPSILON:g}, or {BOUNDS.faded:.0e} times smaller than another layer's",
+        "`initialize`",
+        rules.is_vanishing,
+        rules.let_through,
+        rules.treat_by_initialising,
+        untrained=True,
+    ),
+    Fault(
+        "exploding through time",
+        f"{BOUNDS.growth:g}-fold growth over a run",
+        "by its cause: scale the recurrence, detach the reset, lower the surrogate's peak",
+        rules.explodes_in_time,
+        rules.take_growth_away,
+        rules.treat_growth,
+        untrained=True,
+    ),
+    Fault(
+        "exploding through depth",
+        f"product of singular values above {BOUNDS.across:g}",
+        "lower the surrogate's peak; else `initialize`",
+        rules.explodes_in_depth,
+        rules.take_depth_away,
+        untrained=True,
+    ),
+    Fault(
+        "noisy gradient",
+        f"lowest layer: signal-to-noise ratio below {BOUNDS.noise:g} of that of noise alone",
+        "`initialize`, or a larger batch",
+        rules.is_noise,
+        rules.hear_the_signal,
+        rules.treat_by_initialising,
+        untrained=True,
+    ),
+    Fault(
+        "unstable below threshold",
+        f"own radius above 1, in more than {BOUNDS.unstable:.0%} of neurons",
+        "change the parameter that is named",
+        rules.is_unstable,
+        rules.stabilise,
+    ),
+    Fault(
+        "frozen time constant",
+        "a parameter with `requires_grad=False`",
+        "unfreeze it",
+        rules.is_frozen,
+        rules.unfreeze,
+    ),
+    Fault(
+        "stuck time constant",
+        f"a parameter that no step can move, in more than {BOUNDS.stuck:.0%} of neurons: too long, or clamped",
+        "bring it into its range",
+        rules.is_stuck,
+        rules.bring_into_range,
+    ),
+    Fault(
+        MISSING,
+        f"a class that y lacks, if the chance of that is below {BOUNDS.chance:.0%}",
+        "complete the data, or take fewer outputs",
+        rules.misses_classes,
+        rules.complete_the_data,
+    ),
+    Fault(
+        "learning rate too high for a layer",
+        f"with `lr`: a step of Adam moves voltages above the first layer by more than {BOUNDS.step:g} thresholds",
+        "lower the learning rate to the one given",
+        rules.steps_are_large,
+        rules.bear_the_step,
+        rules.treat_the_rate,
+    ),
+    Fault(
+        "learning rate too high",
+        f"with `lr` and `y`: {BOUNDS.updates} updates end higher than a tenth of it, or with silent or saturated layers; "
+        "with `history`: the loss only grew",
+        "lower the learning rate tenfold",
+        rules.is_too_fast,
+        rules.slow_down,
+        rules.treat_the_rate,
+    ),
+)
+
+"""All kinds of faults, in the order in which they are to be mended."""
+
+BY_NAME = {fault.name: fault for fault in FAULTS}
+
+
+def findings(case: Case) -> tuple[Finding, ...]:
+    """What all rules find, in the order of the table."""
+    found = []
+    for fault in FAULTS:
+        if fault.untrained and case.learnt:
+            continue
+        for sign in fault.test(case):
+            found.append(Finding(sign.layer, sign.problem, fault.cure(case, sign), sign.cause, fault.name))
+    return tuple(found)
+
+
+def of_labels(labels: Tensor, classes: int) -> tuple[Finding, ...]:
+    """What the labels of a whole data set lack."""
+    found = []
+    for sign in rules.missing_classes(labels, classes, BOUNDS.chance):
+        found.append(Finding(sign.layer, sign.problem, rules.complete_the_data(None, sign), sign.cause, MISSING))
+    return tuple(found)

@@ -1,0 +1,132 @@
+r"""The user's loss: a word, a task or a function; all become a function of outputs, targets and a mask.
+
+With o[t, b] what the network sends, T steps and classes y,
+
+.. math:: \text{count: } \mathrm{CE}\Big(\sum_t o[t, b],\, y_b\Big), \quad
+    \text{membrane: } \mathrm{CE}\Big(\frac{1}{T_b} \sum_t o[t, b],\, y_b\Big), \quad
+    \text{step: } \frac{1}{T_b} \sum_t \mathrm{CE}\big(o[t, b],\, y_b\big),
+
+each a mean over samples b.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from neurolsc import tasks
+from neurolsc.tasks import Classification, ClassPerStep, Task
+from neurolsc.validation import one_of
+
+Word = Literal["count", "membrane", "step"]
+Loss = Word | Task | Callable[[Tensor, Tensor], Tensor]
+WORDS: tuple[Word, ...] = get_args(Word)
+
+
+def of_counts(out: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Cross-entropy of sums over time; outputs after the end of a sample are 0."""
+    return cross_entropy(out.sum(0), y.long())
+
+
+def of_means(out: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Cross-entropy of means over the steps of each sample."""
+    if mask is None:
+        return cross_entropy(out.mean(0), y.long())
+    lengths = mask.sum(0).clamp(min=1)
+    return cross_entropy(out.sum(0) / lengths.unsqueeze(1), y.long())
+
+
+def of_steps(out: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Cross-entropy of every step, of one class for each sample (B,) or for each step (T, B)."""
+    if y.ndim == 2:
+        return ClassPerStep().loss(out, y, mask)
+    return tasks.cross_entropy(out, y, mask)
+
+
+BY_WORD = {"count": of_counts, "membrane": of_means, "step": of_steps}
+
+
+@dataclass(frozen=True)
+class OfUser:
+    """A user's function of outputs and targets, which knows no mask."""
+
+    function: Callable[[Tensor, Tensor], Tensor]
+
+    def __call__(self, out: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
+        return self.function(out, y)
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A loss as diagnoses read it."""
+
+    value: Callable[[Tensor, Tensor, Tensor | None], Tensor]  # of outputs (T, B, C), targets and a mask
+    of_classes: bool  # True if targets are classes and the loss of guessing is ln(classes)
+
+    def __call__(self, out: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
+        return self.value(out, y, mask)
+
+
+def objective(loss: object) -> Objective:
+    """The loss as a function of outputs, targets and mask.
+
+    Raises:
+        TypeError: if it is neither a word, a task nor a function.
+        ValueError: if the word is unknown.
+    """
+    if isinstance(loss, str):
+        one_of("loss", loss, WORDS)
+        return Objective(BY_WORD[loss], of_classes=True)
+    if isinstance(loss, type):
+        raise TypeError(f"loss must be an object, got the class {loss.__name__}: give {loss.__name__}().")
+    if hasattr(loss, "loss") and hasattr(loss, "measures"):
+        return Objective(loss.loss, of_classes=isinstance(loss, Classification))  # type: ignore[attr-defined]
+    if callable(loss):
+        return Objective(OfUser(loss), of_classes=False)  # type: ignore[arg-type]
+    words = ", ".join(map(repr, WORDS))
+    raise TypeError(f"loss must be {words}, a task or a function of (out, y), got {type(loss).__name__}.")
+
+
+def check(loss: object, out: Tensor, y: Tensor, mask: Tensor | None = None) -> None:
+    """Refuse targets that a loss cannot read with these outputs, and a loss that is no number with a gradient.
+
+    Raises:
+        TypeError: if the loss returns no tensor.
+        ValueError: else.
+    """
+    chosen = objective(loss)
+    if isinstance(loss, str):
+        check_classes(loss, out, y)
+    leaf = out.detach().requires_grad_()
+    shapes = f"out {tuple(out.shape)} and y {tuple(y.shape)}"
+    try:
+        with torch.enable_grad():
+            value = chosen(leaf, y, mask)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise ValueError(f"loss cannot read {shapes} of this network: {error}") from error
+    if not isinstance(value, Tensor):
+        raise TypeError(f"loss must return a tensor of one number, got {type(value).__name__}, from {shapes}.")
+    if value.numel() != 1:
+        raise ValueError(f"loss must return one number, got a tensor {tuple(value.shape)}, from {shapes}.")
+    if not value.requires_grad:
+        raise ValueError(f"loss must have a gradient by the output, got a number without one, from {shapes}.")
+
+
+def check_classes(word: str, out: Tensor, y: Tensor) -> None:
+    """Refuse targets that are no classes of these outputs; ValueError or TypeError."""
+    steps, samples, classes = out.shape
+    shapes: list[tuple[int, ...]] = [(samples,)]
+    if word == "step":
+        shapes.append((steps, samples))
+    if tuple(y.shape) not in shapes:
+        wanted = " or ".join(map(str, shapes))
+        raise ValueError(f'y must have the shape {wanted} for loss="{word}", got {tuple(y.shape)}.')
+    if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
+        raise TypeError(f'y must be classes, whole numbers, for loss="{word}", got {y.dtype}.')
+    low, high = y.min().item(), y.max().item()
+    if low < 0 or high >= classes:
+        span = f"0 to {classes - 1}, as this network has {classes} outputs"
+        raise ValueError(f"y must be classes from {span}, got {low} to {high}.")

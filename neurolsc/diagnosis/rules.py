@@ -1,0 +1,431 @@
+"""Rules: what is found of a case, what is to be done about it, and how that is tried; the table is in `faults`.
+
+A rule yields a `Sign` for each place where it finds something. Next to it stands its cure, in words, and where the
+package can do it a treatment of some layers.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from neurolsc.diagnosis import cures
+from neurolsc.diagnosis.case import Case, Sign, found_by, listed, mended, product_across
+from neurolsc.diagnosis.causes import Growth, fresh_batch_norms, peak
+from neurolsc.diagnosis.cures import Calming, Treatment
+from neurolsc.diagnosis.measurements import EPSILON
+from neurolsc.neurons.cell import recurrent_weights
+from neurolsc.stability.conditions import NO_SURROGATE, NOT_FINITE, below_threshold, states_stability
+
+# ---------------------------------------------------------------- the input and the modules
+
+
+def is_batch_first(case: Case) -> Iterator[Sign]:
+    """As many targets as the input has steps."""
+    if case.turned:
+        yield Sign(None, "the input looks batch first, (B, T, ...) in place of (T, B, ...)", case.turned)
+
+
+def turn_the_input(case: Case, sign: Sign) -> str:
+    """The input with time first."""
+    return "give x.transpose(0, 1)"
+
+
+def has_no_surrogate(case: Case) -> Iterator[Sign]:
+    """Spikes without a derivative."""
+    for fault in case.surrogates:
+        if fault.name == NO_SURROGATE:
+            yield Sign(fault.layer, fault.problem, fault.cause)
+
+
+def is_not_finite(case: Case) -> Iterator[Sign]:
+    """A derivative of a surrogate that is NaN or infinite."""
+    for fault in case.surrogates:
+        if fault.name == NOT_FINITE:
+            yield Sign(fault.layer, fault.problem, fault.cause)
+
+
+def is_closed(case: Case) -> Iterator[Sign]:
+    """A layer that fires, and whose surrogate has no derivative at its voltages."""
+    for i, layer in case.layers:
+        slope = case.slopes[i - 1]
+        if layer.activity.rate > 0 and slope < case.bounds.closed:
+            problem = (
+                f"its surrogate passes no gradient: at its voltages the derivative is {slope:.1g} spikes per threshold"
+            )
+            yield Sign(i, problem, "it is open elsewhere")
+
+
+def take_another_surrogate(case: Case, sign: Sign) -> str:
+    """A surrogate that passes gradients at all voltages."""
+    return "use fast_sigmoid or atan"
+
+
+def has_fresh_batch_norms(case: Case) -> Iterator[Sign]:
+    """Batch norms that have seen no batch."""
+    modules = [*case.network.cells, case.network.readout]
+    counts = {i: len(fresh_batch_norms(module)) for i, module in enumerate(modules, start=1)}
+    layers: list[object] = [i if i < len(modules) else "readout" for i, count in counts.items() if count]
+    if layers:
+        problem = f"batch norms of {listed(layers)} have seen no batch: in evaluation they change nothing"
+        yield Sign(
+            None, problem, "num_batches_tracked is 0; all else here is said of them with statistics of this batch"
+        )
+
+
+def run_in_training_mode(case: Case, sign: Sign) -> str:
+    """Statistics of some batches."""
+    return "run a few batches in training mode before you evaluate, initialise or measure it"
+
+
+# ---------------------------------------------------------------- activity
+
+
+def is_dead(case: Case) -> Iterator[Sign]:
+    """A layer without a spike."""
+    silent: list[int] = []
+    for i, layer in case.layers:
+        if layer.activity.rate != 0:
+            continue
+        cause = "its thresholds lie above all that it gets"
+        if i - 1 in silent:
+            cause = "the layer below is silent"
+        if case.is_output(i):
+            cause += '; if your loss reads its membrane, give wrap(net, x, output="membrane")'
+        silent.append(i)
+        yield Sign(i, "never fires", cause)
+
+
+def reinitialise(case: Case, sign: Sign) -> str:
+    """The initialisation, if the layer fires then."""
+    first = case.first_dead
+    if first is not None and sign.layer != first:
+        return f"mend layer {first} first"
+    if mended(case, is_dead, sign):
+        return cures.ADVICE
+    return "lower its thresholds, or raise its input weights"
+
+
+def is_saturated(case: Case) -> Iterator[Sign]:
+    """A layer that fires nearly always."""
+    for i, layer in case.layers:
+        if not case.saturated(layer.activity):
+            continue
+        cause = "its thresholds lie below what it gets"
+        if layer.activity.rate > case.bounds.busy:
+            yield Sign(i, f"fires {layer.activity.rate:.2g} spikes per neuron and step", cause)
+        else:
+            yield Sign(i, f"{layer.activity.saturated:.0%} of its neurons fire at nearly all steps", cause)
+
+
+def calm_down(case: Case, sign: Sign) -> str:
+    """The initialisation, if the layer fires less then."""
+    if mended(case, is_saturated, sign):
+        return cures.ADVICE
+    return "raise its thresholds, or lower its weights"
+
+
+def has_lost_the_input(case: Case) -> Iterator[Sign]:
+    """Several layers in a row that fire, and are the same for all samples."""
+    first = case.measured.layers[0].similarity_to_input
+    if case.first_dead is not None or not first > 10 * case.bounds.lost:
+        return
+    lost: list[int] = []
+    for i, layer in case.layers[1:]:
+        hidden = layer.activity.rate > 0 and not case.is_output(i)
+        if hidden and layer.similarity_to_input < case.bounds.lost:
+            lost.append(i)
+        elif len(lost) < case.bounds.lost_layers:
+            lost = []
+    if len(lost) < case.bounds.lost_layers:
+        return
+    most = max(case.measured.layers[i - 1].similarity_to_input for i in lost)
+    problem = f"of what tells samples apart {listed(lost)} have {most:.1%} at most, layer 1 has {first:.0%}"
+    yield Sign(lost[0], problem, "each layer of random weights drops a part")
+
+
+def carry_the_input(case: Case, sign: Sign) -> str:
+    """The initialisation, if layers tell samples apart then."""
+    if mended(case, has_lost_the_input, sign):
+        return cures.ADVICE
+    return "take fewer layers, or connections that skip some"
+
+
+# ---------------------------------------------------------------- gradients
+
+
+def is_vanishing(case: Case) -> Iterator[Sign]:
+    """The lowest layer whose gradient is too small for Adam, or next to that of another layer."""
+    trained = [(i, layer) for i, layer in case.layers if layer.gradient is not None]
+    if not trained or found_by(case, has_no_surrogate, is_closed, is_dead):
+        return
+    largest = max(layer.gradient or 0.0 for _, layer in trained)
+    gone = []
+    for i, layer in trained:
+        size = layer.gradient or 0.0
+        mean = size / math.sqrt(layer.entries)
+        if mean < case.bounds.unmoved * EPSILON or size * case.bounds.faded < largest:
+            gone.append((i, size))
+    if not gone:
+        return
+    layer, size = gone[0]
+    others = [i for i, _ in gone[1:]]
+    also = f", and little {listed(others)}" if others else ""
+    cause = f"its norm is {size:.0e}, in the layer that gets most {largest:.0e}; Adam's epsilon is {EPSILON:g}"
+    yield Sign(layer, f"no gradient reaches it{also}", cause)
+
+
+def let_through(case: Case, sign: Sign) -> str:
+    """The initialisation, if the layer gets a gradient then."""
+    if mended(case, is_vanishing, sign):
+        return cures.ADVICE
+    return "take a surrogate with wider tails, such as atan, or normalise the currents of each layer"
+
+
+def is_noise(case: Case) -> Iterator[Sign]:
+    """A gradient of the first layer that is not the same in two parts of the batch."""
+    pieces = case.measured.pieces
+    trained = [(i, layer) for i, layer in case.layers if layer.noise is not None]
+    if not trained or found_by(case, has_no_surrogate, is_closed, is_dead, is_vanishing, explodes_in_time):
+        return
+    i, layer = trained[0]
+    ratio = layer.noise or 0.0
+    if math.isfinite(layer.gradient or 0.0) and ratio * pieces < case.bounds.noise:
+        problem = f"its gradient is noise: between {pieces} parts of the batch the signal-to-noise ratio is {ratio:.2g}"
+        yield Sign(i, problem, f"noise alone gives {1 / pieces:.2g}")
+
+
+def hear_the_signal(case: Case, sign: Sign) -> str:
+    """The initialisation, if parts of the batch agree then."""
+    if mended(case, is_noise, sign):
+        return cures.ADVICE
+    return "take a larger batch"
+
+
+def explodes_in_time(case: Case) -> Iterator[Sign]:
+    """Gradients that grow along a run; the cause is the part without which they grow least."""
+    for i, found in case.growths.items():
+        fold = math.exp(min(found.rate, 700))
+        problem = f"gradients grow {fold:.2f}-fold at every step back in time"
+        size = case.measured.layers[i - 1].gradient
+        if size is not None and not math.isfinite(size):
+            problem += f", that of the loss to {size}"
+        if found.part == "leak":
+            yield Sign(i, problem, "neither recurrence nor reset makes them grow: its own decays do")
+            continue
+        left = math.exp(found.without)
+        yield Sign(i, problem, f"due to the {found.part}: without it {left:.2f}-fold")
+
+
+def take_growth_away(case: Case, sign: Sign) -> str:
+    """Less of the part that makes gradients grow, in a way that the layer can take."""
+    assert sign.layer is not None
+    cell = case.measurable.cells[sign.layer - 1]
+    found = case.growths[sign.layer]
+    switch = cell.reset_switch()
+    if found.part == "recurrence":
+        names = ", ".join(matrix.name for matrix in recurrent_weights(cell))
+        return f"scale {names} down, to {bearable(found):.2g} of it"
+    if found.part == "reset" and switch is not None and switch.cure:
+        return switch.cure
+    if found.part == "reset":
+        return f"lower the peak of its surrogate, {found.peak:.3g}, by its slope or alpha"
+    if found.part != "leak":
+        return f"lower {found.part}"
+    alone = below_threshold(cell).main_bound() if states_stability(cell) else None
+    return alone.cure if alone is not None else "shorten its time constants, or let its gates retain less"
+
+
+def bearable(found: Growth) -> float:
+    """The share of a part at which gradients would neither grow nor shrink, if growth were linear in it."""
+    whole, without = math.exp(min(found.rate, 700)), math.exp(found.without)
+    return min(max((1 - without) / (whole - without), 0.05), 0.95)
+
+
+def treat_growth(case: Case, layers: Sequence[int]) -> Treatment | None:
+    """Scale recurrences and detach resets; None where neither is the cause."""
+    factors: dict[tuple[int, str], float] = {}
+    detached = []
+    for i in layers:
+        found = case.growths.get(i)
+        cell = case.measurable.cells[i - 1]
+        if found is None or found.part == "leak":
+            continue
+        if found.part == "reset":
+            switch = cell.reset_switch()
+            if switch is not None and switch.cure:
+                detached.append(i - 1)
+            continue
+        names = [found.part]
+        if found.part == "recurrence":
+            names = [matrix.name for matrix in recurrent_weights(cell)]
+        factors |= {(i - 1, name): bearable(found) for name in names}
+    words = ["the reset detached"] if detached else []
+    words += [f"{name} of layer {layer + 1} scaled by {factor:.2f}" for (layer, name), factor in factors.items()]
+    return Treatment("; ".join(words), Calming(factors, tuple(detached))) if words else None
+
+
+def explodes_in_depth(case: Case) -> Iterator[Sign]:
+    """Gradients that grow from the last layer to the first."""
+    times = product_across(case.measured)
+    if times > case.bounds.across:
+        problem = f"gradients grow up to {times:.2g}-fold from the last layer to the first"
+        steepest = max(peaks(case).items(), key=lambda pair: pair[1], default=(0, 0.0))
+        cause = "largest singular values through depth are above 1 in most layers"
+        if steepest[1] > case.bounds.steep:
+            cause = f"the surrogate of layer {steepest[0]} has a peak of {steepest[1]:.3g}"
+        yield Sign(None, problem, cause)
+
+
+def peaks(case: Case) -> dict[int, float]:
+    """Largest derivatives of surrogates, by layer."""
+    found = {i: peak(cell) for i, cell in enumerate(case.measurable.cells, start=1)}
+    return {i: value for i, value in found.items() if not math.isnan(value)}
+
+
+def take_depth_away(case: Case, sign: Sign) -> str:
+    """A surrogate with a lower peak, or the initialisation, if gradients grow less then."""
+    if any(value > case.bounds.steep for value in peaks(case).values()):
+        return "lower that peak, by the slope or alpha of the surrogate"
+    if mended(case, explodes_in_depth, sign):
+        return cures.ADVICE
+    return "lower the input weights of upper layers, and their thresholds with them"
+
+
+# ---------------------------------------------------------------- constants
+
+
+def is_unstable(case: Case) -> Iterator[Sign]:
+    """Neurons whose own variables grow without a spike or a weight."""
+    for i, cell in enumerate(case.measurable.cells, start=1):
+        alone = below_threshold(cell) if states_stability(cell) else None
+        if alone is None or alone.outside <= case.bounds.unstable:
+            continue
+        broken = alone.main_bound()
+        cause = f"radii up to {alone.radius.max():.2f}"
+        if broken is not None:
+            cause = f"{broken.violated}; {cause}"
+        yield Sign(i, f"{alone.outside:.0%} of its neurons are unstable below threshold", cause)
+
+
+def stabilise(case: Case, sign: Sign) -> str:
+    """The condition that most neurons break."""
+    assert sign.layer is not None
+    broken = below_threshold(case.measurable.cells[sign.layer - 1]).main_bound()
+    return "bring its parameters back" if broken is None else broken.cure
+
+
+def is_frozen(case: Case) -> Iterator[Sign]:
+    """Time constants that are parameters, and that the optimizer does not get."""
+    for i, layer in case.layers:
+        for constant in layer.constants:
+            if not constant.fixed and not constant.trained:
+                yield Sign(i, f"{constant.name} is frozen", "its requires_grad is False")
+
+
+def unfreeze(case: Case, sign: Sign) -> str:
+    """A gradient for the parameter."""
+    return "give it requires_grad=True"
+
+
+def is_stuck(case: Case) -> Iterator[Sign]:
+    """Time constants that the optimizer gets, and that no step moves."""
+    for i, layer in case.layers:
+        still = {name.replace("log_", "") for name in layer.still}
+        fires = layer.activity.rate != 0  # nothing decays in a layer that gets no input
+        for constant in layer.constants:
+            problem = f"no step of an optimizer can move {constant.name}"
+            if not constant.trained:
+                continue
+            if constant.stuck > case.bounds.stuck:
+                yield Sign(i, problem, f"a decay of {constant.decay:.6g} has no derivative left")
+            elif fires and constant.name in still:
+                yield Sign(i, problem, "its gradient is 0, as behind a clamp")
+
+
+def bring_into_range(case: Case, sign: Sign) -> str:
+    """A value whose decay moves."""
+    return "set it to between 0.1 and 1e4 steps, a decay to between 0 and 1"
+
+
+# ---------------------------------------------------------------- targets and the learning rate
+
+
+def missing_classes(labels: Tensor, classes: int, chance: float) -> Iterator[Sign]:
+    r"""Classes that no label (n,) names, unless n labels drawn evenly leave one out with more than a chance.
+
+    The chance is at most :math:`C (1 - 1/C)^n`.
+    """
+    counts = torch.bincount(labels.flatten().long().cpu(), minlength=classes)
+    absent = (counts == 0).nonzero().flatten().tolist()
+    if absent and classes * (1 - 1 / classes) ** labels.numel() < chance:
+        which = f"class {absent[0]} is" if len(absent) == 1 else f"classes {', '.join(map(str, absent))} are"
+        yield Sign(None, f"{which} missing from {labels.numel()} labels", "the data lack it")
+
+
+def misses_classes(case: Case) -> Iterator[Sign]:
+    """Classes that the targets of the batch do not name."""
+    y, classes = case.batch.targets, case.network.n_out
+    if y is None or y.ndim != 1 or y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
+        return
+    if len(y) and y.min() >= 0 and y.max() < classes:
+        yield from missing_classes(y, classes, case.bounds.chance)
+
+
+def complete_the_data(case: Case | None, sign: Sign) -> str:
+    """All classes in the data, or as many outputs."""
+    return "give samples of every class, or a readout of as many classes as there are"
+
+
+def steps_are_large(case: Case) -> Iterator[Sign]:
+    """The layer above the first whose voltages a step of the optimizer moves farthest, if that is too far."""
+    if case.lr is None or case.learnt:
+        return
+    sizes = {i: size * case.lr for i, size in enumerate(case.step_sizes, start=1) if i > 1}
+    sizes = {i: size for i, size in sizes.items() if size > case.bounds.step}
+    if sizes:
+        worst = max(sizes, key=sizes.__getitem__)
+        problem = f"a step of Adam at {case.lr:g} moves its voltages by up to {sizes[worst]:.2g} thresholds"
+        yield Sign(worst, problem, "inputs x their rate x memory / threshold, times the learning rate")
+
+
+def bear_the_step(case: Case, sign: Sign) -> str:
+    """The learning rate whose step the layer bears."""
+    assert sign.layer is not None
+    lr = case.bounds.bearable_step / case.step_sizes[sign.layer - 1]
+    return f"lower the learning rate to {lr:.1g}, or begin at a lower firing rate"
+
+
+def is_too_fast(case: Case) -> Iterator[Sign]:
+    """A history whose loss only grew, or updates on copies that end better at a lower rate."""
+    losses = [row["train_loss"] for row in case.history]
+    if case.judged and min(losses[1:]) > losses[0]:
+        problem = f"the training loss only grew, from {losses[0]:.3g} to {losses[-1]:.3g} in {len(losses)} epochs"
+        yield Sign(None, problem, "steps that are small enough lower it")
+        return
+    if len(case.outcomes) < 2:
+        return
+    (lr, high), (lower, low) = case.outcomes.items()
+    broken = [words for words in case.broken(high) if words not in case.broken(low)]
+    if math.isnan(low.loss) or (high.loss <= case.bounds.higher * low.loss and not broken):
+        return
+    problem = f"{case.bounds.updates} updates on this batch at {lr:g} bring its loss to {high.loss:.4g}"
+    if broken:
+        problem += f", and {', '.join(broken)}"
+    yield Sign(None, problem, f"at {lower:g} they bring it to {low.loss:.4g}")
+
+
+def slow_down(case: Case, sign: Sign) -> str:
+    """A tenth of the learning rate."""
+    return "lower the learning rate tenfold" if case.lr is None else f"lower the learning rate to {case.lr / 10:g}"
+
+
+def treat_by_initialising(case: Case, layers: Sequence[int]) -> Treatment | None:
+    """The recommended initialisation, if it takes the network."""
+    return None if case.treated is None else Treatment(cures.ADVICE, cures.initialise)
+
+
+def treat_the_rate(case: Case, layers: Sequence[int]) -> Treatment | None:
+    """A tenth of the learning rate."""
+    return Treatment("a tenth of the learning rate", cures.leave, lr=0.1)

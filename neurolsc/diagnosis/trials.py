@@ -1,0 +1,93 @@
+"""Cures of faults, tried with a few updates on copies of the network."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from neurolsc.diagnosis.case import Case
+from neurolsc.diagnosis.cures import Treatment, update
+from neurolsc.diagnosis.faults import BY_NAME, findings
+from neurolsc.diagnosis.losses import Loss
+from neurolsc.diagnosis.measurements import copied
+from neurolsc.diagnosis.report import Diagnosis, Trial, examined, learning_rate
+from neurolsc.stability.conditions import Finding
+
+LOWER = 0.995  # share of the untreated loss below which a cure has helped: orders of summation move it by 0.001
+
+
+def try_cures(
+    net: nn.Module,
+    x: Any,
+    y: Tensor | None = None,
+    *,
+    loss: Loss = "step",
+    lr: float = 1e-3,
+    diagnosis: Diagnosis | None = None,
+    updates: int = 20,
+    seed: int = 0,
+) -> tuple[Trial, ...]:
+    """Try the cure of each finding on a copy of the network, and see whether it then learns faster.
+
+    Each copy is trained on the batch itself by Adam, without dropout, from the same weights but for its cure; an
+    untreated copy as well. So few updates say whether a cure sets something in motion, not what a training becomes.
+
+    Args:
+        net: the network or module; it stays as it is.
+        x: inputs, as for :func:`neurolsc.diagnose`.
+        y: targets.
+        loss: what is trained.
+        lr: learning rate.
+        diagnosis: what was found with that batch; by default it is diagnosed first.
+        updates: of each copy.
+        seed: of what is drawn where it is diagnosed.
+
+    Returns:
+        A trial for every kind of fault that the package can do something about, of all layers that have it at once;
+        kinds with the same cure are one. Where the axes are swapped the batch is turned before all trials.
+
+    Raises:
+        TypeError: if net cannot be wrapped, or an argument is of another kind.
+        ValueError: if there are no targets, or the batch, the loss or a number does not fit.
+
+    Cost: ``updates`` training steps on the batch per cure and for the untreated copy.
+    """
+    lr = learning_rate(lr)
+    measured = None if diagnosis is None else diagnosis.measurements
+    case = examined(net, x, y, loss=loss, lr=lr, seed=seed, measured=measured)
+    if case.batch.targets is None:
+        raise ValueError("trials need targets: give y.")
+    found = findings(case) if diagnosis is None else tuple(diagnosis)
+    treatments = treatments_of(case, found)
+    if not treatments:
+        return ()
+    untreated = update(copied(case.measurable), case.batch, case.loss, lr, updates).loss
+    trials = []
+    for treatment, names in treatments.values():
+        patient = copied(case.measurable)
+        treatment.treat(patient, case.batch.x)
+        before = update(patient, case.batch, case.loss, lr, 0).loss
+        after = update(patient, case.batch, case.loss, lr * treatment.lr, updates).loss
+        helped = math.isfinite(after) and not after >= LOWER * untreated
+        layers = layers_of(found, names)
+        trials.append(Trial(", ".join(names), layers, treatment.words, before, after, untreated, helped))
+    return tuple(trials)
+
+
+def treatments_of(case: Case, found: Sequence[Finding]) -> dict[str, tuple[Treatment, list[str]]]:
+    """Treatments by what they do, each with the kinds of faults that it is for."""
+    treatments: dict[str, tuple[Treatment, list[str]]] = {}
+    for name in dict.fromkeys(finding.name for finding in found):
+        fault = BY_NAME.get(name)
+        if fault is None or fault.treatment is None:
+            continue
+        treatment = fault.treatment(case, layers_of(found, [name]))
+        if treatment is not None:
+            treatments.setdefault(treatment.words, (treatment, []))[1].append(name)
+    return treatments
+
+
+def layers_of(found: Sequence[Finding], names: Sequence[str]) -> tuple[int, ...]:
+    """Layers that have a fault of some kinds, counted from 1."""
+    return tuple(sorted({each.layer for each in found if each.name in names and each.layer is not None}))
