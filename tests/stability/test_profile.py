@@ -16,7 +16,6 @@ from neurolsc import (
     diagnose,
     evaluate,
     radius_profile,
-    save,
     spectral_radius,
     wrap,
 )
@@ -183,7 +182,7 @@ def test_what_is_no_network_is_refused_and_wrap_is_named_where_it_helps():
     with pytest.raises(TypeError, match=r"must be a neurolsc\.Network, got LSTM: give neurolsc\.wrap\(module\)"):
         evaluate(nn.LSTM(3, 4), torch.zeros(5, 2, 3))  # type: ignore[arg-type]
     for function in (radius_profile, diagnose):
-        with pytest.raises(TypeError, match="got '?str|got 'network'"):
+        with pytest.raises(TypeError, match="got 'network'"):
             function("network", torch.zeros(5, 2, 3))  # type: ignore[arg-type]
 
 
