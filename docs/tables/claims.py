@@ -110,7 +110,7 @@ def _name(network: Network) -> str:
 
 
 @table
-def claims() -> list[str]:
+def study_claims() -> list[str]:
     """Comparisons, and what is said of each."""
     body = []
     for comparison in compared(scores_of(_trials())):
@@ -123,7 +123,7 @@ def claims() -> list[str]:
 
 
 @table
-def claims_shares() -> list[str]:
+def study_claims_shares() -> list[str]:
     """The paper's 63 and 70 %."""
     found = compared(scores_of(_trials()))
     body = []
@@ -137,7 +137,7 @@ def claims_shares() -> list[str]:
 
 
 @table
-def claims_arms() -> list[str]:
+def study_claims_arms() -> list[str]:
     """Test scores, learning rates and pre-trainings of each arm whose reported seeds are over."""
     trials = _trials()
     body = []
