@@ -38,9 +38,7 @@ def main() -> None:
     batches = input_batches(SpikeLatencyMNIST.embedded("train"), 32, seed=0)
     about = {"date": date.today().isoformat(), "neurolsc": neurolsc.__version__, "torch": torch.__version__}
     runs: list[dict[str, Any]] = []
-    for target, (neuron, cell), (name, loop), seed in product(
-        (1.0, 0.5), NEURONS.items(), LOOPS.items(), range(seeds)
-    ):
+    for target, (neuron, cell), (name, loop), seed in product((1.0, 0.5), NEURONS.items(), LOOPS.items(), range(seeds)):
         torch.manual_seed(seed)
         network = Network([cell(784, 64), cell(64, 64)], 10)
         most = MOST if loop == "paper" else None

@@ -11,6 +11,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 LOG_INTERVAL = 10.0  # seconds between two states of a bar that goes to a file or a pipe
+PATIENCE = 5.0  # seconds after which work that nobody asked to watch shows a bar
 
 
 @dataclass(frozen=True)

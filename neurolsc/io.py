@@ -40,22 +40,7 @@ CONVERTERS: list[Callable[[Network], Network]] = []  # cells of another library 
 
 
 def save(network: Network, path: str | PathLike[str]) -> None:
-    """Write a network: its layout, parameters and buffers bit by bit, and which are frozen.
-
-    Args:
-        network: cells and surrogates of this package, and registered ones (:func:`neurolsc.register`). A network made
-            by :func:`neurolsc.wrap` is written in our own cells (:func:`neurolsc.export.from_wrapped`) where these have
-            the same spikes; :func:`load` returns those, with default surrogates.
-        path: the file, usually ``*.safetensors``.
-
-    Raises:
-        TypeError: if a surrogate, the readout, a wrapped layer or a tensor cannot be described in a file.
-        ValueError: if a cell is not registered, two cells share a parameter, or the network has tensors that its layout
-            does not explain.
-        OSError: if the file cannot be written.
-    """
-    from neurolsc import __version__  # the package imports this file before it knows its version
-
+    """Write a network; see :func:`neurolsc.save`."""
     network = as_network(network)
     for convert in CONVERTERS:
         network = convert(network)
@@ -71,54 +56,24 @@ def save(network: Network, path: str | PathLike[str]) -> None:
         **({} if network.embedding is None else {"embedding": network.embedding.config()}),
         "frozen": [name for name, parameter in network.named_parameters() if not parameter.requires_grad],
     }
-    tensors = {}
-    for name, value in network.state_dict().items():
-        if value.layout != torch.strided or value.dtype == torch.complex128:
-            raise TypeError(f"{name} cannot be stored: {value.dtype}, {value.layout}; wanted dense, at most 64 bit.")
-        tensors[name] = value.cpu().clone(memory_format=torch.contiguous_format)
+    tensors = network.state_dict()
+    check_storable(tensors)
     rebuilt = _build(config, tensors).state_dict()
     shapes, again = ({name: value.shape for name, value in part.items()} for part in (tensors, rebuilt))
     if odd := sorted(name for name in shapes | again if shapes.get(name) != again.get(name)):
         raise ValueError(f"the network could not be built again from its layout: {', '.join(odd)} would differ.")
-    header = {"kind": "network", "format": FORMAT, "version": __version__, "content": config}
-    data = safetensors.torch.save(tensors, {"neurolsc": json.dumps(header)})  # one entry: their order is random
-    atomic_write(path, lambda file: file.write(data))
+    write_tensors(path, tensors, "network", config)
 
 
 def load(path: str | PathLike[str]) -> Network:
-    """Read a network that :func:`save` wrote, onto the CPU, in its dtypes.
-
-    Args:
-        path: the file, or the name of a trained network in the package: ``"sl-mnist-alif"`` or
-            ``"spoken-digits-alif"``. Cards in neurolsc/trained give the commands that made them.
-
-    Raises:
-        ValueError: if the file is damaged, is of another kind or format, names an unknown class, does not fit its
-            layout, or holds NaN or infinity.
-        OSError: if there is neither a file nor a trained network of that name, or it cannot be read.
-
-    Example:
-        >>> load("sl-mnist-alif").n_in
-        784
-    """
+    """Read a network; see :func:`neurolsc.load`."""
     if not os.path.exists(path):
         if os.fspath(path) not in trained():
             wanted = f"neither a file nor one of the trained networks in the package ({', '.join(trained())})"
             raise FileNotFoundError(errno.ENOENT, wanted, os.fspath(path))
         path = TRAINED / f"{os.fspath(path)}.safetensors"
-    data = Path(path).read_bytes()  # not mapped into memory: a mapped file that is cut short ends the process
-    with refusing(path, "damaged or not a safetensors file"):
-        tensors = safetensors.torch.load(data)
-        metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
-        if "neurolsc" not in metadata:
-            raise ValueError("not a network of this version of neurolsc.")
-        header = json.loads(metadata["neurolsc"])
-        if header["kind"] != "network" or header["format"] != FORMAT:
-            found = clean(f"a {header['kind']} in format {header['format']}, by neurolsc {header['version']}")
-            raise ValueError(f"wanted a network in format {FORMAT}, got {found}.")
-    config = header["content"]
+    tensors, config = read_tensors(path, "network")
     with refusing(path, "does not describe a network of this version"):
-        check_finite(tensors)
         network = _build(config, tensors)
         for name, built in network.state_dict().items():
             if name in tensors and built.is_floating_point() != tensors[name].is_floating_point():
@@ -127,6 +82,44 @@ def load(path: str | PathLike[str]) -> Network:
         for name in config["frozen"]:
             network.get_parameter(name).requires_grad_(False)
     return network
+
+
+def check_storable(tensors: Mapping[str, Tensor]) -> None:
+    """Raise a ``TypeError`` for a tensor that no file of :func:`write_tensors` can hold."""
+    for name, value in tensors.items():
+        if value.layout != torch.strided or value.dtype == torch.complex128:
+            raise TypeError(f"{name} cannot be stored: {value.dtype}, {value.layout}; wanted dense, at most 64 bit.")
+
+
+def write_tensors(path: str | PathLike[str], tensors: Mapping[str, Tensor], kind: str, content: dict[str, Any]) -> None:
+    """Write tensors as a safetensors file of a kind, with content as JSON, whole or not at all."""
+    from neurolsc import __version__  # the package imports this file before it knows its version
+
+    check_storable(tensors)
+    copies = {n: value.detach().cpu().clone(memory_format=torch.contiguous_format) for n, value in tensors.items()}
+    header = {"kind": kind, "format": FORMAT, "version": __version__, "content": content}
+    data = safetensors.torch.save(copies, {"neurolsc": json.dumps(header)})  # one entry: their order is random
+    atomic_write(path, lambda file: file.write(data))
+
+
+def read_tensors(path: str | PathLike[str], kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and the content of a file that :func:`write_tensors` wrote.
+
+    ``ValueError`` if it is damaged, of another kind or format, or holds NaN or infinity.
+    """
+    data = Path(path).read_bytes()  # not mapped into memory: a mapped file that is cut short ends the process
+    with refusing(path, "damaged or not a safetensors file"):
+        tensors = safetensors.torch.load(data)
+        metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
+        if "neurolsc" not in metadata:
+            raise ValueError(f"not a {kind} of this version of neurolsc.")
+        header = json.loads(metadata["neurolsc"])
+        if header["kind"] != kind or header["format"] != FORMAT:
+            found = clean(f"a {header['kind']} in format {header['format']}, by neurolsc {header['version']}")
+            cure = {"module": ": give load(path, net) a new module of its classes", "network": ": give load(path)"}
+            raise ValueError(f"wanted a {kind} in format {FORMAT}, got {found}{cure.get(header['kind'], '')}.")
+        check_finite(tensors)
+    return tensors, header["content"]
 
 
 def trained() -> list[str]:

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from neurolsc.validation import whole
+from neurolsc.validation import BATCH_FIRST, whole
 
 __all__ = [
     "SHARE", "BatchMetric", "MetricSpec", "firing_rate", "mean_accuracy", "mode_accuracy", "mode_vote", "nll",
@@ -241,7 +241,7 @@ def check_classes(targets: Tensor, logits: Tensor, *, per_step: bool = False) ->
     if targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool:
         raise TypeError(f"{name} must be integers, got {targets.dtype}.")
     if targets.shape != wanted:
-        first = "; x is batch first: give x.transpose(0, 1)" if targets.shape == logits.shape[:1] else ""
+        first = f"; {BATCH_FIRST}" if targets.shape == logits.shape[:1] else ""
         raise ValueError(f"{name} must have shape {tuple(wanted)}, got {tuple(targets.shape)}{first}.")
     bad = targets[(targets < 0) | (targets >= classes)]
     if len(bad):

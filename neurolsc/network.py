@@ -12,7 +12,7 @@ from torch.nn.functional import linear, pad
 
 from neurolsc.display import counted, shapes, state_repr
 from neurolsc.neurons.cell import Cell, State, dtype_and_device
-from neurolsc.validation import tensor, whole
+from neurolsc.validation import BATCH_FIRST, tensor, whole
 
 
 class NetworkState(NamedTuple):
@@ -293,7 +293,7 @@ class Network(nn.Module):
             raise ValueError("x must be finite, got NaN or infinity.")
         if mask is not None and (mask.dtype != torch.bool or mask.shape != x.shape[:2]):
             turned = mask.ndim == 2 and mask.shape == x.shape[1::-1]
-            hint = "; x or mask looks batch-first: transpose(0, 1)" if turned else ""
+            hint = f"; {BATCH_FIRST}, or turn the mask" if turned else ""
             raise ValueError(f"mask must be bool {tuple(x.shape[:2])}, got {mask.dtype} {tuple(mask.shape)}{hint}.")
         if mask is not None and (mask[1:] & ~mask[:-1]).any():
             raise ValueError("mask must be True up to the last step of each sample and False after it, got gaps.")

@@ -48,6 +48,9 @@ def as_batch(batch: object, name: str = "a batch") -> BatchParts:
     raise TypeError(f"{name} must be a tensor x, or (x, targets) or (x, targets, mask), got {kinds}{hint}.")
 
 
+BATCH_FIRST = "x looks batch first: give x.transpose(0, 1)"
+
+
 def swapped_axes(x: Tensor, targets: object) -> str:
     """Why x (T, B, ...) looks batch first, by the number of targets; empty if it does not."""
     if not isinstance(targets, Tensor) or x.ndim < 2 or x.shape[0] == x.shape[1]:

@@ -138,7 +138,7 @@ def test_spikes_that_are_not_binary_and_logits_with_nan_are_refused(value: float
     [
         (torch.tensor([0, 4]), ValueError, r"0 \.\.\. 3.*got 4"),
         (torch.tensor([[0, 1]]), ValueError, r"\(2,\).*got \(1, 2\)"),
-        (torch.zeros(5, dtype=torch.long), ValueError, r"got \(5,\); x is batch first: give x\.transpose"),
+        (torch.zeros(5, dtype=torch.long), ValueError, r"got \(5,\); x looks batch first: give x\.transpose"),
         (torch.tensor([0.0, 1.0]), TypeError, "float32"),
     ],
 )

@@ -152,7 +152,7 @@ def test_what_does_not_fit_is_refused(make_network, make_spikes):
         network(bad)
     with pytest.raises(ValueError, match=r"x must have shape \(B, 30\)"):
         network.step(torch.zeros(2, 29), network.initial_states(2))
-    with pytest.raises(ValueError, match=r"mask must be bool \(20, 6\).*batch-first"):
+    with pytest.raises(ValueError, match=r"mask must be bool \(20, 6\).*looks batch first"):
         network.run(x, mask=torch.ones(6, 20, dtype=torch.bool))
     with pytest.raises(ValueError, match=r"mask must be True up to the last step of each sample .*, got gaps"):
         network.run(x, mask=torch.arange(20).unsqueeze(1).expand(20, 6) % 3 > 0)

@@ -2,13 +2,13 @@
 
 A table stands between two comments, `table: NAME` and `end`. A function of that name makes it from
 benchmarks/results; a test makes it again and compares. results: reading and writing; reached, speed,
-elsewhere, study, neurons, claims: the tables.
+elsewhere, study, neurons, claims, users: the tables.
 """
 
 import re
 from pathlib import Path
 
-from docs.tables import claims, elsewhere, neurons, reached, speed, study  # noqa: F401  they enter their tables
+from docs.tables import claims, elsewhere, neurons, reached, speed, study, users  # noqa: F401  they enter their tables
 from docs.tables.results import TABLES
 
 ROOT = Path(__file__).parents[2]

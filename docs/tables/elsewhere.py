@@ -63,29 +63,6 @@ def study_libraries() -> list[str]:
     return compared_rows(libraries(), _libraries())
 
 
-@table
-def initialisations_deep() -> list[str]:
-    """Networks of snnTorch, test scores of seeds that chose no learning rate."""
-    scores, found = _libraries().scores, read_rows("libraries")
-    arms = {
-        (cell, n): [scores[cell, n, initialiser] for initialiser in ("built", "rate-matched", "identity")]
-        for cell, n, _ in scores
-    }
-    body = [
-        [f"{n} {cell}", *(f"{mean(of.values()):.0f}±{stdev(of.values()):.0f}" for of in each)]
-        for (cell, n), each in arms.items()
-    ]
-    about = {
-        "date": max(run["date"] for run in found),
-        "data": f"{len(body)} networks, 64 wide, 25 steps, 5 epochs, 8 seeds that chose no learning rate",
-    }
-    head = ["layers, surrogate", "as built", "rate-matched", "`Relay()`"]
-    return [
-        *rows(head, body),
-        *caption(about, "test, %, mean±deviation; rate-matched and `Relay()` begin at a rate of 0.15"),
-    ]
-
-
 def _at_best_rate(runs: list[dict]) -> str:
     by_rate = grouped(runs, "lr").values()
     best = max(by_rate, key=lambda some: mean(float(run["validation"]) for run in some))

@@ -13,7 +13,7 @@ from neurolsc.stability.conditions import Finding
 from neurolsc.stability.indicators import exponent_loss
 from neurolsc.stability.profile import radius_profile
 from neurolsc.training.loop import FLOSSED
-from neurolsc.validation import number, whole
+from neurolsc.validation import as_batch, number, swapped_axes, whole
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -32,14 +32,11 @@ def network_of(pl_module: LightningModule, name: str, input_shape: int | tuple[i
 
 def inputs_of(batch: Any, batch_first: bool, callback: str) -> Tensor:
     """The inputs (T, B, n) of a batch (x, labels ...) or x."""
-    x, *more = batch if isinstance(batch, tuple | list) else (batch,)
-    samples, other = x.shape[:2] if batch_first else x.shape[1::-1]
-    if more and isinstance(more[0], Tensor) and more[0].ndim == 1 and other == len(more[0]) != samples:
-        raise ValueError(
-            f"the training data have {len(more[0])} labels and inputs {tuple(x.shape)}: give "
-            f"{callback}(..., batch_first={not batch_first})."
-        )
-    return (x.transpose(0, 1) if batch_first else x).flatten(2)
+    x, targets, _ = as_batch(batch)
+    x = x.transpose(0, 1) if batch_first else x
+    if swapped := swapped_axes(x, targets):
+        raise ValueError(f"{swapped}, or {callback}(..., batch_first={not batch_first}).")
+    return x.flatten(2)
 
 
 class InitCallback(Callback):

@@ -13,19 +13,18 @@ from neurolsc.stability import (
     Activity,
     RadiusProfile,
     TimeConstant,
-    active_surrogate_fraction,
     activity,
-    lyapunov_exponents,
     parameter_gradients,
-    radius_profile,
     signal_to_noise,
     similarity_to_input,
-    singular_values,
     state_gradients,
     time_constants,
 )
-from neurolsc.stability.indicators import together
+from neurolsc.stability.indicators import active_fraction, largest_singular, layer_exponents, together
 from neurolsc.stability.loops import adabelief_lookahead
+from neurolsc.stability.profile import profile_at
+from neurolsc.stability.sampling import Grid
+from neurolsc.stability.transitions import depth_operators, follow, time_operator
 from neurolsc.tasks import Classification, Task
 from neurolsc.validation import tensor
 
@@ -120,6 +119,54 @@ class Measurements:
         return f"Measurements({len(self.layers)} layers, {'no ' if self.loss is None else ''}loss and gradients)"
 
 
+@dataclass(frozen=True)
+class StepMeasurements:
+    """What is measured of the derivatives of single steps, of all layers along one run."""
+
+    profile: RadiusProfile
+    exponents: list[float]  # largest finite-time Lyapunov exponent of each layer, mean over samples
+    singular_time: list[float]  # largest singular value through time, mean over points
+    singular_depth: list[float]
+    active: list[float]  # share of neurons with an active surrogate
+
+
+SINGULAR_POINTS = 16  # at which singular values are measured: they differ less than radii do
+
+
+def measure_steps(
+    network: Network, x: Tensor, *, steps: int, seed: int, progress: bool | None = None
+) -> StepMeasurements:
+    """Radii, exponents, singular values and surrogates, all along one run of an input (T, B, n_in)."""
+    total, samples = x.shape[:2]
+    generator = torch.Generator().manual_seed(seed)
+    grid = Grid.drawn(total, samples, generator, steps=steps, samples=samples)
+    with eval_mode(network), torch.no_grad():
+        run, outputs = follow(network, x, torch.arange(total))
+        drawn = grid.steps.unsqueeze(1) * samples + grid.samples
+        at_grid = [t.at(drawn.flatten().to(x.device)) for t in run]
+        profile = profile_at(
+            network,
+            at_grid,
+            outputs,
+            grid,
+            shape=(total, samples),
+            every=False,
+            generator=generator,
+            progress=progress,
+        )
+        measured = profile.steps.unsqueeze(1) * samples + profile.samples
+        count = min(SINGULAR_POINTS, measured.numel())
+        spaced = torch.arange(count) * measured.numel() // count
+        few = [t.at(measured.flatten()[spaced].to(x.device)) for t in run]
+        return StepMeasurements(
+            profile,
+            exponents=[layer_exponents(t, samples, 1, seed).mean().item() for t in run],
+            singular_time=[largest_singular(t, [time_operator(t)]).mean().item() for t in few],
+            singular_depth=[largest_singular(t, depth_operators(t)).mean().item() for t in few],
+            active=[active_fraction(t) for t in at_grid],
+        )
+
+
 def measure(
     network: Network,
     batch: Batch,
@@ -132,37 +179,25 @@ def measure(
 ) -> Measurements:
     """Measure everything: derivatives on the first samples, and at some steps."""
     x = batch.first(samples)
-    some, layers = min(steps, x.shape[0]), range(len(network.cells))
-    profile = radius_profile(network, x, steps=some, seed=seed, progress=progress)
-    exponents = lyapunov_exponents(network, x, seed=seed)[:, :, 0].mean(1)
-    along, across = (sigma.mean((1, 2)) for sigma in singular_values(network, x, steps=some, seed=seed))
-    active = active_surrogate_fraction(network, x, steps=some, seed=seed)
+    of_steps = measure_steps(network, x, steps=min(steps, x.shape[0]), seed=seed, progress=progress)
     with eval_mode(network), torch.no_grad():
         run = network.run(batch.x, mask=batch.mask)
-    by_name: Sequence[dict[str, Tensor]] = [{} for _ in layers]
+    by_name: Sequence[dict[str, Tensor]] = [{} for _ in network.cells]
     pieces: list[Sequence[dict[str, Tensor]]] = []
     of_loss: dict[str, Any] = {}
-    if (targets := batch.targets) is not None:
+    if batch.targets is not None:
         by_name = _gradients(network, batch, task)
-        count = min(8, batch.x.shape[1])  # pieces of the batch, whose gradients are compared
-        size = batch.x.shape[1] // count
-        if count > 1:
-            pieces = [_gradients(network, batch.part(k * size, (k + 1) * size), task) for k in range(count)]
-        # the gradient of the last steps' loss, by steps back
-        at_step, end = torch.arange(len(batch.x), device=batch.x.device).unsqueeze(1), batch.lengths() - 1
-        norms = state_gradients(network, batch.x, lambda logits: task.loss(logits, targets, at_step == end))
-        at = end - at_step  # the step that lies k back, of each sample
-        there = at >= 0
-        rows = batch.x.shape[1] * norms.gather(1, at.clamp(min=0).expand_as(norms))  # the loss is a mean over samples
+        pieces = _gradients_of_pieces(network, batch, task)
         of_loss = {
-            "loss": task.loss(run.logits, targets, batch.mask).item(),
-            "back": (rows * there).sum(2).cpu() / there.sum(1).cpu(),
+            "loss": task.loss(run.logits, batch.targets, batch.mask).item(),
+            "back": _gradients_back(network, batch, task),
             "classes": network.n_out if isinstance(task, Classification) else None,
         }
     measured = []
     for i, cell in enumerate(network.cells):
         of_gradient: dict[str, float | None] = {}
-        if len(whole := together(by_name[i])):
+        whole = together(by_name[i])
+        if len(whole):
             of_gradient = {
                 "gradient": whole.norm().item(),
                 "below_epsilon": (whole.abs() < EPSILON).double().mean().item(),
@@ -171,16 +206,40 @@ def measure(
         measured.append(
             LayerMeasurements(
                 activity=activity(run.spikes[i], batch.mask),
-                exponent=exponents[i].item(),
-                singular_time=along[i].item(),
-                singular_depth=across[i].item(),
-                active_surrogate_fraction=active[i].item(),
+                exponent=of_steps.exponents[i],
+                singular_time=of_steps.singular_time[i],
+                singular_depth=of_steps.singular_depth[i],
+                active_surrogate_fraction=of_steps.active[i],
                 similarity_to_input=similarity_to_input(batch.x, run.spikes[i]),
                 constants=time_constants(cell),
                 **of_gradient,
             )
         )
-    return Measurements(tuple(measured), profile, len(x), **of_loss)
+    return Measurements(tuple(measured), of_steps.profile, len(x), **of_loss)
+
+
+PIECES = 8  # of the batch, whose gradients are compared
+
+
+def _gradients_of_pieces(network: Network, batch: Batch, task: Task) -> list[Sequence[dict[str, Tensor]]]:
+    """The gradients of equal pieces of the batch; none of a single sample."""
+    count = min(PIECES, batch.x.shape[1])
+    if count == 1:
+        return []
+    size = batch.x.shape[1] // count
+    return [_gradients(network, batch.part(k * size, (k + 1) * size), task) for k in range(count)]
+
+
+def _gradients_back(network: Network, batch: Batch, task: Task) -> Tensor:
+    """Norms (L, T) of the gradient of the last steps' loss by the state so many steps back, mean over samples."""
+    samples = batch.x.shape[1]
+    at_step = torch.arange(len(batch.x), device=batch.x.device).unsqueeze(1)
+    end = batch.lengths() - 1
+    norms = state_gradients(network, batch.x, lambda logits: task.loss(logits, batch.targets, at_step == end))
+    at = end - at_step  # the step that lies k back, of each sample
+    there = at >= 0
+    rows = samples * norms.gather(1, at.clamp(min=0).expand_as(norms))  # the loss is a mean over samples
+    return (rows * there).sum(2).cpu() / there.sum(1).cpu()
 
 
 def _gradients(network: Network, batch: Batch, task: Task) -> tuple[dict[str, Tensor], ...]:

@@ -18,7 +18,7 @@ from typing import Any
 import h5py
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from neurolsc import metrics
 from neurolsc.display import Displayed, Table
@@ -26,6 +26,7 @@ from neurolsc.export.fixed_point import NEVER, UNIT, AtrlifLayer, CubaLayer, Ext
 from neurolsc.export.quantize import QuantizedNetwork, dequantize, quantize
 from neurolsc.export.wrapped import delayed, exported_kind, from_wrapped
 from neurolsc.hdf5 import HDF5
+from neurolsc.interop.prepared import AS_READ, network_of, prepare
 from neurolsc.interop.wrapped import WrappedCell
 from neurolsc.io import atomic_write, refusing
 from neurolsc.network import Network, eval_mode
@@ -88,6 +89,7 @@ class ExportReport(Displayed):
     readout: Extremes | None = None  # of the readout's sums, or its voltages
     decisions: Decisions | None = None
     remarks: tuple[str, ...] = ()
+    layout: str = AS_READ  # where time and batch were found in the x that was given
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as JSON values."""
@@ -103,7 +105,8 @@ class ExportReport(Displayed):
             errors = f"{layer.weight_error_max:.4f}, {layer.weight_error_rms:.5f}", f"{layer.rounded_to_zero:.1%}"
             sizes = (str(i), str(layer.neurons), str(layer.cores), f"{layer.synapse_bits / 8192:.0f}")
             rows.append((*sizes, units, *errors, f"{layer.threshold_error:.4f}, {layer.decay_error:.5f}"))
-        lines: list[str | Table] = [Table((*head, "threshold, decay error"), rows)]
+        lines: list[str | Table] = [] if self.layout == AS_READ else [f"x: {self.layout}"]
+        lines.append(Table((*head, "threshold, decay error"), rows))
         lines += [f"layer {i}: {layer.neuron}" for i, layer in enumerate(self.layers, start=1)]
         lines += [
             f"layer {i}: rate {a.rate_float:.4f} float, {a.rate_integer:.4f} integer; {a.agreement:.2%} of spikes equal; "
@@ -120,9 +123,9 @@ class ExportReport(Displayed):
 
 
 def to_netx(
-    network: Network,
+    net: nn.Module,
     path: str | PathLike[str],
-    calibration: Tensor | None = None,
+    x: Any = None,
     *,
     labels: Tensor | None = None,
     force: bool = False,
@@ -135,10 +138,11 @@ def to_netx(
     Networks are run in evaluation mode, and keep theirs.
 
     Args:
-        network: what :func:`neurolsc.export.quantize` accepts.
+        net: what :func:`neurolsc.export.quantize` accepts, or a module of snnTorch, norse or spikingjelly.
         path: the file, usually ``*.net``. Lava leaves an open file open: give each export a new path.
-        calibration: samples (T, B, n_in), 0 or 1. Without them overflows are not found.
-        labels: their classes (B,), for accuracies in the report.
+        x: calibration samples, 0 or 1: (T, B, n_in) of a network, or what the module takes, as
+            :func:`neurolsc.interop.prepared.prepare` reads it. Without them overflows are not found.
+        labels: their classes (B,), for accuracies in the report, if x has none.
         force: accept fewer weight units per threshold than 62 (of an ALIF 16).
 
     Returns:
@@ -150,7 +154,13 @@ def to_netx(
         TypeError: if a layer or the readout cannot be exported.
         OSError: if the file cannot be written.
     """
-    own, x = copy.deepcopy(from_wrapped(network)).cpu().eval(), None if calibration is None else calibration.cpu()
+    layout = AS_READ
+    if x is None:
+        network = network_of(net)
+    else:
+        network, x, targets, _, layout, _ = prepare(net, x, labels)
+        x, labels = x.cpu(), targets
+    own = copy.deepcopy(from_wrapped(network)).cpu().eval()
     quantized = quantize(own, x, force=force)
     report = make_report(own, quantized, x, None if labels is None else labels.cpu())
     if x is None:
@@ -163,7 +173,7 @@ def to_netx(
         remark = f"wrapped network against our cells, before rounding: spikes equal in {shares}."
         report = dataclasses.replace(report, remarks=(remark,))
     write_netx(quantized, path, golden=x[:, :GOLDEN_SAMPLES])
-    return report
+    return dataclasses.replace(report, layout=layout)
 
 
 @torch.no_grad()

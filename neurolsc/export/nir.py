@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from neurolsc.export.wrapped import NO_MEMORY, exportable, exported_kind
 from neurolsc.hdf5 import HDF5
+from neurolsc.interop.prepared import network_of
 from neurolsc.io import atomic_write, check_finite, refusing
 from neurolsc.network import Network
 from neurolsc.neurons import ALIF, LI, LIF, ALIFPlus, CubaLIF
@@ -56,7 +57,12 @@ def load_nir() -> ModuleType:
 
 
 def to_nir(
-    network: Network, path: str | PathLike[str] | None = None, *, dt: float, golden: Tensor | None = None
+    net: nn.Module,
+    path: str | PathLike[str] | None = None,
+    x: Any = None,
+    *,
+    dt: float,
+    golden: Tensor | None = None,
 ) -> "nir.NIRGraph":
     """Describe a network as a graph of NIR, and write it to a file if there is a path.
 
@@ -66,9 +72,12 @@ def to_nir(
     every bit; surrogates are left out.
 
     Args:
-        network: LIF layers with any reset, CubaLIF with reset to zero, ALIF layers with ``reset="static"``, and a
-            linear readout or an LI at the end; or what :func:`neurolsc.wrap` made of such.
-        path: a file to write, usually ``*.nir``; written whole or not at all.
+        net: LIF layers with any reset, CubaLIF with reset to zero, ALIF layers with ``reset="static"``, and a linear
+            readout or an LI at the end; or a module of snnTorch, norse or spikingjelly with such.
+        path: a file to write, usually ``*.nir``; written whole or not at all. It may be left out: ``to_nir(net, x,
+            dt=1e-4)``.
+        x: an example of what the module takes, which shows the order of its layers, as for
+            :func:`neurolsc.interop.prepared.prepare`. Without x it must be their order of definition.
         dt: seconds per time step. snnTorch's reader supposes 1e-4.
         golden: samples (T, B, n_in) with which another reader is checked: they and what each layer and the readout
             make of them, without latency between layers, are written to ``<path>.data`` for ``nir.read_data``.
@@ -87,7 +96,9 @@ def to_nir(
     """
     nir = load_nir()
     dt = number("dt", dt)
-    network = exportable(network)
+    if x is None and not isinstance(path, str | PathLike | None):
+        path, x = None, path
+    network = exportable(network_of(net, x))
     nodes: dict[str, Any] = {"input": nir.Input(np.array([network.n_in]))}
     edges: list[tuple[str, str]] = []
     source, neurons_of = "input", list[str]()

@@ -125,7 +125,7 @@ def _saved(network: Network) -> Network:
     try:
         return from_wrapped(network)
     except (TypeError, ValueError) as error:
-        cure = "A file cannot describe this model: keep its weights with torch.save(wrap(model).state_dict(), path)."
+        cure = "A file cannot describe this network: save the module that was wrapped, neurolsc.save(net, path)."
         raise TypeError(f"{error} {cure}") from error
 
 

@@ -1,9 +1,9 @@
 """Initialisers: objects that set weights and thresholds before training, each with formula and source.
 
-`base` has what all share, chains, and their texts; `weights` initialises by variance and the statistics of spikes
-(Default, Glorot, He, IKUN, LSUV, FluctuationDriven, ActivityPropagation, FourConditions); `spectral` by radii,
-exponents and singular values (LSC and its relatives, Orthogonal); `relay` at a firing rate (RateMatching, BySource, and
-Relay, whose upper layers pass on what they read).
+`base` has what all share, chains, and their texts; `identity` has the recommended one, :class:`Identity`, which
+:func:`neurolsc.initialize` applies. `weights` initialises by variance and the statistics of spikes (Default, Glorot,
+He, IKUN, LSUV, FluctuationDriven, ActivityPropagation, FourConditions); `spectral` by radii, exponents and singular
+values (LSC and its relatives, Orthogonal); `relay` at a firing rate (RateMatching, BySource, Relay).
 """
 
 from neurolsc.init.base import Chain, Initialiser, InitReport, LayerReport, named, register

@@ -6,12 +6,15 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import MISSING, dataclass, fields
-from typing import Literal, TypeVar
+from functools import wraps
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from neurolsc.display import Table
+from neurolsc.interop.prepared import network_of, prepare_batches, some_batches
+from neurolsc.interop.saved import left_out, values_outside
 from neurolsc.network import Network, as_network
 from neurolsc.neurons.cell import Membrane, WeightMatrix, owner_of, set_value, weight_matrices
 from neurolsc.neurons.cell import Table as Register
@@ -19,6 +22,8 @@ from neurolsc.stability.conditions import Finding
 from neurolsc.stability.pretrain import input_of
 from neurolsc.stability.scale import layer_inputs, steps
 from neurolsc.validation import meant
+
+BATCHES = 16  # of a loader, on which a network is initialised
 
 
 @dataclass(frozen=True)
@@ -67,11 +72,15 @@ class InitReport(tuple[Finding, ...]):
         summary: firing rates and radii before and after, on the last batch; empty where none are measured.
         layers: what was done to each layer; empty where the initialisation does not say.
         title: its first line when printed.
+        layout: where time and batch were found in the x of a module; empty of a network, which reads (T, B, n_in).
+        left_out: which values of a module were set that its state_dict leaves out, and what keeps them; else empty.
     """
 
     summary: str
     layers: tuple[LayerReport, ...]
     title: str
+    layout: str
+    left_out: str
 
     def __new__(
         cls,
@@ -79,11 +88,15 @@ class InitReport(tuple[Finding, ...]):
         summary: str = "",
         layers: tuple[LayerReport, ...] = (),
         title: str = "",
+        layout: str = "",
+        left_out: str = "",
     ) -> "InitReport":
         report = super().__new__(cls, findings)
         report.summary = summary
         report.layers = layers
         report.title = title
+        report.layout = layout
+        report.left_out = left_out
         return report
 
     @property
@@ -92,12 +105,34 @@ class InitReport(tuple[Finding, ...]):
         return max((layer.step_growth for layer in self.layers), default=1.0)
 
     def __str__(self) -> str:
-        lines = [self.title, self.summary]
+        lines = [self.title, f"x: {self.layout}" if self.layout else "", self.summary]
         if self.layers:
             head = ("", "weights", "spikes/step", "threshold", "step", "")
             lines.append(str(Table(head, [layer.cells() for layer in self.layers])))
-        lines += map(str, self)
+        lines += [*map(str, self), self.left_out]
         return "\n".join(line for line in lines if line)
+
+
+def on_any_network(apply: Callable[..., tuple[Finding, ...]]) -> Callable[..., tuple[Finding, ...]]:
+    """Let the ``apply`` of an initialiser take a user's module and the user's x, and say how it read them."""
+
+    @wraps(apply)
+    def on_module(self: "Initialiser", net: nn.Module, x: Any, *, seed: int = 0) -> tuple[Finding, ...]:
+        if isinstance(x, list) and not x:  # some methods need no input
+            network, batches, layout = network_of(net), x, ""
+        else:
+            network, batches, layout = prepare_batches(net, x)
+        inputs = batches if isinstance(batches, list) else some_batches(batches, BATCHES)
+        if network is net:
+            return apply(self, network, inputs, seed=seed)
+        before = values_outside(net)
+        found = apply(self, network, inputs, seed=seed)
+        summary, layers, title = "", (), str(self)
+        if isinstance(found, InitReport):
+            summary, layers, title = found.summary, found.layers, found.title
+        return InitReport(found, summary, layers, title, layout, left_out(net, before))
+
+    return on_module
 
 
 class Initialiser(ABC):
@@ -110,21 +145,33 @@ class Initialiser(ABC):
     :func:`neurolsc.init.named` makes an equal object.
     """
 
+    def __init_subclass__(cls) -> None:
+        """Let every subclass, whose ``apply`` gets a network and a list of its inputs, take modules as well."""
+        super().__init_subclass__()
+        if "apply" in vars(cls):
+            cls.apply = on_any_network(cls.apply)
+
     @abstractmethod
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
         """Set a network.
 
+        A caller may also give a module of snnTorch, norse, spikingjelly or PyTorch, with inputs as
+        :func:`neurolsc.interop.prepared.prepare` takes them: before a subclass is called they become a network over
+        the same parameters, and what it reads.
+
         Args:
-            network: the network; :func:`neurolsc.wrap` makes one of other modules.
-            inputs: batches x (T, B, n_in), or (x, labels), as :func:`neurolsc.datasets.input_batches` makes them. A
-                method that needs one takes the first; one that needs none takes an empty list.
+            network: the network, or a module.
+            inputs: batches x (T, B, n_in), or (x, labels), as :func:`neurolsc.datasets.input_batches` makes them; or
+                one batch, or a ``DataLoader``, of which the first 16 are taken. A method that needs one takes the
+                first; one that needs none takes an empty list.
             seed: seed of all draws.
 
         Returns:
-            What could not be reached, and where; empty if all is well. Some return a :class:`InitReport`.
+            What could not be reached, and where; empty if all is well. Some return a :class:`InitReport`, and all of
+            a module, whose ``layout`` says where time and batch were found.
 
         Raises:
-            TypeError: if a cell lacks what the method needs.
+            TypeError: if a cell lacks what the method needs, a module cannot be wrapped, or inputs are no inputs.
             ValueError: if an input is needed and does not fit.
         """
 
@@ -234,12 +281,10 @@ def first_input(network: Network, inputs: Sequence[Tensor]) -> Tensor:
     """The first batch, in the network's dtype and on its device.
 
     Raises:
-        TypeError: if network is no network, inputs are no list, or the batch is no tensor and no tuple (x, ...).
+        TypeError: if network is no network, or the batch is no tensor and no tuple (x, ...).
         ValueError: if there is none, it does not fit the network, or is not finite.
     """
     n_in = as_network(network).n_in
-    if not isinstance(inputs, Sequence):  # a tensor or a DataLoader is none
-        raise TypeError(f"inputs must be a list of batches x (T, B, n_in), such as [x], got a {type(inputs).__name__}.")
     if not len(inputs):
         raise ValueError("this initialiser needs at least one batch of inputs, got none.")
     x = input_of(inputs[0], 1)

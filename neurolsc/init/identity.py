@@ -31,10 +31,14 @@ from neurolsc.validation import number, whole
 # learning rates, in thresholds: with 9 and a learning rate of 0.01, by a tenth of the threshold. Outputs that spike
 # bear no more: the first steps push all of them to silence or to a spike in every step, where no gradient is left.
 # Outputs that integrate have no such ends, and more spikes carry more.
-SPIKES_IN_MEMORY, BEFORE_AN_INTEGRATOR = 9.0, 30.0
-# Firing rates that are chosen. Below the lowest a layer of 64 neurons sends a few spikes in a whole sample; above the
-# highest neurons begin to fire in most of the steps that they remember.
-LOWEST_RATE, HIGHEST_RATE = 0.01, 0.15
+SPIKES_OF_A_SPIKING_OUTPUT = 9.0
+SPIKES_OF_AN_INTEGRATOR = 30.0
+# Firing rates that are chosen. Below the lowest a layer of 64 neurons sends a few spikes in a whole sample, and layers
+# of 1,000 that fire 0.05 as they are built learn no better at 0.01. Above the highest, neurons begin to fire in most of
+# the steps that they remember.
+LOWEST_OF_A_SPIKING_OUTPUT = 0.01
+LOWEST_OF_AN_INTEGRATOR = 0.05
+HIGHEST_RATE = 0.15
 LONGEST_MEMORY = 100  # steps of the impulse response that are summed
 THRESHOLDS_REACH = 1e4  # largest factor of thresholds
 PASSED_ON = 0.95  # share of its spikes that an identity layer must pass on; else it keeps its drawn weights
@@ -60,16 +64,17 @@ class Identity(Initialiser):
     one threshold. :math:`W_{in}` is divided by the part of a current that a voltage takes.
 
     The lowest layers keep their drawn weights; their recurrence is bounded and their thresholds are scaled to the
-    rate. So is a layer that is narrower than the one below, as an output often is, or that would pass on less than 95 %
-    of its spikes, as a neuron does that remembers, or that is a convolution.
+    rate. So is a layer that is narrower than the one below, or that would pass on less than 95 % of its spikes, as a
+    neuron does that remembers, or that is a convolution. An output that spikes keeps weights and thresholds. Above the
+    lowest layers biases begin at 0.
 
     A learning rate acts on a neuron by the spikes that it reads within its memory: one step of Adam moves the voltage
     by as many learning rates. So by default the rate is the one at which that number is k,
 
-    .. math:: r = k\, \vartheta \Big/ \Big(N \sum_t h[t]\Big), \quad 0.01 \le r \le 0.15
+    .. math:: r = k\, \vartheta \Big/ \Big(N \sum_t h[t]\Big), \quad r_0 \le r \le 0.15
 
     with N neurons in the layer below and the voltage h[t] after an input of 1 at t = 0: k is 9 where the output spikes,
-    as too large steps silence or saturate it, and 30 where it integrates or is linear.
+    as too large steps silence or saturate it, and 30 where it integrates or is linear; :math:`r_0` is 0.01 and 0.05.
 
     Attributes:
         rate: spikes per neuron and step; 0: chosen as above.
@@ -126,6 +131,13 @@ class Identity(Initialiser):
             silent = layer.finding("reads no spikes", "let the layer below fire")
             return LayerReport(number_of_layer, "left", "reads no spikes"), [silent]
         threshold = layer.resting_threshold().mean().item()
+        if layer.index >= self.lowest:
+            # At a low rate spikes are few: where drawn biases stay, they alone decide which neurons fire.
+            zero_biases(layer)
+        if layer.index == len(network.cells) - 1 and output_spikes(network):
+            # A lower threshold would make the first steps larger, which silence or saturate outputs for good.
+            fires = rate(layer.cell, read)
+            return LayerReport(number_of_layer, "drawn", "output", fired, fires, threshold, threshold), []
         wanted = self.rate or self.chosen_rate(network, layer, read.shape[0])
         drawn = copy.deepcopy(layer.cell.state_dict())
         found = self.scale_drawn(layer, read, wanted, seed)
@@ -176,19 +188,17 @@ class Identity(Initialiser):
         return ""
 
     def chosen_rate(self, network: Network, layer: Layer, length: int) -> float:
-        """The rate at which a neuron above reads 9 or 30 spikes within its memory, as the class says.
-
-        The last layer is read by none. It gets the rate that a layer as wide as the one below would get.
-        """
+        """The rate at which a neuron above reads 9 or 30 spikes within its memory, as the class says."""
         above = [index for index in network.spiking if index > layer.index]
         reader = Layer(network, above[0]) if above else layer
-        width = layer.cell.n_hidden if above or layer.index == 0 else max(layer.cell.n_hidden, layer.cell.n_in)
         response = reader.impulse_response(min(length, LONGEST_MEMORY)).clamp(min=0)
         memory = response.sum(0).mean().item()
         threshold = reader.resting_threshold().mean().item()
-        spikes = SPIKES_IN_MEMORY if output_spikes(network) else BEFORE_AN_INTEGRATOR
-        found = spikes * threshold / (width * max(memory, 1e-3))
-        return min(max(found, LOWEST_RATE), HIGHEST_RATE)
+        spikes, lowest = SPIKES_OF_AN_INTEGRATOR, LOWEST_OF_AN_INTEGRATOR
+        if output_spikes(network):
+            spikes, lowest = SPIKES_OF_A_SPIKING_OUTPUT, LOWEST_OF_A_SPIKING_OUTPUT
+        found = spikes * threshold / (layer.cell.n_hidden * max(memory, 1e-3))
+        return min(max(found, lowest), HIGHEST_RATE)
 
     # ---- what is set
 
@@ -217,9 +227,6 @@ class Identity(Initialiser):
         """
         inputs = [matrix.weights.clone() for matrix in layer.inputs]
         margin = self.lower_thresholds(layer, scaled)
-        for module in layer.cell.modules():
-            if isinstance(module, nn.Linear) and module.bias is not None and module.bias.requires_grad:
-                module.bias.zero_()
         passed = best_identity(layer, read, margin)
         for matrix, weights in zip(layer.inputs, inputs, strict=True):
             matrix.set(matrix.weights + self.drawn * weights)
@@ -307,6 +314,14 @@ def diagonal(matrix: WeightMatrix, values: Tensor) -> Tensor:
     n_hidden, n_in = matrix.weights.shape
     chosen = torch.arange(n_hidden)[:, None] % n_in == torch.arange(n_in)
     return by_neuron(values, matrix) * chosen
+
+
+def zero_biases(layer: Layer) -> None:
+    """Set the biases of a layer's currents to 0; frozen ones stay."""
+    for module in layer.cell.modules():
+        currents = isinstance(module, nn.Linear | nn.modules.conv._ConvNd)
+        if currents and module.bias is not None and module.bias.requires_grad:
+            module.bias.zero_()
 
 
 def output_spikes(network: Network) -> bool:

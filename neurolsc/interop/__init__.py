@@ -3,6 +3,7 @@
 - ``wrap``: a model as a network of cells over the same parameters, whatever library it is of.
 - ``prepared``: a user's module and x as such a network and what it reads.
 - ``wrapped``: the base of wrapped layers; PyTorch's own; our cells behind other modules.
+- ``saved``: files of such modules, with the values that their own state_dict leaves out.
 - ``snntorch``, ``norse``: our LIF, ALIF+ and ALIF± with the surface of that library's layers; its layers as cells.
 - ``spikingjelly``: its neurons as cells.
 - ``neurobench``: a network in NeuroBench's harness, with all of its synapses counted.

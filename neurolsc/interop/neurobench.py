@@ -13,8 +13,9 @@ from typing import Any, Self, cast
 import torch
 from torch import Tensor, nn
 
+from neurolsc.interop.prepared import network_of
 from neurolsc.interop.wrapped import WrappedCell
-from neurolsc.network import Network, as_network, eval_mode
+from neurolsc.network import Network, eval_mode
 from neurolsc.neurons.cell import WeightMatrix, owner_of, weight_matrices
 
 try:
@@ -29,8 +30,8 @@ except ImportError as error:
 __all__ = ["model"]
 
 
-def model(network: Network) -> "NetworkModel":
-    r"""A network, or a wrapped one, for NeuroBench's ``Benchmark``.
+def model(net: nn.Module, x: Any = None) -> "NetworkModel":
+    r"""A network, or a module of another library, for NeuroBench's ``Benchmark``.
 
     The model maps batches (B, T, ...), batch first, to the network's logits (B, T, n_out). Every batch starts from
     rest, in evaluation mode and without gradients. The metrics of NeuroBench then are, per sample:
@@ -51,9 +52,15 @@ def model(network: Network) -> "NetworkModel":
     ``nn.Linear`` or convolution, such as the recurrent one of snnTorch's RLeaky, is counted when it is called, as in
     NeuroBench's own models: there the spikes of the last step do not count.
 
+    Args:
+        net: a network, or a module of snnTorch, norse, spikingjelly or PyTorch.
+        x: an example of what the module takes, which shows the order of its layers, as for
+            :func:`neurolsc.interop.prepared.prepare`. Without x it must be their order of definition.
+
     Raises:
-        TypeError: if it is no network, or has matrices that cannot be counted, such as those of an LRU, an embedding,
-            or a cell of your own that names them neither in ``scaled_parameters`` nor in ``input_matrices``.
+        TypeError: if it is no network, cannot be wrapped, or has matrices that cannot be counted, such as those of an
+            LRU, an embedding, or a cell of your own that names them neither in ``scaled_parameters`` nor in
+            ``input_matrices``.
         ValueError: at a call, if a batch is not (B, T, ...).
 
     Example:
@@ -62,7 +69,7 @@ def model(network: Network) -> "NetworkModel":
         >>> harness(torch.ones(4, 20, 8)).shape
         torch.Size([4, 20, 3])
     """
-    return NetworkModel(as_network(network))
+    return NetworkModel(network_of(net, x))
 
 
 class Synapses(nn.Linear):

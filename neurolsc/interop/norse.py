@@ -27,6 +27,8 @@ from neurolsc import neurons
 from neurolsc.interop.wrapped import WrappedCell, borrowed, state_class, warn_of, weight_before
 from neurolsc.neurons.blocks import Spike
 from neurolsc.neurons.cell import Membrane, ScaledParameter, State, Thresholds
+from neurolsc.neurons.derivatives import Derivatives
+from neurolsc.neurons.neuronwise import NeuronwiseDerivatives
 from neurolsc.neurons.spiking import ResetName, SpikingCell
 from neurolsc.validation import number, positive
 
@@ -348,6 +350,11 @@ class NorseCell(WrappedCell):
         scaled += [ScaledParameter("layer.recurrent_weights", "time")] * recurrent
         scaled += (ScaledParameter(RATES[rate], "time", through="decay_factor") for rate in self.rates)
         super().__init__(layer, before, input_shape, scaled)
+
+    def closed_form(self) -> Derivatives | None:
+        """That of single neurons, where none reads another one and the layer has no input weights of its own."""
+        own = hasattr(self.layer, "recurrent_weights") or hasattr(self.layer, "input_weights")
+        return None if own or not hasattr(self.layer, "state_fallback") else NeuronwiseDerivatives(self)
 
     def thresholds(self) -> Thresholds | None:
         """v_th, and beta of an LSNN; None where v_th is not positive."""

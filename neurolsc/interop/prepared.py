@@ -10,6 +10,7 @@ import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -34,6 +35,10 @@ class Prepared(NamedTuple):
     mask: Tensor | None  # (T, B), True while a sample lasts
     layout: str  # where time and batch were found in the user's x, such as "batch first (B, T, 784)"
     turned: str = ""  # why time and batch of the user's x were swapped, if they were
+
+    def without_padding(self) -> Tensor:
+        """The input of samples that last, as :func:`without_padding` cuts it."""
+        return without_padding(self.x, self.mask)
 
 
 class PreparedBatches(NamedTuple):
@@ -118,6 +123,13 @@ def prepare_batches(net: nn.Module | Iterable[nn.Module], x: Any) -> PreparedBat
     return PreparedBatches(reader.network, ReadBatches(batches, reader), str(reader))
 
 
+def network_of(net: nn.Module | Iterable[nn.Module], x: Any = None) -> Network:
+    """The network of a module, as it reads x; without x a module's order of definition must be its order of use."""
+    if x is not None:
+        return prepare(net, x).network
+    return net if isinstance(net, Network) else wrap(net)
+
+
 @dataclass(frozen=True)
 class Reader:
     """A network, and where time and batch lie in what its user gives it."""
@@ -198,6 +210,18 @@ def _check_targets(batch: BatchParts) -> None:
         )
 
 
+def without_padding(x: Tensor, mask: Tensor | None) -> Tensor:
+    """An input (T, B, n_in) without a step of padding, which a mask (T, B) shows.
+
+    Taken are the samples that last at least as long as the middle one, cut to its length.
+    """
+    if mask is None:
+        return x
+    lengths = mask.long().cumprod(0).sum(0)
+    steps = max(int(lengths.median()), 1)
+    return x[:steps, (lengths >= steps).to(x.device)]
+
+
 # ---- the module
 
 
@@ -250,8 +274,8 @@ def _in_full_precision(net: nn.Module, *, copy_it: bool) -> nn.Module:
         return net
     if not copy_it:
         raise TypeError(
-            f"the parameters of net must be float32 or float64 where they are to be changed, got {half.pop()}: give "
-            "net.float(), and convert it afterwards."
+            f"the parameters of net must be float32 or float64, got {half.pop()}: give net.float(), and convert it "
+            "afterwards."
         )
     return copied(net).float()
 
@@ -309,15 +333,26 @@ def _is_one_batch(parts: list[Any]) -> bool:
 
 
 def first_batch(batches: Iterable[Any]) -> Any:
-    """The first batch; random numbers that a loader draws for it are drawn again by the next reader.
+    """The first batch, as :func:`some_batches` takes it.
 
     Raises:
         ValueError: if there is none.
     """
-    with _same_random_numbers(batches):
-        for batch in batches:
-            return batch
-    raise ValueError("x needs at least one batch, got none.")
+    return some_batches(batches, 1)[0]
+
+
+def some_batches(batches: Iterable[Any], count: int) -> list[Any]:
+    """The first batches, at most so many; the random numbers drawn for them are drawn again by the next reader.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    loader = batches.batches if isinstance(batches, ReadBatches) else batches
+    with _same_random_numbers(loader):
+        some = list(islice(batches, count))
+    if not some:
+        raise ValueError("x needs at least one batch, got none.")
+    return some
 
 
 @contextmanager

@@ -29,6 +29,8 @@ from neurolsc import neurons
 from neurolsc.interop.wrapped import WrappedCell, borrowed, state_class, warn_of, weight_before
 from neurolsc.neurons.blocks import Spike, spike_function
 from neurolsc.neurons.cell import Membrane, ScaledParameter, State, Thresholds
+from neurolsc.neurons.derivatives import Derivatives
+from neurolsc.neurons.neuronwise import NeuronwiseDerivatives
 from neurolsc.neurons.spiking import Reset
 from neurolsc.surrogate import Arctan
 from neurolsc.validation import positive, whole
@@ -350,6 +352,14 @@ class SnnTorchCell(WrappedCell):
             scaled.append(ScaledParameter("layer.adaptation", "time"))
             scaled.append(ScaledParameter("layer.tau_theta", "time", through="decay"))
         super().__init__(layer, before, input_shape, scaled)
+
+    def closed_form(self) -> Derivatives | None:
+        """That of single neurons, where none reads another one."""
+        kind = type(self.layer).__name__
+        recurrent = kind in ("RLeaky", "RSynaptic")
+        if self.ours or self.layer.state_quant or kind == "SLSTM" or (recurrent and self.layer.all_to_all):
+            return None
+        return NeuronwiseDerivatives(self, one_to_one=recurrent)
 
     def thresholds(self) -> Thresholds | None:
         """The (resting) threshold, and the adaptation; None where the threshold is not positive."""

@@ -19,6 +19,8 @@ from torch import Tensor, nn
 
 from neurolsc.interop.wrapped import WrappedCell, state_class, warn_of, weight_before
 from neurolsc.neurons.cell import Membrane, ScaledParameter, State, Thresholds
+from neurolsc.neurons.derivatives import Derivatives
+from neurolsc.neurons.neuronwise import NeuronwiseDerivatives
 
 NODES = ("LIFNode", "ParametricLIFNode", "IFNode")
 VoltageState = state_class("v")
@@ -79,6 +81,10 @@ class SpikingJellyCell(WrappedCell):
         yield from super().pretrained()
         if self.recurrent:
             yield self.layer.rc.weight
+
+    def closed_form(self) -> Derivatives | None:
+        """That of single neurons, without a container around them."""
+        return None if self.recurrent else NeuronwiseDerivatives(self)
 
     def thresholds(self) -> Thresholds:
         return Thresholds(self, ("threshold",))

@@ -105,6 +105,11 @@ class WrappedCell(Cell):
         """The layer's input: a flat one in its shape, through the modules before."""
         return self.before(x.view(-1, *self.input_shape))
 
+    @property
+    def affine(self) -> bool:
+        """True if the current is an affine function of a flat input: then one matrix is its derivative everywhere."""
+        return len(self.input_shape) == 1 and all(is_affine(module) for module in self.before)
+
     def initial_state(self, batch: int) -> State:
         return self.start(torch.zeros(batch, *self.current_shape, **self.dtype_and_device))
 
@@ -127,6 +132,24 @@ class WrappedCell(Cell):
             names = [scaled.parameter for scaled in self.scaled_parameters if scaled.radius == radius]
             text += f", {radius}: {', '.join(names) or 'nothing'}"
         return text
+
+
+AFFINE = ("Linear", "BatchNorm1d", "Dropout", "Identity", "Flatten")
+
+
+def is_affine(module: nn.Module) -> bool:
+    """True if a module, of PyTorch or spikingjelly, is known to be affine as it stands."""
+    if isinstance(module, nn.Sequential):
+        return all(is_affine(part) for part in module)
+    kind = type(module)
+    known = kind.__name__ in AFFINE and kind.__module__.startswith(("torch.nn.modules.", "spikingjelly."))
+    if not known or module._forward_hooks or module._forward_pre_hooks:
+        return False
+    if isinstance(module, nn.Dropout):
+        return not module.training
+    if isinstance(module, nn.BatchNorm1d):
+        return not module.training and module.running_mean is not None
+    return True
 
 
 def weight_before(before: list[nn.Module]) -> list[ScaledParameter]:

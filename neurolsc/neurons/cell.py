@@ -266,6 +266,7 @@ NO_STEP = frozenset(
         *("subthreshold", "bounds", "state_type", "draw"),
         *("linearised", "blocks", "shares", "slopes", "operator", "block_terms"),
         *("scaled_parameters", "paper_scaled_parameters", "recurrent_synapses", "input_matrices"),
+        *("reset_gradient", "affine", "stored_in"),
     )
 )
 

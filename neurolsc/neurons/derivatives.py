@@ -64,10 +64,6 @@ class LinearOperator(ABC):
         """The largest eigenvalue with a right or left eigenvector, where no product is needed."""
         return None
 
-    def factors(self, shift: Tensor) -> Factors | None:
-        """M - shift I of the only point, factorised, where that is cheaper than densely."""
-        return None
-
 
 @dataclass(frozen=True)
 class Term:

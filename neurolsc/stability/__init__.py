@@ -1,11 +1,12 @@
 """One step of a network, differentiated: its radii, other indicators, and how to set radii before training.
 
 `transitions` has the derivatives along a run, as matrices and as products; `eigen` the radii of matrices, `arnoldi` of
-products; `profile` the radii over layers, steps and samples, and the terms that they are due to; `indicators` measures
-more than radii. `pretrain` is the paper's algorithm; `loops` has its loops, `rules` their targets, criteria, rules
-and options. `scale` sets radii and firing rates by scales alone. `conditions` is about single cells: their faults, time
-constants and stability below threshold. `contraction` certifies, enforces and measures the rate at which a state is
-forgotten, and `truncation` says how much context a model and its gradient then need.
+products, `isolated` of neurons that do not read each other; `profile` the radii over layers, steps and samples, and the
+terms that they are due to, at points that `sampling` draws; `indicators` measures more than radii. `pretrain` is the
+paper's algorithm; `loops` has its loops, `rules` their targets, criteria, rules and options. `scale` sets radii and
+firing rates by scales alone. `conditions` is about single cells: their faults, time constants and stability below
+threshold. `contraction` certifies, enforces and measures the rate at which a state is forgotten, and `truncation` says
+how much context a model and its gradient then need.
 """
 
 from neurolsc.stability.conditions import (

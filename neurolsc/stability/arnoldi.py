@@ -50,6 +50,7 @@ from neurolsc.stability.eigen import (
     start,
     unit,
 )
+from neurolsc.stability.isolated import pairs_of_blocks, radii_of_blocks
 from neurolsc.stability.transitions import OperatorProduct
 
 Method = Literal["krylov", "exact"]  # by products with vectors where that pays, or always dense
@@ -82,7 +83,7 @@ class Radii(NamedTuple):
     """Radii of a batch of derivatives."""
 
     radius: Tensor  # (P,) largest eigenvalue modulus
-    exact: Tensor  # (P,) bool: from dense eigenvalues
+    exact: Tensor  # (P,) bool: from dense eigenvalues, or from the blocks of single neurons
 
     def at(self, index: Tensor) -> "Radii":
         return Radii(self.radius[index], self.exact[index])
@@ -112,6 +113,11 @@ def radii(operator: OperatorProduct, like: Tensor, method: Method = "krylov") ->
     Raises:
         FloatingPointError: if a product is NaN or infinite.
     """
+    blocks = operator.blocks()
+    if blocks is not None and method != "exact":
+        finite(blocks.k)
+        radius = radii_of_blocks(blocks)
+        return Radii(radius, torch.ones_like(radius, dtype=torch.bool))
     dense = method == "exact" or operator.size <= DENSE_BELOW
 
     def of(part: OperatorProduct) -> Radii:
@@ -144,6 +150,11 @@ def radii(operator: OperatorProduct, like: Tensor, method: Method = "krylov") ->
 def leading_pairs(operator: OperatorProduct, like: Tensor) -> Pairs:
     """Eigenpairs of the largest eigenvalue at every point, without gradient."""
     with torch.no_grad():
+        blocks = operator.blocks()
+        if blocks is not None:
+            finite(blocks.k)
+            value, right, left = pairs_of_blocks(blocks)
+            return Pairs(value, right, left, torch.ones_like(value, dtype=torch.bool))
         if operator.size > DENSE_BELOW:
             return _pairs(operator, like)[1]
         found = [leading_pair(finite(m)) for m in operator.matrices(like)]
@@ -198,14 +209,28 @@ def _dominant(operator: OperatorProduct, like: Tensor, residual: float, *, right
         larger = new.value.abs() > least[rest].abs()
         found.value[rest[larger]], found.vector[rest[larger]] = new.value[larger], new.vector[larger]
         rest = rest[~new.settled]
-    if operator.size <= FACTORED_BELOW:
-        for index in rest.split(points_with_matrices(operator.size)) if len(rest) else ():
-            m = finite(operator.take(index).matrices(like))
-            value, vector, met = bounded_radius(m if right else m.mT, TOLERANCE)
-            index, value, vector = index[met], value[met].to(kind), vector[met].to(kind)
-            found.value[index], found.vector[index] = value if right else value.conj(), vector
-            found.settled[index] = True
+    if operator.size <= FACTORED_BELOW and len(rest):
+        # where the first one is not settled by squaring, others of its kind hardly are, and each costs half of LAPACK
+        met = _by_squaring(operator, like, rest[:1], found, right=right)
+        if met and len(rest) > 1:
+            _by_squaring(operator, like, rest[1:], found, right=right)
     return found
+
+
+def _by_squaring(operator: OperatorProduct, like: Tensor, points: Tensor, found: Dominant, *, right: bool) -> bool:
+    """Write the eigenvalues of some points that squaring settles into what is found; True if it settles any."""
+    kind = like.dtype.to_complex()
+    settled = False
+    for index in points.split(points_with_matrices(operator.size)):
+        m = finite(operator.take(index).matrices(like))
+        value, vector, met = bounded_radius(m if right else m.mT, TOLERANCE)
+        where = index[met]
+        value = value[met].to(kind)
+        found.value[where] = value if right else value.conj()
+        found.vector[where] = vector[met].to(kind)
+        found.settled[where] = True
+        settled |= bool(met.any())
+    return settled
 
 
 # ---- Arnoldi's process

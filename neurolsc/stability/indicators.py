@@ -13,9 +13,11 @@ from neurolsc.metrics import is_binary
 from neurolsc.network import Network, NetworkState, as_network, eval_mode
 from neurolsc.neurons.cell import State, weight_matrices
 from neurolsc.neurons.derivatives import JacobianOperator, LinearOperator, flat, unflat
+from neurolsc.neurons.neuronwise import BlockStep
 from neurolsc.stability.arnoldi import radii, safe_sqrt
 from neurolsc.stability.conditions import surrogate_slope
 from neurolsc.stability.eigen import spectral_radius
+from neurolsc.stability.isolated import norms_of_blocks
 from neurolsc.stability.transitions import (
     Transitions,
     depth_operators,
@@ -108,7 +110,8 @@ def exponent_loss(network: Network, x: Tensor, target: float = 0.0, *, count: in
 
 def layer_exponents(t: Transitions, batch: int, count: int, seed: int) -> Tensor:
     """Exponents (B, count) of one layer at all steps of a run, points ordered (step, sample)."""
-    size, like = t.states, t.x
+    size = t.states
+    like = t.x
     steps = len(like) // batch
     start = torch.randn(size, count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     q = torch.linalg.qr(start)[0].to(like).expand(batch, -1, -1)
@@ -118,8 +121,14 @@ def layer_exponents(t: Transitions, batch: int, count: int, seed: int) -> Tensor
         derivatives = time_operator(some)
         for first in range(0, len(some.x), batch):
             moved = derivatives.take(first + copies).matvec(q.mT.reshape(batch * count, size))
-            q, r = torch.linalg.qr(moved.view(batch, count, size).mT)
-            total += r.diagonal(dim1=1, dim2=2).abs().log()
+            moved = moved.view(batch, count, size).mT
+            if count == 1:  # the same as QR, which costs more than the product
+                length = torch.linalg.vector_norm(moved, dim=1)
+                q = moved / length.clamp(min=torch.finfo(length.dtype).tiny).unsqueeze(1)
+                total = total + length.log()
+                continue
+            q, r = torch.linalg.qr(moved)
+            total = total + r.diagonal(dim1=1, dim2=2).abs().log()
     return total / steps
 
 
@@ -172,6 +181,9 @@ def recurrence_radius(t: Transitions) -> Tensor:
 
 def largest_singular(t: Transitions, operators: Sequence[LinearOperator]) -> Tensor:
     """The largest singular values (P,) of a product of operators at the points of t."""
+    only = operators[0]
+    if len(operators) == 1 and isinstance(only, BlockStep):
+        return norms_of_blocks(only)
     points = 1 if all(part.same for part in operators) else len(t.x)
     return safe_sqrt(radii(gram(operators, points), t.x).radius).expand(len(t.x))
 
@@ -270,23 +282,29 @@ def active_surrogate_fraction(
     Returns:
         Shares (L,); NaN for a layer that does not spike, or whose cell has no :meth:`neurolsc.Cell.membrane`.
     """
-    chosen, shares = draw_steps(x.shape[0], steps, torch.Generator().manual_seed(seed)), []
-    with eval_mode(as_network(network)), torch.enable_grad():
-        for t in follow(network, x, chosen)[0]:
-            shares.append(math.nan)
-            if (membrane := t.cell.membrane()) is None:
-                continue
-            v = getattr(t.before, membrane.name).detach().requires_grad_()
-            before = t.before._replace(**{membrane.name: v})
-            z = t.cell.output(before)
-            if z.grad_fn is None:  # spikes are a variable of the state: those of the next step
-                z = t.cell.output(t.cell.update(t.x, z.detach(), before))
-            if z.requires_grad and z.numel() == v.numel() and is_binary(z):
-                (slope,) = torch.autograd.grad(z.sum(), v, materialize_grads=True, allow_unused=True)
-                peak = surrogate_slope(membrane, v.new_zeros(1)).abs()
-                active = (slope.flatten(1).abs() >= threshold * peak) & (peak > 0)
-                shares[-1] = active.double().mean().item()
-    return torch.tensor(shares)
+    chosen = draw_steps(x.shape[0], steps, torch.Generator().manual_seed(seed))
+    with eval_mode(as_network(network)):
+        transitions, _ = follow(network, x, chosen)
+        return torch.tensor([active_fraction(t, threshold) for t in transitions])
+
+
+def active_fraction(t: Transitions, threshold: float = 0.1) -> float:
+    """:func:`active_surrogate_fraction` of one layer, at the points of t."""
+    membrane = t.cell.membrane()
+    if membrane is None:
+        return math.nan
+    with torch.enable_grad():
+        v = getattr(t.before, membrane.name).detach().requires_grad_()
+        before = t.before._replace(**{membrane.name: v})
+        z = t.cell.output(before)
+        if z.grad_fn is None:  # spikes are a variable of the state: those of the next step
+            z = t.cell.output(t.cell.update(t.x, z.detach(), before))
+        if not z.requires_grad or z.numel() != v.numel() or not is_binary(z):
+            return math.nan
+        (slope,) = torch.autograd.grad(z.sum(), v, materialize_grads=True, allow_unused=True)
+    peak = surrogate_slope(membrane, v.new_zeros(1)).abs()
+    active = (slope.flatten(1).abs() >= threshold * peak) & (peak > 0)
+    return active.double().mean().item()
 
 
 # ---- activity

@@ -14,20 +14,22 @@ until the radii have converged. Which inputs a step takes, and when radii have c
 
 import math
 import time as clock
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import chain
 from os import PathLike
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from neurolsc.display import Displayed, Table, progress_bar
+from neurolsc.interop.prepared import as_batches, prepare_batches, without_padding
+from neurolsc.interop.saved import left_out, values_outside
 from neurolsc.io import data_fingerprint, locked, network_fingerprint, read_checkpoint, write_tree
 from neurolsc.metrics import firing_rate, is_binary
-from neurolsc.network import Network, StepRecord, as_network, eval_mode
+from neurolsc.network import Network, StepRecord, eval_mode
 from neurolsc.stability.conditions import DEAD, Finding
 from neurolsc.stability.loops import LOOPS, WAYS
 from neurolsc.stability.profile import RadiusProfile, depth_radius, radius_profile, time_radius
@@ -40,7 +42,7 @@ from neurolsc.stability.rules import (
     standard_error,
 )
 from neurolsc.stability.transitions import Transitions, draw_steps, follow, transitions_of
-from neurolsc.validation import numpy_hint, whole
+from neurolsc.validation import as_batch, swapped_axes, whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -51,8 +53,8 @@ MAY_DIFFER = ("max_steps", "criteria", "direction")  # from those of a checkpoin
 
 
 def pretrain(
-    network: Network,
-    batches: Iterable[Any],
+    net: nn.Module,
+    x: Any,
     *,
     target: Target = 0.5,
     seed: int = 0,
@@ -64,10 +66,12 @@ def pretrain(
     r"""Bring the radii of all transition derivatives of a network to a target, in place.
 
     Args:
-        network: the network; its cells are changed. Its readout and embedding are not, except by the paper's loops.
-        batches: inputs x (T, B, n_in), or tuples (x, labels) or (x, targets, mask); labels and targets are ignored. Of
-            a batch with a mask the samples of at least median length are used, cut to that length. The batches are
-            repeated as often as needed.
+        net: a network, or a module of snnTorch, norse, spikingjelly or PyTorch; its cells are changed, its
+            readout and embedding are not, except by the paper's loops.
+        x: a list or a loader of batches, repeated as often as needed, or one batch: inputs (T, B, n_in) of a network,
+            or what the module takes, as :func:`neurolsc.interop.prepared.prepare` reads it; or tuples (x, labels) or
+            (x, targets, mask). Labels and targets are ignored. Of a batch with a mask the samples of at least median
+            length are used, cut to that length.
         target: the radius, as in :class:`PretrainOptions`.
         seed: of the steps, samples, sub-matrices and shuffles that are drawn.
         checkpoint: file for the state. If it exists, pre-training continues from it, and ends in the same weights as
@@ -82,7 +86,7 @@ def pretrain(
         The result. A target that was not reached is a result too: see ``findings``.
 
     Raises:
-        TypeError: if network is not one (:func:`neurolsc.wrap` makes one of other modules), or batches are not batches.
+        TypeError: if net or x is none of these, or parameters are not float32 or float64.
         ValueError: for an option out of range, a batch that is batch first or does not fit the network, or a checkpoint
             of other settings.
         FloatingPointError: if a radius is NaN; the message names the layer, and the network is as it was.
@@ -106,14 +110,16 @@ def pretrain(
     """
     whole("checkpoint_every", checkpoint_every)
     chosen = PretrainOptions(target=target, **options)
-    with put_back(as_network(network)), eval_mode(network), locked(checkpoint):
+    network, batches, layout = prepare_batches(net, x)
+    before_outside = values_outside(net)
+    with put_back(network), eval_mode(network), locked(checkpoint):
         inputs = InputStream(batches)
         goal = radius_target(target, inputs.steps, len(network.cells), chosen.direction)
         run = LOOPS[chosen.loop](Meter(network, goal, chosen, seed), inputs)
         settings = {f.name: getattr(chosen, f.name) for f in fields(PretrainOptions) if f.name not in MAY_DIFFER}
         settings |= {"rule": run.rule.name, "target": tuple(goal), "seed": seed, "steps of the inputs": inputs.steps}
         if checkpoint is not None:
-            settings |= network_fingerprint(network) | data_fingerprint("inputs", batches)
+            settings |= network_fingerprint(network) | data_fingerprint("inputs", as_batches(x))
             if state := read_checkpoint(checkpoint, run.state(), settings, "pre-training"):
                 run.restore(state)
         before: dict[str, Any] = {}
@@ -135,7 +141,8 @@ def pretrain(
         if checkpoint is not None:  # the state before the last step, for runs with more steps or other criteria
             write_tree(checkpoint, before)
         seconds = sum(row["seconds"] for row in run.history)
-        return run.meter.conclude(profile, inputs.steps, run.met, run.step, run.history, seconds)
+        result = run.meter.conclude(profile, inputs.steps, run.met, run.step, run.history, seconds)
+    return result.of(net, layout, before_outside)
 
 
 @contextmanager
@@ -239,7 +246,7 @@ class Meter:
             return radius_profile(
                 self.network,
                 x[:, :samples],
-                steps=self.count(x, CLOSER),
+                steps=self.count(x, CLOSER) or len(x),
                 non_square=self.options.non_square,
                 target=self.goal,
                 seed=self.seed * 1_000_003 - 2 - step,
@@ -319,6 +326,7 @@ class PretrainResult(Displayed):
         findings: dead layers and missed targets by name, and what to change.
         options: the settings.
         seconds: wall time.
+        left_out: which values of a module were set that its state_dict leaves out, and what keeps them; else empty.
     """
 
     converged: bool
@@ -330,6 +338,17 @@ class PretrainResult(Displayed):
     findings: tuple[Finding, ...]
     options: PretrainOptions
     seconds: float
+    left_out: str = ""
+
+    @property
+    def layout(self) -> str:
+        """Where time and batch were found in the x that was given."""
+        return self.profile.layout
+
+    def of(self, net: nn.Module, layout: str, before: Mapping[str, Tensor]) -> "PretrainResult":
+        """The result of a user's module, on an input of a layout, from values outside of its state_dict before."""
+        left = "" if isinstance(net, Network) else left_out(net, before)
+        return replace(self, profile=replace(self.profile, layout=layout), left_out=left)
 
     @property
     def points(self) -> tuple[int, int]:
@@ -354,7 +373,7 @@ class PretrainResult(Displayed):
             f"through time and {max(self.depth_error):.3f} through depth"
         )
         ended = f"{reached} after {self.steps} steps, {self.seconds:.1f} s"
-        return [ended, *self.profile.parts(), sure, *map(str, self.findings)]
+        return [ended, *self.profile.parts(), sure, *map(str, self.findings), *filter(None, [self.left_out])]
 
 
 # ---- inputs
@@ -364,13 +383,6 @@ class InputStream:
     """The inputs of batches, repeated without end; `taken` counts them, `steps` is the T of the first."""
 
     def __init__(self, batches: Iterable[Any]) -> None:
-        if isinstance(batches, Tensor | Iterator) or not isinstance(batches, Iterable):
-            got = (
-                f"one tensor {tuple(batches.shape)}: give [x]"
-                if isinstance(batches, Tensor)
-                else type(batches).__name__
-            )
-            raise TypeError(f"batches must be a list, or other repeatable iterable, of inputs (T, B, n_in), got {got}.")
         self.batches, self.taken = batches, 0
         self.size = len(batches) if isinstance(batches, Sequence) else math.inf  # then known after one round
         rounds = self._rounds()
@@ -397,26 +409,14 @@ def input_of(batch: Any, place: int) -> Tensor:
     Of a batch with a mask (T, B) the samples that last at least as long as the middle one are taken, cut to its length,
     so that no step is padding.
     """
-    x, labels, mask, *_ = *(batch if isinstance(batch, tuple | list) else (batch,)), None, None, None
-    if not isinstance(x, Tensor):
-        got = f"{type(batch).__name__} of {type(x).__name__}" if x is not batch else type(x).__name__
-        raise TypeError(
-            f"batch {place} must be a tensor x (T, B, n_in) or a tuple (x, labels), got {got}{numpy_hint(x)}."
-        )
+    x, targets, mask = as_batch(batch, f"batch {place}")
     if x.ndim != 3:
         cure = ": give x.flatten(2)" if x.ndim > 3 else ""
         raise ValueError(f"inputs must be (T, B, n_in), got {tuple(x.shape)} in batch {place}{cure}.")
-    if isinstance(labels, Tensor) and labels.ndim == 1 and x.shape[0] == len(labels) != x.shape[1]:
-        raise ValueError(
-            f"inputs must be (T, B, n_in), but batch {place} has {len(labels)} labels and x {tuple(x.shape)}, which "
-            "is batch first: give (x.transpose(0, 1), labels)."
-        )
-    if mask is None:
-        return x
-    if mask.dtype != torch.bool or mask.shape != x.shape[:2]:
+    if swapped := swapped_axes(x, targets):
+        raise ValueError(f"batch {place}: {swapped}.")
+    if mask is not None and (mask.dtype != torch.bool or mask.shape != x.shape[:2]):
         raise ValueError(
             f"the mask of batch {place} must be bool {tuple(x.shape[:2])}, got {mask.dtype} {tuple(mask.shape)}."
         )
-    lengths = mask.long().cumprod(0).sum(0)
-    steps = max(int(lengths.median()), 1)
-    return x[:steps, (lengths >= steps).to(x.device)]
+    return without_padding(x, mask)

@@ -1,20 +1,23 @@
 """Radii over layers, time steps and samples: measured, as numbers, as a table and as a picture."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from tqdm import tqdm
 
-from neurolsc.display import LOG_INTERVAL, Displayed, Table, or_dash, progress_bar
+from neurolsc.display import PATIENCE, Displayed, Table, or_dash, progress_bar
+from neurolsc.interop.prepared import AS_READ, prepare
 from neurolsc.metrics import firing_rate, is_binary, silent_steps
-from neurolsc.network import Network, as_network, eval_mode
+from neurolsc.network import Network, eval_mode
 from neurolsc.neurons.cell import weight_matrices
 from neurolsc.neurons.derivatives import StepMap, Term
+from neurolsc.neurons.neuronwise import OWN
 from neurolsc.stability.arnoldi import (
     DENSE_BELOW,
     METHODS,
@@ -26,6 +29,8 @@ from neurolsc.stability.arnoldi import (
     safe_sqrt,
 )
 from neurolsc.stability.conditions import surrogate_fault
+from neurolsc.stability.rules import standard_error
+from neurolsc.stability.sampling import Grid, draws, first_shape, next_shape, operations
 from neurolsc.stability.transitions import (
     NON_SQUARE,
     NonSquare,
@@ -39,14 +44,13 @@ from neurolsc.stability.transitions import (
     time_product,
     without,
 )
-from neurolsc.validation import one_of, tensor
+from neurolsc.validation import one_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # points of a layer at which terms are compared: of small closed forms, of larger ones, and by autograd
 DENSE, BY_PRODUCTS, BY_AUTOGRAD = 256, 64, 16
-OWN = "leak or reset"  # all but the recurrence, of cells without a closed form
 # from so many state variables on, a few points by autograd take seconds: so many between two reports of progress
 SLOW, FEW = 1024, 4
 
@@ -54,6 +58,9 @@ SLOW, FEW = 1024, 4
 def time_radius(t: Transitions, layer: int, method: Method = "krylov") -> Radii:
     """Radii through time at the points of t, shape (K B,), differentiable by the parameters; `layer` is for errors."""
     with _naming(t, layer, "time"):
+        product = time_product(t)
+        if product.blocks() is not None:  # cheaper than to see which points are alike
+            return radii(product, t.x, method)
         known = t.cell.derivatives()
         with_input = known is None or known.reads_input
         some, which = _distinct(t, flat(t.before), *((t.x,) if with_input else ()))
@@ -61,20 +68,31 @@ def time_radius(t: Transitions, layer: int, method: Method = "krylov") -> Radii:
 
 
 def depth_radius(
-    t: Transitions, layer: int, non_square: NonSquare, generator: torch.Generator, method: Method = "krylov"
+    t: Transitions,
+    layer: int,
+    non_square: NonSquare,
+    generator: torch.Generator,
+    method: Method = "krylov",
+    *,
+    draws: int = 1,
 ) -> Radii:
-    """Radii through depth at the points of t, shape (K B,), differentiable by the parameters."""
-    points, singular = len(t.x), t.non_square and non_square == "singular"
-    drawn = t.non_square and not singular  # another choice at every point
+    """Radii through depth at the points of t, shape (K B,), differentiable by the parameters.
+
+    Where sub-matrices are drawn, so many at each point, of which the mean is taken.
+    """
+    if t.non_square and non_square == "submatrix":
+        points = torch.arange(len(t.x), device=t.x.device)
+        with _naming(t, layer, "depth"):
+            copies = t.at(points.repeat_interleave(draws)) if draws > 1 else t
+            found = radii(depth_product(copies, non_square, generator), t.x, method)
+        return Radii(found.radius.view(-1, draws).mean(1), found.exact.view(-1, draws).all(1))
     with _naming(t, layer, "depth"):
-        which = torch.arange(points, device=t.x.device)
-        if not drawn:
-            below = () if t.state_below is None else (flat(t.state_below),)
-            alike = all(part.same for part in input_operators(t))
-            t, which = _distinct(t, *below, *(() if alike else (t.x, flat(t.before))))
+        below = () if t.state_below is None else (flat(t.state_below),)
+        alike = all(part.same for part in input_operators(t))
+        t, which = _distinct(t, *below, *(() if alike else (t.x, flat(t.before))))
         product = depth_product(t, non_square, generator)
         found = radii(product, t.x, method)
-    if singular:  # the operator is M times its transpose
+    if t.non_square:  # the operator is M times its transpose
         found = found._replace(radius=safe_sqrt(found.radius))
     return found.at(which if product.points > 1 else torch.zeros_like(which))
 
@@ -116,8 +134,12 @@ def contributions(t: Transitions) -> dict[str, Tensor]:
     known, recurrent = t.cell.derivatives(), weight_matrices(t.cell, "time")
     if not (known.terms if known else t.cell.membrane()):
         return {}
-    count = min(len(t.x), BY_AUTOGRAD if known is None else DENSE if t.states <= DENSE_BELOW else BY_PRODUCTS)
+    count = min(len(t.x), DENSE if t.states <= DENSE_BELOW else BY_PRODUCTS)
+    if known is None:
+        count = min(count, BY_AUTOGRAD)
     some = t.at(torch.arange(count) * len(t.x) // count)
+    if known and len(known.terms) == 1:
+        return {known.terms[0].name: radii(time_product(some), t.x).radius}
     pairs = leading_pairs(time_product(some), t.x)
     x, y, radius = pairs.right, pairs.left, pairs.value.abs()
     phase = pairs.value.conj() / radius.clamp(min=torch.finfo(t.x.dtype).tiny)
@@ -125,11 +147,11 @@ def contributions(t: Transitions) -> dict[str, Tensor]:
         step = time_operator(some)
 
         def terms(a: Tensor, b: Tensor) -> dict[str, Tensor]:
-            return step.terms(a, b) if isinstance(step, StepMap) else {OWN: (b * step.matvec(a)).sum(1)}
+            return step.terms(a, b) if isinstance(step, StepMap) else {OWN.name: (b * step.matvec(a)).sum(1)}
 
         rr, ri, ir, ii = (terms(a, b) for a in (x.real, x.imag) for b in (y.real, y.imag))
     found = {name: (phase * torch.complex(rr[name] + ii[name], ir[name] - ri[name])).real for name in rr}
-    return found if known or not recurrent else found | {"recurrence": radius - found[OWN]}
+    return found if known or not recurrent else found | {"recurrence": radius - found[OWN.name]}
 
 
 @dataclass(frozen=True, repr=False)
@@ -139,22 +161,30 @@ class RadiusProfile(Displayed):
     Attributes:
         time: radii through time (L, K, B): layer, step, sample.
         depth: radii through depth (L, K, B); row 0 is the first layer's derivative by the input.
-        steps: the K steps that were measured (K,); every one of T by default.
+        steps: the K steps that were measured (K,).
+        samples: the B samples that were measured (B,).
+        error: standard errors of the mean radii through time and depth (2, L), as means over steps of the run and over
+            samples like those of the input (:func:`neurolsc.stability.rules.standard_error`).
+        shape: steps and samples of the whole input.
         firing_rate: spikes per neuron and step (L,); NaN for a layer whose outputs are not all 0 or 1.
         silent_steps: share of steps and samples at which no neuron of the layer fires (L,); NaN likewise.
         non_square: per depth row, how a derivative between unequal widths was treated; None where it is square.
-        exact: share of the radii through time and depth (2, L) that come from dense eigenvalues: all of small
-            layers, and of others where products with vectors did not settle.
+        exact: share of the radii through time and depth (2, L) that come from dense eigenvalues, or from the blocks of
+            single neurons: all of small layers, and of others where products with vectors did not settle.
         target: the target radii (time, depth), if any; None: left as it was.
         terms: per layer, the terms of its closed form: what to change, and their colours.
         contributions: per layer, the mean contribution of each term to the radius through time, which sum up to its
             mean; at some points. Without a closed form, as of wrapped spiking layers, that of the recurrent weights and
             of the rest; empty for gated cells.
+        layout: where time and batch were found in the x that was given.
     """
 
     time: Tensor
     depth: Tensor
     steps: Tensor
+    samples: Tensor
+    error: Tensor
+    shape: tuple[int, int]
     firing_rate: Tensor
     silent_steps: Tensor
     non_square: tuple[NonSquare | None, ...]
@@ -162,6 +192,7 @@ class RadiusProfile(Displayed):
     target: tuple[float | None, float | None] | None = None
     terms: tuple[tuple[Term, ...], ...] = ()
     contributions: tuple[dict[str, float], ...] = ()
+    layout: str = AS_READ
 
     @property
     def time_mean(self) -> Tensor:
@@ -181,13 +212,14 @@ class RadiusProfile(Displayed):
         return next((term for term in self.terms[layer] if term.name == most), unknown)
 
     def to_dict(self) -> dict[str, Any]:
-        numbers = {name: getattr(self, name).tolist() for name in ("time", "depth", "steps", "time_mean", "depth_mean")}
+        names = ("time", "depth", "steps", "samples", "error", "time_mean", "depth_mean")
+        numbers = {name: getattr(self, name).tolist() for name in names}
         shares = {
             name: [None if math.isnan(value) else value for value in getattr(self, name).tolist()]
             for name in ("firing_rate", "silent_steps")
         }
         lists = {name: list(getattr(self, name)) for name in ("contributions", "non_square")}
-        return numbers | shares | lists | {"exact": self.exact.tolist(), "target": self.target}
+        return numbers | shares | lists | {"exact": self.exact.tolist(), "target": self.target, "layout": self.layout}
 
     def plot(self, path: str | PathLike[str] | None = None, *, title: str = "") -> "Figure":
         """Draw the profile, and write it to a file, whose suffix chooses the format."""
@@ -225,16 +257,28 @@ class RadiusProfile(Displayed):
             )
             for i in range(len(self.time))
         ]
-        lines: list[str | Table] = [Table(head, rows)]
+        lines: list[str | Table] = [] if self.layout == AS_READ else [f"x: {self.layout}"]
+        lines.append(Table(head, rows))
         if self.target is not None:
             aims = zip(("time", "depth"), self.target, strict=True)
             lines.append("target: " + ", ".join(f"{name} {radius:.3g}" for name, radius in aims if radius is not None))
-        return lines + self._stars()
+        return [*lines, self._measured(), *self._stars()]
+
+    def _measured(self) -> str:
+        """Where the radii were measured, and how well the means are known."""
+        (steps, samples), measured = self.shape, (len(self.steps), len(self.samples))
+        if measured == self.shape:
+            where = f"all {steps} steps of {samples} samples"
+        else:
+            where = f"{measured[0]} of {steps} steps and {measured[1]} of {samples} samples"
+        means = torch.stack((self.time_mean, self.depth_mean)).double()
+        relative = torch.where(means > 0, self.error / means, 0).max().item()
+        return f"means over {where}, standard errors at most {relative:.1%} of a mean"
 
 
 def radius_profile(
-    network: Network,
-    x: Tensor,
+    net: nn.Module,
+    x: Any,
     *,
     steps: int | None = None,
     non_square: NonSquare = "submatrix",
@@ -246,58 +290,201 @@ def radius_profile(
     """Measure the radii of every transition derivative of a network.
 
     Args:
-        network: the network; its parameters are not changed.
-        x: input (T, B, n_in).
-        steps: measure this many steps, drawn at random; by default all T.
-        non_square: what stands for the radius between unequal widths.
+        net: a network, or a module of snnTorch, norse, spikingjelly or PyTorch; it stays as it is.
+        x: input (T, B, n_in) of a network, or what the module takes, as :func:`neurolsc.interop.prepared.prepare` reads
+            it. Parameters of half precision are measured on a float32 copy.
+        steps: measure this many steps, drawn at random, of all samples; ``len(x)`` measures every point. By default
+            points are drawn, up to 32 steps and 32 samples, until the standard error of every mean is below 1 %, but
+            no more than take some seconds; the result says how well the means are known (``error``).
+        non_square: what stands for the radius between unequal widths. By default a sub-matrix of less than 128 rows is
+            drawn several times at each point, and the mean is taken; with `steps` it is drawn once.
         method: ``"krylov"``: to 1 % from products of the derivative with vectors, by dense eigenvalues where that is
-            cheaper or products do not settle; ``"exact"``: by dense eigenvalues.
+            cheaper or products do not settle, and neuron by neuron where no neuron reads another one; ``"exact"``: by
+            dense eigenvalues.
         target: radii through time and depth to show with the measured ones.
-        seed: of the steps and sub-matrices that are drawn.
-        progress: show a progress bar; None: after ten seconds.
+        seed: of the points and sub-matrices that are drawn.
+        progress: show a progress bar; None: after five seconds.
 
     Raises:
-        TypeError: if network is not one (:func:`neurolsc.wrap` makes one of other modules).
+        TypeError: if net is none of these, or x is of another kind.
         ValueError: if x does not fit the network or steps is not in 1 ... T.
         FloatingPointError: if a state or derivative is NaN or infinite; the message names the layer.
 
-    Cost: for each of L K B points and direction a few dozen products, of LIF and ALIF O(n_hidden^2) each; ``"exact"``:
-    a dense eigenvalue problem of the state's size S (2 n_hidden for ALIF), O(S^3).
+    Cost: a run of the input; then for each point, layer and direction a few dozen products, of LIF and ALIF
+    O(n_hidden^2) each; ``"exact"``, and between layers of many hundred neurons: a dense eigenvalue problem of the
+    state's size S (2 n_hidden for ALIF), O(S^3).
     """
     one_of("non_square", non_square, NON_SQUARE)
     one_of("method", method, METHODS)
     generator = torch.Generator().manual_seed(seed)
-    chosen = draw_steps(len(tensor("x", x)), steps, generator)
-    with eval_mode(as_network(network)), torch.no_grad():
-        transitions, outputs = follow(network, x, chosen)
-        shape = (len(chosen), x.shape[1])
-        time, depth, by_term, exact = [], [], [], []
-        work = len(transitions) * shape[0]
-        delay = 0.0 if progress else LOG_INTERVAL
-        with progress_bar(work, desc="radii", unit="step", shown=progress is not False, delay=delay) as bar:
-            for layer, t in enumerate(transitions):
-                pieces, across = [], []
-                together = points_with_bases(t.x, t.states)
-                if t.cell.derivatives() is None and t.states >= SLOW:
-                    together = min(together, FEW)
-                for piece in t.chunks(together):
-                    pieces.append(time_radius(piece, layer, method))
-                    across.append(depth_radius(piece, layer, non_square, generator, method))
-                    bar.update(len(piece.x) / shape[1])
-                for found, measured in ((pieces, time), (across, depth)):
-                    measured.append(torch.cat([r.radius for r in found]).view(shape).cpu())
-                    exact.append(sum(r.exact.sum().item() for r in found) / t.x.shape[0])
-                by_term.append({name: part.mean().item() for name, part in contributions(t).items()})
+    prepared = prepare(net, x, float32_copy=True)
+    network, x = prepared.network, prepared.without_padding()
+    total, batch = x.shape[:2]
+    with eval_mode(network), torch.no_grad():
+        if steps is not None:
+            chosen = draw_steps(total, steps, generator)
+            grid = Grid(chosen, torch.arange(batch), torch.arange(len(chosen)), total)
+            transitions, outputs = follow(network, x, chosen)
+        else:
+            grid = Grid.drawn(total, batch, generator)
+            some = x[:, grid.samples.to(x.device)]
+            transitions, outputs = follow(network, some, grid.steps)
+            if len(grid.samples) < batch:
+                outputs = network.run(x).spikes
+        profile = profile_at(
+            network,
+            transitions,
+            outputs,
+            grid,
+            shape=(total, batch),
+            every=steps is not None,
+            non_square=non_square,
+            method=method,
+            target=target,
+            generator=generator,
+            progress=progress,
+        )
+    return replace(profile, layout=prepared.layout)
+
+
+def profile_at(
+    network: Network,
+    transitions: Sequence[Transitions],
+    outputs: Sequence[Tensor],
+    grid: Grid,
+    *,
+    shape: tuple[int, int],
+    every: bool,
+    generator: torch.Generator,
+    non_square: NonSquare = "submatrix",
+    method: Method = "krylov",
+    target: tuple[float | None, float | None] | None = None,
+    progress: bool | None = None,
+) -> RadiusProfile:
+    """The radii of a network at the points of a grid along a run, without gradient.
+
+    Args:
+        network: the network, in evaluation mode.
+        transitions: of each layer, at all points of the grid.
+        outputs: of each layer in the run (T, B, n_hidden), of which rates are counted.
+        grid: the points.
+        shape: steps and samples of the input that the grid was drawn from.
+        every: measure all points; else only as many as the means need.
+        generator: of the sub-matrices that are drawn.
+        non_square: as in :func:`radius_profile`, like the rest.
+        method: likewise.
+        target: likewise.
+        progress: likewise.
+    """
+    delay = 0.0 if progress else PATIENCE
+    with progress_bar(None, desc="radii", unit="point", shown=progress is not False, delay=delay) as bar:
+        layers = [
+            _LayerRadii(t, layer, grid, non_square, method, generator, several=not every)
+            for layer, t in enumerate(transitions)
+        ]
+        measured: tuple[int, int] | None = (
+            grid.shape if every else first_shape(grid, sum(one.most_work for one in layers))
+        )
+        size = measured
+        while measured is not None:
+            size = measured
+            places = grid.rectangle(size)
+            bar.total = places.numel() * len(layers)
+            for one in layers:
+                one.measure(places.flatten(), bar)
+            found = [radii for one in layers for radii in one.at(places)]
+            spent = sum(one.work for one in layers)
+            measured = None if every else next_shape(size, grid, found, spent)
+    samples, order = grid.samples[: size[1]].sort()
+    places = grid.rectangle(size)[:, order]
+    times = torch.stack([one.at(places)[0] for one in layers])
+    depths = torch.stack([one.at(places)[1] for one in layers])
+    by_term = []
+    for t in transitions:
+        parts = contributions(t.at(places.flatten().to(t.x.device)))
+        by_term.append({name: part.mean().item() for name, part in parts.items()})
     counted = [
         z if is_binary(z) and not cell.integrator else None for cell, z in zip(network.cells, outputs, strict=True)
     ]
-    spikes = torch.tensor([math.nan if z is None else firing_rate(z) for z in counted])
-    silent = torch.tensor([math.nan if z is None else silent_steps(z) for z in counted])
-    treated: tuple[NonSquare | None, ...] = tuple(non_square if t.non_square else None for t in transitions)
-    shares = torch.tensor(exact).view(-1, 2).T
-    times, depths = torch.stack(time), torch.stack(depth)
-    terms = tuple(known.terms if (known := cell.derivatives()) else () for cell in network.cells)
-    return RadiusProfile(times, depths, chosen, spikes, silent, treated, shares, target, terms, tuple(by_term))
+    derivatives = [cell.derivatives() for cell in network.cells]
+    return RadiusProfile(
+        time=times,
+        depth=depths,
+        steps=grid.steps[grid.order[: size[0]].sort().values],
+        samples=samples,
+        error=torch.tensor([[standard_error(r, grid.total) for r in radii] for radii in (times, depths)]),
+        shape=shape,
+        firing_rate=torch.tensor([math.nan if z is None else firing_rate(z) for z in counted]),
+        silent_steps=torch.tensor([math.nan if z is None else silent_steps(z) for z in counted]),
+        non_square=tuple(non_square if t.non_square else None for t in transitions),
+        exact=torch.tensor([one.exact_share() for one in layers]).T,
+        target=target,
+        terms=tuple(known.terms if known else () for known in derivatives),
+        contributions=tuple(by_term),
+    )
+
+
+class _LayerRadii:
+    """Radii of one layer at some points of a grid, measured as they are asked for."""
+
+    def __init__(
+        self,
+        t: Transitions,
+        layer: int,
+        grid: Grid,
+        non_square: NonSquare,
+        method: Method,
+        generator: torch.Generator,
+        *,
+        several: bool,
+    ) -> None:
+        self.t, self.layer = t, layer
+        self.non_square, self.method, self.generator = non_square, method, generator
+        points = grid.shape[0] * grid.shape[1]
+        self.known = torch.zeros(points, dtype=torch.bool)
+        self.time = torch.zeros(points, dtype=t.x.dtype)
+        self.depth = torch.zeros_like(self.time)
+        self.exact = torch.zeros(2, points, dtype=torch.bool)
+        self.work = 0.0  # floating-point operations so far
+        one = t.at(slice(0, 1))
+        along = time_product(one)
+        across = depth_product(one, non_square, torch.Generator())
+        self.sizes = (0 if along.blocks() is not None else along.size, across.size)
+        self.draws = 1
+        if several and t.non_square and non_square == "submatrix":
+            self.draws = draws(min(t.states, t.states_below))
+        self.together = points_with_bases(t.x, t.states)
+        if t.cell.derivatives() is None and t.states >= SLOW:
+            self.together = min(self.together, FEW)
+
+    @property
+    def most_work(self) -> float:
+        """Floating-point operations of a point whose radii are those of dense matrices."""
+        time, depth = (operations(size, torch.ones(1, dtype=torch.bool)) for size in self.sizes)
+        return time + self.draws * depth
+
+    def measure(self, places: Tensor, bar: tqdm) -> None:
+        """Measure what is not known at some places of the grid."""
+        new = places[~self.known[places]]
+        for some in new.split(self.together):
+            t = self.t.at(some.to(self.t.x.device))
+            along = time_radius(t, self.layer, self.method)
+            across = depth_radius(t, self.layer, self.non_square, self.generator, self.method, draws=self.draws)
+            self.time[some] = along.radius.cpu()
+            self.depth[some] = across.radius.cpu()
+            self.exact[0, some] = along.exact.cpu()
+            self.exact[1, some] = across.exact.cpu()
+            self.work += operations(self.sizes[0], along.exact) + self.draws * operations(self.sizes[1], across.exact)
+            bar.update(len(some))
+        self.known[new] = True
+
+    def at(self, places: Tensor) -> tuple[Tensor, Tensor]:
+        """Radii through time and depth at places (k, b)."""
+        return self.time[places], self.depth[places]
+
+    def exact_share(self) -> list[float]:
+        """Share of the radii through time and depth that are dense, or of single neurons."""
+        return self.exact[:, self.known].double().mean(1).tolist()
 
 
 def _sum(parts: dict[str, float]) -> str:

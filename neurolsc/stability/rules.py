@@ -101,13 +101,21 @@ def standard_error(radii: Tensor, total: int) -> float:
 
     Source: successive differences: Wolter, Introduction to Variance Estimation, 2007, Sec. 8.2.
     """
+    return math.sqrt(sum(error_parts(radii, total)))
+
+
+def error_parts(radii: Tensor, total: int) -> tuple[float, float]:
+    """The two terms of the squared standard error of a mean radius: of the samples, and of the steps."""
     radii = radii.detach().double()
     steps, samples = radii.shape
-    squared = radii.mean(0).var().item() / samples if samples > 1 else 0.0
+    of_samples = 0.0
+    if samples > 1:
+        of_samples = radii.mean(0).var().item() / samples
+    of_steps = 0.0
     if steps > 1:
         across = radii.mean(1).diff().square().sum().item() / (2 * steps * (steps - 1))
-        squared += (1 - steps / total) * across
-    return math.sqrt(squared)
+        of_steps = (1 - steps / total) * across
+    return of_samples, of_steps
 
 
 @dataclass(frozen=True)

@@ -13,16 +13,17 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from neurolsc.display import progress_bar
-from neurolsc.network import Network, as_network, eval_mode
+from neurolsc.interop.prepared import prepare
+from neurolsc.interop.saved import values_outside
+from neurolsc.network import Network, eval_mode
 from neurolsc.neurons.cell import Cell, State, Thresholds
 from neurolsc.stability.pretrain import CLOSER, InputStream, Meter, PretrainResult, put_back
 from neurolsc.stability.profile import depth_radius, time_radius
 from neurolsc.stability.rules import PretrainOptions, Target, as_rule, radius_target
 from neurolsc.stability.transitions import Transitions, draw_steps, follow
-from neurolsc.validation import tensor
 
 # ---- radii
 
@@ -30,7 +31,7 @@ OPTIONS = ("rule", "direction", "samples", "steps", "include_input", "non_square
 
 
 def scale_to_radius(
-    network: Network, x: Tensor, *, target: Target = 0.5, seed: int = 0, progress: bool = True, **options: Any
+    net: nn.Module, x: Any, *, target: Target = 0.5, seed: int = 0, progress: bool = True, **options: Any
 ) -> PretrainResult:
     """Bring the radii of a network to a target, in place, by two scales per layer and nothing else.
 
@@ -39,9 +40,11 @@ def scale_to_radius(
     the near side of the tolerance. A radius that no scale from 1e-4 to 1e4 brings to the target stays at the nearest.
 
     Args:
-        network: the network; its cells are changed, its readout is not.
-        x: one batch of inputs (T, B, n_in). Scales are found on twice ``samples`` of it, at four times ``steps`` time
-            steps, and confirmed on other samples of it, if there are.
+        net: a network, or a module of snnTorch, norse, spikingjelly or PyTorch; its cells are changed, its readout is
+            not.
+        x: one batch of inputs (T, B, n_in) of a network, or what the module takes, as
+            :func:`neurolsc.interop.prepared.prepare` reads it. Scales are found on twice ``samples`` of it, at four
+            times ``steps`` time steps, and confirmed on other samples of it, if there are.
         target: the radius through time and depth, as in :func:`neurolsc.pretrain`.
         seed: of the steps, samples and sub-matrices that are drawn.
         progress: show a progress bar.
@@ -69,8 +72,11 @@ def scale_to_radius(
         raise TypeError(f"scale_to_radius() takes the options {', '.join(OPTIONS)}; got {', '.join(sorted(unknown))}.")
     chosen, started, history = PretrainOptions(target=target, **options), clock.perf_counter(), list[dict[str, Any]]()
     rule, criteria, scale = as_rule(chosen.rule, target), chosen.of_loop().criteria, 1.0
+    prepared = prepare(net, x)
+    network, x = prepared.network, prepared.without_padding()
+    before = values_outside(net)
     with (
-        put_back(as_network(network)),
+        put_back(network),
         eval_mode(network),
         torch.no_grad(),
         progress_bar(None, unit="measurement", desc="scale", shown=progress) as bar,
@@ -124,7 +130,8 @@ def scale_to_radius(
         others = others if others.shape[1] else some
         profile, seconds = meter.fresh(InputStream([others]), 0), clock.perf_counter() - started
         met = criteria.met(meter.counted(profile, total), smoothed=0.0)  # of one draw there is nothing to smooth over
-        return meter.conclude(profile, total, met, len(history), history, seconds)
+        result = meter.conclude(profile, total, met, len(history), history, seconds)
+    return result.of(net, prepared.layout, before)
 
 
 # ---- firing rates
@@ -133,7 +140,7 @@ def scale_to_radius(
 REACH = 1e3
 
 
-def match_firing_rates(network: Network, x: Tensor, rates: Sequence[float], *, tolerance: float = 0.1) -> list[float]:
+def match_firing_rates(net: nn.Module, x: Any, rates: Sequence[float], *, tolerance: float = 0.1) -> list[float]:
     r"""Scale the thresholds of each layer, in place, until it fires at a wanted rate; bottom up.
 
     Of an ALIF :math:`b_\vartheta` and :math:`\beta` are multiplied, so that the whole threshold :math:`\vartheta[t]`
@@ -141,8 +148,10 @@ def match_firing_rates(network: Network, x: Tensor, rates: Sequence[float], *, t
     layer alone.
 
     Args:
-        network: layers whose cells have thresholds to scale (:meth:`neurolsc.Cell.thresholds`).
-        x: input (T, B, n_in).
+        net: a network, or a module of snnTorch, norse, spikingjelly or PyTorch, whose cells have thresholds to scale
+            (:meth:`neurolsc.Cell.thresholds`).
+        x: input (T, B, n_in) of a network, or what the module takes, as :func:`neurolsc.interop.prepared.prepare`
+            reads it.
         rates: wanted spikes per neuron and step, one per layer; that of an integrator, such as norse's LI, is not used.
         tolerance: how far a rate may end from the wanted one, as a share of that. A rate moves in jumps where a network
             is small or its spikes feed on each other. ``math.inf`` takes the nearest rate, whatever it is.
@@ -153,9 +162,11 @@ def match_firing_rates(network: Network, x: Tensor, rates: Sequence[float], *, t
     Raises:
         ValueError: if the number of rates is not that of the layers, a rate is outside [0, 1], or no scale in that
             range brings a layer within the tolerance; the network is then as before.
-        TypeError: if a cell has no thresholds, all are integrators, or network is not one.
+        TypeError: if a cell has no thresholds, all are integrators, or net or x is of another kind.
     """
-    cells, x, reached = as_network(network).cells, tensor("x", x), list[float]()
+    prepared = prepare(net, x)
+    network, x = prepared.network, prepared.without_padding()
+    cells, reached = network.cells, list[float]()
     if len(rates) != len(cells) or not all(0 <= rates[i] <= 1 for i in network.spiking):
         raise ValueError(f"rates must be {len(cells)} numbers in [0, 1], got {list(rates)}.")
     thresholds: dict[int, Thresholds] = {}
@@ -190,15 +201,54 @@ def no_thresholds(layer: str) -> str:
     )
 
 
+# A layer whose step has so many numbers takes as long as they are many: its scale is sought on some samples first.
+MANY, SOME = 2**15, 16
+# the logarithm of a rate falls about so much faster than that of the thresholds rises; a first guess
+STEEPNESS = 1.5
+
+
 def scale_to_rate(cell: Cell, thresholds: Thresholds, read: Tensor, wanted: float, *, reach: float) -> float:
-    """Scale thresholds, by `reach` at most, until a cell's rate is nearest to a wanted one; return its rate."""
-    return settle(
-        lambda log: thresholds.scale(math.exp(-log)),
-        lambda: rate(cell, read),
-        wanted,
-        reach=math.log(reach),
-        close=1e-3 * wanted,
-    )
+    """Scale thresholds, by `reach` at most, until a cell's rate is nearest to a wanted one; return its rate.
+
+    The rate is found to a thousandth, if it does not move in jumps: as a root by the logarithms of both, in which a
+    layer is nearly a line, so that four or five runs do.
+    """
+    if wanted == 0:  # which has no logarithm
+        return settle(
+            lambda log: thresholds.scale(math.exp(-log)),
+            lambda: rate(cell, read),
+            0.0,
+            reach=math.log(reach),
+            close=0.0,
+        )
+    most = math.log(reach)
+    here = 0.0
+
+    def search(part: Tensor, close: float) -> float:
+        """Set the scale on some samples, from where it is; the rate there."""
+        nonlocal here
+        start = here
+        rates: dict[float, float] = {}  # by their logarithms
+        least = 0.5 / (part.shape[0] * part.shape[1] * cell.n_hidden)  # stands for a rate of 0
+
+        def set_to(log: float) -> None:
+            nonlocal here
+            here = min(max(start + log, -most), most)
+            thresholds.scale(math.exp(-here))
+
+        def log_rate() -> float:
+            fires = rate(cell, part)
+            log = math.log(max(fires, least))
+            rates[log] = fires
+            return log
+
+        return rates[settle(set_to, log_rate, math.log(wanted), reach=2 * most, close=close, slope=STEEPNESS)]
+
+    samples = read.shape[1]
+    if samples >= 2 * SOME and samples * max(cell.n_in, cell.n_hidden) >= MANY:
+        spaced = torch.arange(SOME, device=read.device) * samples // SOME
+        search(read[:, spaced], 0.01)
+    return search(read, 1e-3)
 
 
 # ---- a layer by itself
@@ -244,12 +294,14 @@ def settle(
     reach: float,
     close: float,
     limit: float = 0.0,
+    slope: float | None = None,
 ) -> float:
     """Set a value so that its measure is nearest to a target, of all values tried; return the measure.
 
     Of values that measure the same it is the one nearest to 0. The measure increases with the value, up to noise; the
     value goes no farther than `reach` from 0, where it starts. A difference of `close` from the target will do. Where
-    the measure tends to the target, as a gate closes, the value stays where it is so far from it as `limit`.
+    the measure tends to the target, as a gate closes, the value stays where it is so far from it as `limit`. A `slope`
+    is about how much the measure grows with the value: the first step goes to where the target then is.
     """
     from scipy.optimize import brentq  # takes 0.2 s to import
 
@@ -264,10 +316,15 @@ def settle(
         return missed if abs(missed) > close else 0.0
 
     # widen away from 0 until the sign changes
-    here, near = miss(0.0), 0.0
-    far = -math.copysign(0.25, here)
+    here = miss(0.0)
+    near = 0.0
+    first = 0.25
+    if slope is not None and abs(here) < 1e12:
+        first = min(max(1.1 * abs(here) / slope, 1e-3), 2.0, reach)
+    far = -math.copysign(first, here)
     while here and abs(near) < reach:
-        if miss(far) == 0 and 0 < limit < abs(here):
+        there = miss(far)
+        if there == 0 and 0 < limit < abs(here):
 
             def nearly(value: float) -> float:
                 apart = limit - abs(miss(value))
@@ -276,10 +333,20 @@ def settle(
             value = float(brentq(nearly, 0.0, far, xtol=1e-4))  # type: ignore[arg-type]
             set_to(value)
             return measure()
-        if miss(far) * here <= 0:
+        if there * here <= 0:
             brentq(miss, min(near, far), max(near, far), xtol=1e-4)
             break
-        near, far = far, math.copysign(min(2 * abs(far), reach), far)
+        near, far = far, _farther(near, far, miss(near), there, reach)
     _, _, value, found = min(tried)
     set_to(value)
     return found
+
+
+def _farther(near: float, far: float, miss_near: float, miss_far: float, reach: float) -> float:
+    """Where to look beyond `far`: a little behind the root of the line through both, two to eight times as far."""
+    size = 2 * abs(far)
+    closer = abs(miss_near) - abs(miss_far)
+    if closer > 0:
+        root = abs(far) + abs(miss_far) / closer * abs(far - near)
+        size = min(max(1.1 * root, 1.2 * abs(far)), 8 * abs(far))
+    return math.copysign(min(size, reach), far)

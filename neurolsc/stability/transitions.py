@@ -28,6 +28,8 @@ from neurolsc.neurons.derivatives import (
     lu_factors,
     unflat,
 )
+from neurolsc.neurons.neuronwise import BlockStep
+from neurolsc.stability.isolated import eigenpair_hint, shifted_factors
 from neurolsc.surrogate import exact_values
 from neurolsc.validation import whole
 
@@ -51,9 +53,14 @@ class Transitions(NamedTuple):
         return flat(self.before).shape[1]
 
     @property
+    def states_below(self) -> int:
+        """Size of the state below, or of the input."""
+        return self.cell.n_in if self.state_below is None else flat(self.state_below).shape[1]
+
+    @property
     def non_square(self) -> bool:
         """True if the state and the state below (or the input) differ in size."""
-        return self.states != (self.cell.n_in if self.state_below is None else flat(self.state_below).shape[1])
+        return self.states != self.states_below
 
     def at(self, points: slice | Tensor) -> "Transitions":
         below = None if self.state_below is None else type(self.state_below)(*(h[points] for h in self.state_below))
@@ -174,7 +181,12 @@ class OperatorProduct:
         return OperatorProduct([part.take(index) for part in self.operators], len(index))
 
     def eigenpair_hint(self, right: bool, tolerance: float) -> EigenpairHint | None:
-        return self.operators[0].eigenpair_hint(right, tolerance) if len(self.operators) == 1 else None
+        return eigenpair_hint(self.operators[0], right, tolerance) if len(self.operators) == 1 else None
+
+    def blocks(self) -> BlockStep | None:
+        """The blocks of single neurons, if the product has nothing else."""
+        only = self.operators[0]
+        return only if len(self.operators) == 1 and isinstance(only, BlockStep) else None
 
     def matrix(self, point: int, like: Tensor) -> Tensor:
         return self.take(torch.tensor([point], device=like.device)).matrices(like)[0]
@@ -192,7 +204,7 @@ class OperatorProduct:
         """M - shift I of one point, factorised; real if the shift is."""
         if len(self.operators) == 1:
             one = self.operators[0].take(torch.tensor([point], device=like.device))
-            if cheaper := one.factors(shift):
+            if cheaper := shifted_factors(one, shift):
                 return cheaper
         m = self.matrix(point, like).to(shift.dtype)
         return lu_factors(m - shift * torch.eye(self.size, dtype=shift.dtype, device=m.device))

@@ -14,7 +14,7 @@ from neurolsc.display import Displayed, Table, or_dash
 from neurolsc.metrics import SHARE, BatchMetric, MetricSpec
 from neurolsc.network import Network, NetworkState, Run, as_network, eval_mode
 from neurolsc.tasks import Classification, Task, metric_spec
-from neurolsc.validation import whole
+from neurolsc.validation import as_batch, swapped_axes, whole
 
 
 class Samples(Protocol):
@@ -194,15 +194,16 @@ def batches(
 
 def unpack(batch: Any, device: torch.device) -> tuple[Tensor, Tensor, Tensor | None]:
     """Input (T, B, N), targets, and mask (T, B) or None, on a device; refuses a batch of other kind or shape."""
-    several = isinstance(batch, tuple | list) and len(batch) in (2, 3)
-    if not several or not all(isinstance(part, Tensor) for part in batch):
+    x, targets, mask = as_batch(batch)
+    if not isinstance(targets, Tensor):
         raise TypeError(
-            f"a batch must be tensors x (T, B, N), labels (B,) and perhaps a mask (T, B), got a {type(batch).__name__}: "
+            f"a batch must have targets, tensors x (T, B, N) and labels (B,), got {type(targets).__name__}: "
             "neurolsc.datasets.collate makes such."
         )
-    x, targets, *mask = (part.to(device) for part in batch)
+    if swapped := swapped_axes(x, targets):
+        raise ValueError(f"{swapped}.")
     Batch(x, targets)  # refuses shapes that do not fit
-    return x, targets, mask[0] if mask else None
+    return x.to(device), targets.to(device), None if mask is None else mask.to(device)
 
 
 def carry_state(dataset: Data, run: Run, mask: Tensor | None) -> tuple[NetworkState | None, tuple[int, int]]:

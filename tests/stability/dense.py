@@ -79,3 +79,29 @@ def jacobian(function: Callable[..., Tensor], at: Tensor, *context: Tensor) -> T
         picked = rows.view(batch, outputs, outputs).diagonal(dim1=1, dim2=2).sum()
         (gradient,) = torch.autograd.grad(picked, copies, create_graph=True, materialize_grads=True)
     return gradient.view(batch, outputs, -1)
+
+
+# ---- operators
+
+
+def check_operator(operator, dense: Tensor) -> None:
+    """Products, transposes and some of the points are those of the matrices (P, rows, columns)."""
+    points, rows, columns = dense.shape
+    assert (operator.rows, operator.columns) == (rows, columns)
+    x, y, some = torch.randn(points, columns), torch.randn(points, rows), torch.tensor([points - 1, 0, 0])
+    torch.testing.assert_close(operator.matvec(x), torch.einsum("pij,pj->pi", dense, x))
+    torch.testing.assert_close(operator.rmatvec(y), torch.einsum("pij,pi->pj", dense, y))
+    part = operator.take(some)
+    torch.testing.assert_close(part.matvec(x[some]), torch.einsum("pij,pj->pi", dense[some], x[some]))
+    torch.testing.assert_close(part.rmatvec(y[some]), torch.einsum("pij,pi->pj", dense[some], y[some]))
+
+
+def check_terms(step, parts: dict[str, Tensor], points: int) -> None:
+    some = torch.tensor([points - 1, 0])
+    x, y = torch.randn(points, step.columns), torch.randn(points, step.rows)
+    whole, part = step.terms(x, y), step.take(some).terms(x[:2], y[:2])
+    assert set(whole) == set(part) == set(parts)
+    for name, m in parts.items():
+        m = m.expand(points, -1, -1)
+        torch.testing.assert_close(whole[name], torch.einsum("pi,pij,pj->p", y, m, x))
+        torch.testing.assert_close(part[name], torch.einsum("pi,pij,pj->p", y[:2], m[some], x[:2]))

@@ -540,7 +540,11 @@ def test_a_target_out_of_reach_names_what_holds_the_radius(source, settings, mak
         (torch.zeros(5, 3, 30), TypeError, r"must be a list, .* got one tensor \(5, 3, 30\): give \[x\]"),
         ([torch.zeros(5, 3)], ValueError, r"inputs must be \(T, B, n_in\), got \(5, 3\) in batch 1"),
         ([torch.zeros(5, 3, 1, 30)], ValueError, r"in batch 1: give x.flatten\(2\)"),
-        ([(torch.zeros(3, 5, 4), torch.zeros(3))], ValueError, r"3 labels and x \(3, 5, 4\), which is batch first"),
+        (
+            [(torch.zeros(3, 5, 4), torch.zeros(3))],
+            ValueError,
+            r"batch 1: x \(3, 5, 4\) looks batch first, as there are targets of 3 samples",
+        ),
         ([], ValueError, "at least one batch of inputs, got none"),
         ([(torch.ones(6, 5, 2), 0, torch.ones(6, 4).bool())], ValueError, r"bool \(6, 5\), got torch.bool \(6, 4\)"),
     ],

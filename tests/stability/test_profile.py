@@ -111,7 +111,7 @@ def test_the_main_term_is_the_leak_the_recurrence_or_the_reset_that_was_made_lar
         reset.theta.fill_(100.0)
     else:
         reset.theta_rest = 100.0
-    profile = radius_profile(network, make_spikes())
+    profile = radius_profile(network, make_spikes(), steps=20)
     assert [profile.main_term(i).name for i in range(3)] == ["leak", "recurrence", "reset"]
     slowest = silent.decay_v.max() if kind is LIF else silent.decay_theta.max()
     torch.testing.assert_close(profile.time[0], slowest.expand(20, 6))

@@ -1,0 +1,163 @@
+"""Files of modules of other libraries, with the values that their own state_dict leaves out.
+
+norse keeps thresholds and time constants of a layer in a NamedTuple ``p``, spikingjelly in plain numbers: neither is in
+``net.state_dict()``, and so is not what an initialisation has set there. A file of :func:`save` holds both.
+"""
+
+import numbers
+from collections.abc import Iterable, Iterator, Mapping
+from os import PathLike
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from neurolsc import io
+from neurolsc.network import Network
+
+OF_SPIKINGJELLY = ("v_threshold", "v_reset", "tau")
+LIKE_STATE = "state/"  # what comes before the names in a file
+OUTSIDE = "outside/"
+
+
+def save(net: nn.Module, path: str | PathLike[str]) -> None:
+    """Write a network, or the values of a module of another library, whole or not at all.
+
+    Of a module these are its ``state_dict`` and the thresholds and time constants of norse's and spikingjelly's layers,
+    which that leaves out; :func:`load` puts them into a new module of the same classes.
+
+    Args:
+        net: a network of cells and surrogates of this package, and registered ones (:func:`neurolsc.register`): its
+            layout, parameters and buffers are written bit by bit, and which are frozen. A network made by
+            :func:`neurolsc.wrap` is written in our own cells (:func:`neurolsc.export.from_wrapped`) where these have
+            the same spikes; :func:`load` returns those, with default surrogates. Or a module.
+        path: the file, usually ``*.safetensors``.
+
+    Raises:
+        TypeError: if net is no module, or a surrogate, the readout, a wrapped layer or a value cannot be described in a
+            file.
+        ValueError: if a cell is not registered, two cells share a parameter, or the network has tensors that its layout
+            does not explain.
+        OSError: if the file cannot be written.
+    """
+    if not isinstance(net, nn.Module):
+        raise TypeError(f"net must be a neurolsc.Network or a torch.nn.Module, got {type(net).__name__}.")
+    if isinstance(net, Network):
+        io.save(net, path)
+        return
+    state = net.state_dict()
+    if odd := [name for name, value in state.items() if not isinstance(value, Tensor)]:
+        raise TypeError(
+            f"{odd[0]} of net.state_dict() is a {type(state[odd[0]]).__name__}; a file holds tensors alone."
+        )
+    tensors = {LIKE_STATE + name: value for name, value in state.items()}
+    tensors |= {OUTSIDE + name: value for name, value in values_outside(net).items()}
+    io.write_tensors(path, tensors, "module", {"class": type(net).__name__})
+
+
+def load(path: str | PathLike[str], net: nn.Module | None = None) -> Any:
+    """Read what :func:`save` wrote: a network, or into a module of another library the values of one like it.
+
+    Args:
+        path: the file, or the name of a trained network in the package: ``"sl-mnist-alif"`` or
+            ``"spoken-digits-alif"``. Cards in neurolsc/trained give the commands that made them.
+        net: for a file of a module, the module that is to have the values; it must be made of the same classes. Not for
+            a network, which is made anew, on the CPU and in its dtypes.
+
+    Returns:
+        The network, or net.
+
+    Raises:
+        ValueError: if the file is damaged, is of another kind or format, names an unknown class, does not fit its
+            layout or net, or holds NaN or infinity. net is then as it was.
+        OSError: if there is neither a file nor a trained network of that name, or it cannot be read.
+
+    Example:
+        >>> load("sl-mnist-alif").n_in
+        784
+    """
+    if net is None:
+        return io.load(path)
+    tensors, content = io.read_tensors(path, "module")
+    state = {name.removeprefix(LIKE_STATE): v for name, v in tensors.items() if name.startswith(LIKE_STATE)}
+    outside = {name.removeprefix(OUTSIDE): v for name, v in tensors.items() if name.startswith(OUTSIDE)}
+    known = values_outside(net)
+    if outside.keys() != known.keys():
+        odd = ", ".join(sorted(outside.keys() ^ known.keys()))
+        raise ValueError(f"{path} is of a {content['class']} whose layers keep other values than those of net: {odd}.")
+    before = {name: value.detach().clone() for name, value in net.state_dict().items()}
+    try:
+        net.load_state_dict(state)
+    except RuntimeError as error:  # names and shapes; what fits is set all the same
+        net.load_state_dict(before)
+        raise ValueError(f"{path} is of a {content['class']} with other parameters than net: {error}") from error
+    set_values_outside(net, outside)
+    return net
+
+
+class Place(NamedTuple):
+    """Where a layer keeps a value outside of its state_dict."""
+
+    owner: Any
+    name: str
+    in_p: bool  # a field of norse's NamedTuple p
+
+    def value(self) -> Any:
+        return getattr(self.owner.p if self.in_p else self.owner, self.name)
+
+
+def _places(net: nn.Module | Iterable[nn.Module]) -> Iterator[tuple[str, Place]]:
+    """Yield names and places of the numbers of layers that no state_dict holds."""
+    net = net if isinstance(net, nn.Module) else nn.ModuleList(net)
+    for prefix, part in net.named_modules():
+        dot = f"{prefix}." if prefix else ""
+        library = type(part).__module__.partition(".")[0]
+        p: Any = getattr(part, "p", None)
+        if library == "norse" and hasattr(p, "_fields"):
+            candidates = [(f"{dot}p.{name}", Place(part, name, True)) for name in p._fields]
+        elif hasattr(part, "v_threshold") and hasattr(part, "surrogate_function"):  # spikingjelly's, and its subclasses
+            own = (name for name in OF_SPIKINGJELLY if name in vars(part))
+            candidates = [(f"{dot}{name}", Place(part, name, False)) for name in own]
+        else:
+            continue
+        for name, place in candidates:
+            value = place.value()
+            number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+            if number or isinstance(value, Tensor):
+                yield name, place
+
+
+def values_outside(net: nn.Module | Iterable[nn.Module]) -> dict[str, Tensor]:
+    """Thresholds, time constants and the like that layers keep outside of ``net.state_dict()``, copied, by name."""
+    found = {}
+    for name, place in _places(net):
+        value = place.value()
+        number = not isinstance(value, Tensor)
+        found[name] = torch.tensor(value, dtype=torch.float64) if number else value.detach().clone()
+    return found
+
+
+def set_values_outside(net: nn.Module, values: Mapping[str, Tensor]) -> None:
+    """Set what :func:`values_outside` names."""
+    for name, place in _places(net):
+        before = place.value()
+        owner: Any = place.owner
+        new: Any = values[name]
+        if isinstance(before, nn.Parameter):
+            with torch.no_grad():
+                before.copy_(new)
+            continue
+        new = new.to(before) if isinstance(before, Tensor) else type(before)(new.item())
+        if place.in_p:
+            owner.p = owner.p._replace(**{place.name: new})
+        else:
+            setattr(owner, place.name, new)
+
+
+def left_out(net: nn.Module | Iterable[nn.Module], before: Mapping[str, Tensor]) -> str:
+    """Say which values outside of ``net.state_dict()`` differ from those before; empty if none does."""
+    changed = [name for name, value in values_outside(net).items() if not torch.equal(value, before[name])]
+    if not changed:
+        return ""
+    names = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
+    return f"not in net.state_dict(): {names}; neurolsc.save(net, path) keeps them, neurolsc.load(path, net) sets them."

@@ -1,0 +1,154 @@
+r"""Layers whose neurons do not read each other: a block of V x V for each neuron, V being its state variables.
+
+Wrapped layers without recurrent weights have all their blocks from V backward passes. What the blocks say of radii and
+singular values is in :mod:`neurolsc.stability.isolated`.
+"""
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from neurolsc.neurons.blocks import DiagonalBlocks
+from neurolsc.neurons.derivatives import Derivatives, JacobianOperator, LinearOperator, Matrices, State, StepMap, Term
+from neurolsc.surrogate import exact_values
+
+OWN = Term("leak or reset", "lower its decays, or detach its reset", "raise its decays")
+ONE_TO_ONE = Term("recurrence", "scale its recurrent weights down", "scale its recurrent weights up", "#009e73")
+
+
+class BlockStep(DiagonalBlocks, StepMap):
+    """d h[t] / d h[t-1] at P states of n neurons that do not read each other: named terms of blocks (P, V, V, n)."""
+
+    def __init__(self, parts: dict[str, Tensor]) -> None:
+        super().__init__(reduce(torch.add, parts.values()))
+        self.parts = parts
+        self.same = False  # it has the terms of each point
+
+    def take(self, index: Tensor) -> "BlockStep":
+        return BlockStep({name: part[index] for name, part in self.parts.items()})
+
+    def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        variables, neurons = self.k.shape[2:]
+        columns = x.view(-1, 1, variables, neurons)
+        rows = y.view(-1, variables, 1, neurons)
+        return {name: (rows * part * columns).sum((1, 2, 3)) for name, part in self.parts.items()}
+
+
+class NeuronwiseCell(Protocol):
+    """A cell whose current and state have an entry for each neuron, all in the layer's own shape."""
+
+    affine: bool  # the current is an affine function of the input
+
+    def current(self, x: Tensor) -> Tensor:
+        """The current of every neuron, of an input (P, n_in)."""
+        ...
+
+    def advance(self, current: Tensor, z: Tensor, state: State) -> State:
+        """The next state, neuron by neuron; z is the last output."""
+        ...
+
+    def emitted(self, state: State) -> Tensor:
+        """The output in a state, neuron by neuron."""
+        ...
+
+
+class NeuronwiseDerivatives(Derivatives):
+    """The derivatives of a layer in which no neuron reads another one, by autograd of all neurons at once.
+
+    The gradient of the sum of a variable over all neurons and points holds the row of that variable in every block, so
+    V backward passes give all blocks.
+
+    Args:
+        cell: the layer. That its neurons do not read each other must follow from its type: nothing here can see it.
+        one_to_one: True if every neuron reads its own last output through a recurrent weight, and nothing else does.
+    """
+
+    def __init__(self, cell: NeuronwiseCell, *, one_to_one: bool = False) -> None:
+        self.cell = cell
+        self.one_to_one = one_to_one
+        self.terms = (OWN, ONE_TO_ONE) if one_to_one else (OWN,)
+
+    def state_map(self, x: Tensor, state: State) -> BlockStep:
+        by_state, by_output, _ = self._step(x, state)
+        through_output = by_output.unsqueeze(2) * self._output(state).unsqueeze(1)
+        if self.one_to_one:
+            return BlockStep({OWN.name: by_state, ONE_TO_ONE.name: through_output})
+        return BlockStep({OWN.name: by_state + through_output})
+
+    def by_state(self, x: Tensor, state: State) -> dict[str, Tensor]:
+        step = self.state_map(x, state)
+        return {name: _dense(part) for name, part in step.parts.items()}
+
+    def input_maps(self, x: Tensor, state: State) -> Sequence[LinearOperator]:
+        _, _, by_current = self._step(x, state)
+        into = DiagonalBlocks(by_current.unsqueeze(2))
+        if self.cell.affine:
+            return [Matrices(self._weights(x)), into]
+        return [JacobianOperator(self._flat_current, x), into]
+
+    def by_input(self, x: Tensor, state: State) -> Tensor:
+        first, into = self.input_maps(x, state)
+        currents = first.m if isinstance(first, Matrices) else first.matrices()  # type: ignore[attr-defined]
+        return _dense(into.k) @ currents  # type: ignore[attr-defined]
+
+    def output_maps(self, state: State) -> Sequence[LinearOperator]:
+        return [DiagonalBlocks(self._output(state).unsqueeze(1))]
+
+    def of_output(self, state: State) -> Tensor:
+        return _dense(self._output(state).unsqueeze(1))
+
+    def _step(self, x: Tensor, state: State) -> tuple[Tensor, Tensor, Tensor]:
+        """d h' by the state (P, V, V, n), by the own output (P, V, n) and by the current (P, V, n)."""
+        create = torch.is_grad_enabled()
+        with torch.enable_grad(), exact_values(self.cell):  # type: ignore[arg-type]
+            before = _leaves(state)
+            z = self.cell.emitted(state).detach().requires_grad_()
+            current = self.cell.current(x.detach())
+            probe = torch.zeros_like(current, requires_grad=True)
+            current = current if create else current.detach()
+            after = self.cell.advance(current + probe, z, before)
+            rows = [_gradients(variable, [*before, z, probe], create_graph=create) for variable in after]
+        variables = len(before)
+        by_state = torch.stack([torch.stack(row[:variables], 1) for row in rows], 1)
+        by_output = torch.stack([row[variables] for row in rows], 1)
+        by_current = torch.stack([row[variables + 1] for row in rows], 1)
+        return by_state, by_output, by_current
+
+    def _output(self, state: State) -> Tensor:
+        """d z / d h (P, V, n)."""
+        create = torch.is_grad_enabled()
+        with torch.enable_grad(), exact_values(self.cell):  # type: ignore[arg-type]
+            now = _leaves(state)
+            return torch.stack(_gradients(self.cell.emitted(now), list(now), create_graph=create), 1)
+
+    def _flat_current(self, x: Tensor) -> Tensor:
+        return self.cell.current(x).flatten(1)
+
+    def _weights(self, like: Tensor) -> Tensor:
+        """The matrix (1, n, n_in) of modules that are affine."""
+        n_in = like.shape[1]
+        unit = torch.eye(n_in, dtype=like.dtype, device=like.device)
+        constant = self._flat_current(torch.zeros_like(unit[:1]))
+        return (self._flat_current(unit) - constant).T.unsqueeze(0)
+
+
+def _leaves(state: State) -> State:
+    return type(state)(*(leaf.detach().requires_grad_() for leaf in state))
+
+
+def _gradients(value: Tensor, by: list[Tensor], *, create_graph: bool) -> list[Tensor]:
+    """Gradients of the sum of a value (P, ...), each (P, n); zero by what it does not depend on."""
+    if not value.requires_grad:
+        return [torch.zeros_like(one).flatten(1) for one in by]
+    options: Any = {"create_graph": create_graph, "retain_graph": True, "materialize_grads": True}
+    found = torch.autograd.grad(value.sum(), by, **options)
+    return [one.flatten(1) for one in found]
+
+
+def _dense(k: Tensor) -> Tensor:
+    """Matrices (P, R n, C n) of diagonal blocks k (P, R, C, n)."""
+    rows, columns, neurons = k.shape[1:]
+    return torch.diag_embed(k).transpose(2, 3).reshape(len(k), rows * neurons, columns * neurons)
