@@ -2,13 +2,22 @@
 
 A table stands between two comments, `table: NAME` and `end`. A function of that name makes it from
 benchmarks/results; a test makes it again and compares. results: reading and writing; reached, speed,
-elsewhere, study, neurons, users: the tables; diagnosis: those of `diagnose`, made from its code.
+elsewhere, study, neurons, claims, users: the tables; diagnosis: those of `diagnose`, made from its code.
 """
 
 import re
 from pathlib import Path
 
-from docs.tables import diagnosis, elsewhere, neurons, reached, speed, study, users  # noqa: F401  they enter their tables
+from docs.tables import (  # noqa: F401  they enter their tables
+    claims,
+    diagnosis,
+    elsewhere,
+    neurons,
+    reached,
+    speed,
+    study,
+    users,
+)
 from docs.tables.results import TABLES
 
 ROOT = Path(__file__).parents[2]
