@@ -23,7 +23,7 @@ from neurolsc.stability import (
 from neurolsc.stability.indicators import active_fraction, largest_singular, layer_exponents, together
 from neurolsc.stability.pretrain import adabelief_lookahead
 from neurolsc.stability.profile import profile_at
-from neurolsc.stability.sampling import Grid
+from neurolsc.stability.sampling import WORK, Grid
 from neurolsc.stability.transitions import depth_operators, follow, time_operator
 from neurolsc.tasks import Classification, Task
 from neurolsc.validation import tensor
@@ -130,6 +130,7 @@ class StepMeasurements:
     active: list[float]  # share of neurons with an active surrogate
 
 
+RADII_WORK = WORK / 3  # a diagnosis asks whether a radius is far off
 SINGULAR_POINTS = 16  # at which singular values are measured: they differ less than radii do
 
 
@@ -153,6 +154,7 @@ def measure_steps(
             every=False,
             generator=generator,
             progress=progress,
+            work=RADII_WORK,
         )
         measured = profile.steps.unsqueeze(1) * samples + profile.samples
         count = min(SINGULAR_POINTS, measured.numel())
