@@ -82,7 +82,9 @@ def first_shape(grid: Grid, of_point: float, work: float = WORK) -> tuple[int, i
     return min(2, steps), min(2, samples)
 
 
-def next_shape(shape: tuple[int, int], grid: Grid, measured: Sequence[Tensor], spent: float) -> tuple[int, int] | None:
+def next_shape(
+    shape: tuple[int, int], grid: Grid, measured: Sequence[Tensor], spent: float, work: float = WORK
+) -> tuple[int, int] | None:
     """How many steps and samples are measured next; None if the means are known, or more would take too long.
 
     Args:
