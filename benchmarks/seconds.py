@@ -236,15 +236,15 @@ def measure(name: str, call: str) -> dict[str, object]:
     known = set(sys.modules)
     started = time.process_time()
     note = ""
-    try:
-        if call == "diagnose":
-            neurolsc.diagnose(network, (case.x, labels))
-        elif call == "radius_profile":
-            neurolsc.radius_profile(network, case.x)
-        else:
+    if call == "diagnose":
+        neurolsc.diagnose(network, (case.x, labels))
+    elif call == "radius_profile":
+        neurolsc.radius_profile(network, case.x)
+    else:
+        try:
             named(call).apply(network, [case.x])
-    except TypeError as error:  # the initialisation needs what these cells do not have
-        note = str(error)
+        except TypeError as error:  # it needs what these cells do not have
+            note = str(error)
     seconds = time.process_time() - started
     dynamo = "torch._dynamo" in set(sys.modules) - known
     return {"step": step, "seconds": seconds, "refused": note, "imports torch._dynamo": dynamo}
@@ -262,7 +262,7 @@ def limited(name: str, call: str, limit: int) -> dict[str, object]:
     if done.returncode in (-signal.SIGKILL, -signal.SIGXCPU):
         return {"stopped": limit}
     if done.returncode:
-        return {"error": done.stderr.strip().splitlines()[-1]}
+        return {"error": f"{done.returncode}: {done.stderr.strip().splitlines()[-1]}"}
     return json.loads(done.stdout.splitlines()[-1])
 
 

@@ -25,7 +25,7 @@ from neurolsc.stability import (
 )
 from neurolsc.stability.indicators import active_fraction, largest_singular, layer_exponents, together
 from neurolsc.stability.profile import profile_at
-from neurolsc.stability.sampling import Grid
+from neurolsc.stability.sampling import WORK, Grid
 from neurolsc.stability.transitions import depth_operators, follow, time_operator
 
 PIECES = 8  # of a batch, whose gradients are compared
@@ -134,6 +134,7 @@ class StepMeasurements:
     active: list[float]  # share of neurons with an active surrogate
 
 
+RADII_WORK = WORK / 3  # a diagnosis asks whether a radius is far off
 SINGULAR_POINTS = 16  # at which singular values are measured: they differ less than radii do
 
 
@@ -157,6 +158,7 @@ def measure_steps(
             every=False,
             generator=generator,
             progress=progress,
+            work=RADII_WORK,
         )
         measured = profile.steps.unsqueeze(1) * samples + profile.samples
         count = min(SINGULAR_POINTS, measured.numel())

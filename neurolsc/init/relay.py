@@ -24,9 +24,10 @@ from neurolsc.init.base import (
 from neurolsc.network import Network, eval_mode
 from neurolsc.neurons.cell import WeightMatrix, is_frozen, weight_matrices
 from neurolsc.stability.conditions import NO_SURROGATE, Finding, surrogate_fault, surrogate_slope
-from neurolsc.stability.profile import depth_radius, radius_profile, time_radius
+from neurolsc.stability.profile import depth_radius, mean_time_radius
+from neurolsc.stability.sampling import affordable
 from neurolsc.stability.scale import layer_inputs, match_firing_rates, no_thresholds, rate, scale_to_rate, settle, steps
-from neurolsc.stability.transitions import Transitions, draw_steps, flat, stacked, without
+from neurolsc.stability.transitions import Transitions, draw_steps, flat, follow, stacked, without
 from neurolsc.validation import number, whole
 
 
@@ -200,7 +201,8 @@ class BySource(Initialiser):
             some, times = drawn(last)
             spikes, layers = network.run(last).spikes, list(network.spiking)
             rates = [spikes[layer].double().mean().item() for layer in layers]
-            radii = radius_profile(network, last[:, some], steps=len(times), seed=seed).time_mean[layers].tolist()
+            transitions, _ = follow(network, last[:, some], times)
+            radii = [mean_time_radius(transitions[layer], layer) for layer in layers]
             span = " to ".join(dict.fromkeys(f"{end:.2g}" for end in (min(rates), max(rates))))
             return rates, radii, span, f"{max(radii):.3g}"
 
@@ -241,7 +243,8 @@ class BySource(Initialiser):
             if name == "recurrence":
                 return recurrence_share(now)
             if name == "time":
-                return time_radius(now, layer.index).radius.mean().item()
+                return mean_time_radius(now, layer.index)
+            now = now.at(affordable(len(now.x), min(now.states, now.states_below)))
             return depth_radius(now, layer.index, "submatrix", generator(seed, layer.index)).radius.mean().item()
 
         def fire() -> float:

@@ -30,7 +30,7 @@ from neurolsc.stability.arnoldi import (
 )
 from neurolsc.stability.conditions import surrogate_fault
 from neurolsc.stability.rules import standard_error
-from neurolsc.stability.sampling import Grid, draws, first_shape, next_shape, operations
+from neurolsc.stability.sampling import AUTOGRAD, WORK, Grid, affordable, draws, first_shape, next_shape, operations
 from neurolsc.stability.transitions import (
     NON_SQUARE,
     NonSquare,
@@ -65,6 +65,13 @@ def time_radius(t: Transitions, layer: int, method: Method = "krylov") -> Radii:
         with_input = known is None or known.reads_input
         some, which = _distinct(t, flat(t.before), *((t.x,) if with_input else ()))
         return radii(time_product(some), t.x, method).at(which)
+
+
+def mean_time_radius(t: Transitions, layer: int) -> float:
+    """The mean radius through time at the points of t, or at as many of them as take about a second."""
+    if time_product(t.at(slice(0, 1))).blocks() is None:
+        t = t.at(affordable(len(t.x), t.states))
+    return time_radius(t, layer).radius.mean().item()
 
 
 def depth_radius(
@@ -360,6 +367,7 @@ def profile_at(
     method: Method = "krylov",
     target: tuple[float | None, float | None] | None = None,
     progress: bool | None = None,
+    work: float = WORK,
 ) -> RadiusProfile:
     """The radii of a network at the points of a grid along a run, without gradient.
 
@@ -375,6 +383,7 @@ def profile_at(
         method: likewise.
         target: likewise.
         progress: likewise.
+        work: floating-point operations of eigenvalues after which no more points are measured, unless all are wanted.
     """
     delay = 0.0 if progress else PATIENCE
     with progress_bar(None, desc="radii", unit="point", shown=progress is not False, delay=delay) as bar:
@@ -383,7 +392,7 @@ def profile_at(
             for layer, t in enumerate(transitions)
         ]
         measured: tuple[int, int] | None = (
-            grid.shape if every else first_shape(grid, sum(one.most_work for one in layers))
+            grid.shape if every else first_shape(grid, sum(one.most_work for one in layers), work)
         )
         size = measured
         while measured is not None:
@@ -394,7 +403,7 @@ def profile_at(
                 one.measure(places.flatten(), bar)
             found = [radii for one in layers for radii in one.at(places)]
             spent = sum(one.work for one in layers)
-            measured = None if every else next_shape(size, grid, found, spent)
+            measured = None if every else next_shape(size, grid, found, spent, work)
     samples, order = grid.samples[: size[1]].sort()
     places = grid.rectangle(size)[:, order]
     times = torch.stack([one.at(places)[0] for one in layers])
@@ -452,6 +461,8 @@ class _LayerRadii:
         along = time_product(one)
         across = depth_product(one, non_square, torch.Generator())
         self.sizes = (0 if along.blocks() is not None else along.size, across.size)
+        known = [cell.derivatives() for cell in (t.cell, t.below) if cell is not None]
+        self.factor = 1.0 if all(known) else AUTOGRAD
         self.draws = 1
         if several and t.non_square and non_square == "submatrix":
             self.draws = draws(min(t.states, t.states_below))
@@ -463,7 +474,7 @@ class _LayerRadii:
     def most_work(self) -> float:
         """Floating-point operations of a point whose radii are those of dense matrices."""
         time, depth = (operations(size, torch.ones(1, dtype=torch.bool)) for size in self.sizes)
-        return time + self.draws * depth
+        return self.factor * (time + self.draws * depth)
 
     def measure(self, places: Tensor, bar: tqdm) -> None:
         """Measure what is not known at some places of the grid."""
@@ -476,7 +487,8 @@ class _LayerRadii:
             self.depth[some] = across.radius.cpu()
             self.exact[0, some] = along.exact.cpu()
             self.exact[1, some] = across.exact.cpu()
-            self.work += operations(self.sizes[0], along.exact) + self.draws * operations(self.sizes[1], across.exact)
+            work = operations(self.sizes[0], along.exact) + self.draws * operations(self.sizes[1], across.exact)
+            self.work += self.factor * work
             bar.update(len(some))
         self.known[new] = True
 

@@ -22,6 +22,8 @@ ERROR = 0.01  # standard error of a mean, relative to it, at which it is known
 WORK = 3e10  # floating-point operations of eigenvalues after which no more points are drawn: about four seconds
 DRAWN = 128  # rows of all random sub-matrices of a point together, where a single one has fewer
 MOST_DRAWS = 16  # sub-matrices of a point
+BY_PRODUCTS = 400  # size up to which products with vectors mostly give a radius
+AUTOGRAD = 3.0  # how many times as long a radius takes without a closed form of the derivative
 
 
 @dataclass(frozen=True)
@@ -72,15 +74,17 @@ def spread(count: int) -> Tensor:
     return torch.tensor(sorted(range(count), key=reversed_bits))
 
 
-def first_shape(grid: Grid, work: float) -> tuple[int, int]:
+def first_shape(grid: Grid, of_point: float, work: float = WORK) -> tuple[int, int]:
     """How many steps and samples are measured first, where a point may take so many operations."""
     steps, samples = grid.shape
-    if steps * samples <= ALL and steps * samples * work <= WORK:
+    if steps * samples <= ALL and steps * samples * of_point <= work:
         return grid.shape
     return min(2, steps), min(2, samples)
 
 
-def next_shape(shape: tuple[int, int], grid: Grid, measured: Sequence[Tensor], spent: float) -> tuple[int, int] | None:
+def next_shape(
+    shape: tuple[int, int], grid: Grid, measured: Sequence[Tensor], spent: float, work: float = WORK
+) -> tuple[int, int] | None:
     """How many steps and samples are measured next; None if the means are known, or more would take too long.
 
     Args:
@@ -88,6 +92,7 @@ def next_shape(shape: tuple[int, int], grid: Grid, measured: Sequence[Tensor], s
         grid: all that there are.
         measured: radii (k, b) at them, of all layers and directions.
         spent: floating-point operations that they took.
+        work: operations after which no more are measured.
     """
     (steps, samples), (most_steps, most_samples) = shape, grid.shape
     if shape == grid.shape:
@@ -110,7 +115,7 @@ def next_shape(shape: tuple[int, int], grid: Grid, measured: Sequence[Tensor], s
     else:
         following = (more_steps, samples)
     grown = following[0] * following[1] / (steps * samples)
-    return following if spent * grown <= WORK else None
+    return following if spent * grown <= work else None
 
 
 def operations(size: int, exact: Tensor) -> float:
@@ -124,3 +129,10 @@ def operations(size: int, exact: Tensor) -> float:
 def draws(size: int) -> int:
     """How many sub-matrices of a size are drawn at a point: the radius of a small one varies much."""
     return min(max(DRAWN // size, 1), MOST_DRAWS)
+
+
+def affordable(points: int, size: int) -> Tensor:
+    """Places of some of so many points, evenly: at least four, and as many as take about a second at a size."""
+    dense = torch.tensor([size > BY_PRODUCTS])
+    count = min(points, max(int(WORK / 4 / operations(size, dense)), 4))
+    return torch.arange(count) * points // count

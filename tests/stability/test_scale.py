@@ -19,8 +19,8 @@ from neurolsc import (
     scale_to_radius,
 )
 from neurolsc.neurons import LI
-from neurolsc.stability import rules
-from neurolsc.stability.scale import settle
+from neurolsc.stability import rules, scale
+from neurolsc.stability.scale import rate, settle
 from neurolsc.surrogate import FastSigmoid
 
 # ---- radii
@@ -151,3 +151,32 @@ def test_a_value_is_set_so_that_its_measure_is_nearest_to_the_target(name):
     assert found == function(values[-1]) + 3
     assert abs(found - 3) == pytest.approx(min(abs(function(x)) for x in values), abs=1e-9)
     assert len(values) < 40 and all(-REACH <= x <= REACH for x in values)
+
+
+@pytest.mark.parametrize("slope", [0.7, 1.5, 4.0])
+def test_of_a_line_whose_slope_is_about_known_few_values_are_tried(slope):
+    values = [0.0]
+    settle(values.append, lambda: slope * values[-1] + 0.1 * values[-1] ** 2, 3.0, reach=REACH, close=1e-3, slope=1.5)
+    assert slope * values[-1] + 0.1 * values[-1] ** 2 == pytest.approx(3.0, abs=1e-3)
+    assert len(values) <= 9
+
+
+def test_rates_take_a_handful_of_runs_and_wide_layers_are_searched_on_some_samples(monkeypatch):
+    runs = []
+
+    def counted(cell, read):
+        runs.append(read.shape[1])
+        return rate(cell, read)
+
+    monkeypatch.setattr(scale, "rate", counted)
+    torch.manual_seed(0)
+    narrow, wide = Network([LIF(40, 200)], 2), Network([LIF(700, 600)], 2)
+    for network, batch in ((narrow, 40), (wide, 64)):
+        x = (torch.rand(20, batch, network.n_in) < 0.1).float()
+        runs.clear()
+        (reached,) = match_firing_rates(network, x, [0.15])
+        assert reached == pytest.approx(0.15, rel=5e-3)
+        assert reached == network.run(x).spikes[0].double().mean().item()
+        assert runs.count(batch) <= 11
+        assert (min(runs) < batch) == (network is wide)
+    assert runs.count(64) <= 4
