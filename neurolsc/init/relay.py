@@ -4,7 +4,6 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -26,8 +25,16 @@ from neurolsc.neurons.cell import WeightMatrix, is_frozen, weight_matrices
 from neurolsc.stability.conditions import NO_SURROGATE, Finding, surrogate_fault, surrogate_slope
 from neurolsc.stability.profile import depth_radius, mean_time_radius
 from neurolsc.stability.sampling import affordable
-from neurolsc.stability.scale import layer_inputs, match_firing_rates, no_thresholds, rate, scale_to_rate, settle, steps
-from neurolsc.stability.transitions import Transitions, draw_steps, flat, follow, stacked, without
+from neurolsc.stability.scale import (
+    Points,
+    layer_points,
+    match_firing_rates,
+    no_thresholds,
+    rate,
+    scale_to_rate,
+    settle,
+)
+from neurolsc.stability.transitions import Transitions, draw_steps, flat, follow, without
 from neurolsc.validation import number, whole
 
 
@@ -113,21 +120,6 @@ def recurrence_share(t: Transitions) -> float:
     return by_spikes / by_input if by_input else math.inf if by_spikes else 0.0
 
 
-class Points(NamedTuple):
-    """A layer's input, and the points at which its derivatives are taken."""
-
-    read: Tensor  # the input (T, B, n_in)
-    transitions: Transitions  # states of the layer left out
-    some: Tensor  # the samples
-    times: Tensor  # the steps
-
-    def now(self, *, after: bool = False) -> Transitions:
-        """The points, with the states of the layer as it is now before (or after) the steps."""
-        wanted, run = set(self.times.tolist()), steps(self.transitions.cell, self.read[:, self.some])
-        states = [(before, then)[after] for i, (_, before, then) in enumerate(run) if i in wanted]
-        return self.transitions._replace(before=stacked(states))
-
-
 @register
 @dataclass(frozen=True)
 class BySource(Initialiser):
@@ -208,14 +200,10 @@ class BySource(Initialiser):
 
         with eval_mode(network), torch.no_grad():
             _, _, rates_before, radius_before = measured()
-            (some, times), below = drawn(x), (None, None)
-            for index, (cell, read) in enumerate(zip(network.cells, layer_inputs(network, x), strict=True)):
-                at = Transitions(cell, read[times][:, some].flatten(0, 1), cell.initial_state(1), *below)
-                points = Points(read, at, some, times)
+            some, times = drawn(x)
+            for index, points in enumerate(layer_points(network, x, some, times)):
                 if index in network.spiking:
                     found += set_layer(Layer(network, index), points)
-                if index + 1 < len(network.cells):
-                    below = cell, points.now(after=not network.layer_delay).before
             rates, radii, rates_after, radius_after = measured()
         found = _surrogate_faults(network) + found
         known = {finding.layer for finding in found}

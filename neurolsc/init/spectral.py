@@ -1,9 +1,8 @@
 """Initialisers by the spectrum of derivatives and matrices: radii, exponents, singular values."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from functools import partial
 from os import PathLike
 from typing import Any, Literal, get_args
 
@@ -13,13 +12,12 @@ from torch import Tensor
 from neurolsc.init.base import Initialiser, bottom_up, first_input, generator, layers_of, register, scaling, set_nonzero
 from neurolsc.network import Network, eval_mode
 from neurolsc.neurons.cell import Cell
-from neurolsc.neurons.derivatives import LinearOperator
 from neurolsc.stability.conditions import Finding
 from neurolsc.stability.indicators import largest_singular, layer_exponents
 from neurolsc.stability.pretrain import PretrainResult, pretrain
 from neurolsc.stability.rules import PretrainOptions, TransitionRule
-from neurolsc.stability.scale import OPTIONS, scale_to_radius, settle, steps
-from neurolsc.stability.transitions import Transitions, depth_operators, draw_steps, follow, stacked, time_operator
+from neurolsc.stability.scale import OPTIONS, Points, layer_points, scale_to_radius, settle, steps
+from neurolsc.stability.transitions import Transitions, depth_operators, draw_steps, stacked, time_operator
 from neurolsc.validation import number, one_of, setting, whole
 
 _REACH = math.log(1e4)
@@ -109,15 +107,26 @@ class LSCSingular(Initialiser):
         x = first_input(network, inputs)
         x = x[:, torch.randperm(x.shape[1], generator=generator(seed, "samples"))[: self.samples]]
         at = draw_steps(x.shape[0], min(self.steps, x.shape[0]), generator(seed, "steps"))
-        rule, close, found = TransitionRule(hold_threshold=True), 0.01, []
-
-        def mean(operators: Callable[[Transitions], Sequence[LinearOperator]], layer: int) -> float:
-            t = follow(network, x, at)[0][layer]
-            return largest_singular(t, operators(t)).mean().item()
-
+        rule = TransitionRule(hold_threshold=True)
+        layers = {layer.index: layer for layer in layers_of(network, "inputs", integrators=True)}
+        every = torch.arange(x.shape[1], device=x.device)
+        close = 0.01
+        found = []
         with eval_mode(network), torch.no_grad():
-            for layer in layers_of(network, "inputs", integrators=True):
-                cell, depth, time = layer.cell, mean(depth_operators, layer.index), 0.0
+            for index, points in enumerate(layer_points(network, x, every, at)):
+                layer = layers[index]
+                cell = layer.cell
+
+                def through_depth(points: Points = points) -> float:
+                    t = points.now()
+                    return largest_singular(t, depth_operators(t)).mean().item()
+
+                def through_time(points: Points = points) -> float:
+                    t = points.now()
+                    return largest_singular(t, [time_operator(t)]).mean().item()
+
+                depth = through_depth()
+                time = 0.0
                 for _ in range(6):  # in turns: in norse's cells one scale moves the other value
                     if depth:
                         rule.apply(cell, time=1.0, depth=self.target / depth)
@@ -127,9 +136,8 @@ class LSCSingular(Initialiser):
                         cell.load_state_dict(start)
                         rule.apply(cell, time=math.exp(log), depth=1.0)
 
-                    along = partial(mean, lambda t: [time_operator(t)], layer.index)
-                    time = settle(scale, along, self.target, reach=_REACH, close=close * self.target)
-                    depth = mean(depth_operators, layer.index)
+                    time = settle(scale, through_time, self.target, reach=_REACH, close=close * self.target)
+                    depth = through_depth()
                     if abs(depth / self.target - 1) <= close:
                         break
                 for direction, value in (("depth", depth), ("time", time)):

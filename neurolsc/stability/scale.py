@@ -10,7 +10,7 @@ import math
 import time as clock
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,7 @@ from neurolsc.neurons.cell import Cell, State, Thresholds
 from neurolsc.stability.pretrain import CLOSER, InputStream, Meter, PretrainResult, put_back
 from neurolsc.stability.profile import depth_radius, time_radius
 from neurolsc.stability.rules import PretrainOptions, Target, as_rule, radius_target
-from neurolsc.stability.transitions import Transitions, draw_steps, follow
+from neurolsc.stability.transitions import Transitions, draw_steps, stacked
 
 # ---- radii
 
@@ -88,14 +88,13 @@ def scale_to_radius(
         some, others = x[:, order[:count]], x[:, order[count:]]
         at = draw_steps(total, meter.count(x, CLOSER), meter.generator(0))
 
-        def points(layer: int) -> Transitions:
-            return follow(network, some, at)[0][layer]
-
-        for layer, cell in enumerate(cells):
+        every = torch.arange(some.shape[1], device=some.device)
+        for layer, points in enumerate(layer_points(network, some, every, at)):
+            cell = cells[layer]
             depth = goal.depth if layer or chosen.include_input else None
             for turn in range(4):
                 if depth is not None:
-                    radius = depth_radius(points(layer), layer, chosen.non_square, meter.generator(0)).radius
+                    radius = depth_radius(points.now(), layer, chosen.non_square, meter.generator(0)).radius
                     mean = radius.mean().item()
                     met = abs(mean - depth) <= criteria.allowed(goal, depth) / 2
                     if not met and mean > 0:
@@ -112,8 +111,8 @@ def scale_to_radius(
                     scale = math.exp(log)
                     rule.apply(cell, time=scale, depth=1.0)
 
-                def measure(layer: int = layer) -> float:
-                    radius = time_radius(points(layer), layer).radius.mean().item()
+                def measure(layer: int = layer, points: Points = points) -> float:
+                    radius = time_radius(points.now(), layer).radius.mean().item()
                     history.append({"layer": layer + 1, "scale": scale, "time": radius})
                     bar.set_postfix_str("layer {layer} scale {scale:.3g} time {time:.3f}".format(**history[-1]))
                     bar.update()
@@ -282,6 +281,38 @@ def steps(cell: Cell, read: Tensor) -> Iterator[tuple[Tensor, State, State]]:
             after = cell.update(x, cell.output(state), state)
         yield x, state, after
         state = after
+
+
+class Points(NamedTuple):
+    """A layer's input, and the points at which its derivatives are taken."""
+
+    read: Tensor  # the input (T, B, n_in)
+    transitions: Transitions  # states of the layer left out
+    some: Tensor  # the samples
+    times: Tensor  # the steps
+
+    def now(self, *, after: bool = False) -> Transitions:
+        """The points, with the states of the layer as it is now before (or after) the steps."""
+        wanted = set(self.times.tolist())
+        states = []
+        for i, (_, before, then) in enumerate(steps(self.transitions.cell, self.read[:, self.some])):
+            if i in wanted:
+                states.append(then if after else before)
+        return self.transitions._replace(before=stacked(states))
+
+
+def layer_points(network: Network, x: Tensor, some: Tensor, times: Tensor) -> Iterator[Points]:
+    """The points of each layer on some samples at some steps, run with the layers below as already modified.
+
+    A layer that is changed and measured again runs alone.
+    """
+    below: tuple[Cell, State] | tuple[None, None] = (None, None)
+    for index, (cell, read) in enumerate(zip(network.cells, layer_inputs(network, x), strict=True)):
+        at = Transitions(cell, read[times][:, some].flatten(0, 1), cell.initial_state(1), *below)
+        points = Points(read, at, some, times)
+        yield points
+        if index + 1 < len(network.cells):
+            below = (cell, points.now(after=not network.layer_delay).before)
 
 
 def rate(cell: Cell, read: Tensor) -> float:
