@@ -35,7 +35,7 @@ class Net(nn.Module):
 torch.manual_seed(SEED)
 net = Net()
 batches = [x.float() for x in input_batches(SpikeLatencyMNIST.embedded("train"), 32, seed=SEED)]
-network = neurolsc.wrap(net)
+network = neurolsc.wrap(net, batches[0])
 assert torch.equal(network(batches[0]), net(batches[0]))  # the same network, seen as cells
 print(f"as snnTorch makes it\n{neurolsc.radius_profile(network, batches[0][:, :4], steps=16)}\n")
 

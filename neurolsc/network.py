@@ -1,9 +1,10 @@
 """Cells stacked in depth, with a readout."""
 
+import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,8 @@ from torch.nn.functional import linear, pad
 from neurolsc.display import counted, shapes, state_repr
 from neurolsc.neurons.cell import Cell, State, dtype_and_device
 from neurolsc.validation import BATCH_FIRST, tensor, whole
+
+M = TypeVar("M", bound=nn.Module)
 
 
 class NetworkState(NamedTuple):
@@ -312,6 +315,13 @@ class Network(nn.Module):
         if sizes != {batch}:
             raise ValueError(f"states must be those of {batch} samples, as x is, got {sorted(sizes)}.")
         return x, mask, states
+
+
+def copied(module: M) -> M:
+    """An independent copy, also of layers of others that hold states with a history."""
+    tensors = [value for part in module.modules() for value in (*part._buffers.values(), *vars(part).values())]
+    memo = {id(t): t.detach().clone() for t in tensors if isinstance(t, Tensor) and not t.is_leaf}
+    return copy.deepcopy(module, memo)
 
 
 @contextmanager

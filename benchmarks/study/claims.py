@@ -77,7 +77,8 @@ PARTS = {
     "c": [Arm("c", cell, layers, init) for cell, layers, init in product(("LSTM", "GRU"), (2, 5), GATED)],
     "d": [Arm("d", "ALIFPlus", 2, init) for init in ("none", "radius 1")],
 }
-# Core seconds of a trial and of a pre-training before any row is there, from one trial of each part with seed 100.
+# Core seconds of a trial and of a pre-training before any row is there: of part a from one trial with seed 100, of the
+# others guessed from widths, layers and samples.
 PILOT = {"a": (240, 200), "b": (600, 500), "c": (300, 200), "d": (5000, 300)}
 
 

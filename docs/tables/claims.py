@@ -101,7 +101,10 @@ def share(comparisons: Sequence[Comparison], printed: float) -> tuple[int, int, 
 
 def _trials() -> list[dict[str, str]]:
     path = RESULTS / "study_claims.csv"
-    return list(csv.DictReader(path.open(encoding="utf-8", newline=""))) if path.exists() else []
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def _name(network: Network) -> str:

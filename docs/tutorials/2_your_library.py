@@ -111,7 +111,7 @@ left, scores = {}, {}
 for name, initialiser in initialisers.items():
     torch.manual_seed(SEED)
     net = Net()
-    network = neurolsc.wrap(net)
+    network = neurolsc.wrap(net, x)
     found = initialiser.apply(network, batches, seed=SEED)
     spikes = network.run(batches[1]).spikes
     left[name] = [similarity_to_input(batches[1], layer) for layer in spikes]

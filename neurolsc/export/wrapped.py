@@ -247,10 +247,12 @@ def _spikingjelly(name: str, layer: Any, integrator: bool) -> _Neurons:
     node = layer.sub_module if recurrent else layer
     if type(node).__name__ not in ("LIFNode", "ParametricLIFNode"):
         raise TypeError(f"{name} has no counterpart: use LIFNode or ParametricLIFNode, which leak.")
-    moved = torch.sigmoid(node.w.double()) if hasattr(node, "w") else torch.tensor(1 / node.tau, dtype=torch.float64)
+    tau: Any = torch.as_tensor(getattr(node, "tau", torch.inf), dtype=torch.float64)
+    moved = torch.sigmoid(node.w.double()) if hasattr(node, "w") else 1 / tau
+    rest = 0.0 if node.v_reset is None else node.v_reset
     return _Neurons(
         1 - moved,
-        torch.tensor(node.v_threshold - (node.v_reset or 0.0), dtype=torch.float64),
+        torch.as_tensor(node.v_threshold - rest, dtype=torch.float64),
         "subtract" if node.v_reset is None else "zero",
         gain=moved if node.decay_input else 1.0,
         w_rec=layer.rc.weight[:, -layer.sub_module_out_features :] if recurrent else 0.0,

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from neurolsc.interop.prepared import network_of
 from neurolsc.interop.wrapped import WrappedCell
 from neurolsc.network import Network, eval_mode
-from neurolsc.neurons.cell import WeightMatrix, owner_of, weight_matrices
+from neurolsc.neurons.cell import OneToOne, WeightMatrix, owner_of, weight_matrices
 
 try:
     from neurobench.blocks.layer import STATELESS_LAYERS
@@ -108,7 +108,8 @@ class NetworkModel(NeuroBenchModel):
         matrices: list[tuple[WeightMatrix, int, bool]] = []
         for i, cell in enumerate(network.cells):
             both = weight_matrices(cell, "depth", inputs=True), weight_matrices(cell, "time")
-            matrices += [(m, i, reads_output) for reads_output in (False, True) for m in both[reads_output]]
+            for reads_output in (False, True):
+                matrices += [(m, i, reads_output) for m in both[reads_output] if not isinstance(m, OneToOne)]
         matrices = [m for m in matrices if not isinstance(owner_of(m[0].cell, m[0].name)[0], STATELESS_LAYERS)]
         if isinstance(network.readout, nn.Linear):
             matrices.append((WeightMatrix(cast(Any, network), "readout.weight"), len(network.cells) - 1, True))

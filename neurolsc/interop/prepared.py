@@ -5,25 +5,23 @@ input as the module takes it. `prepare` is how: one batch; `prepare_batches` doe
 loader.
 """
 
-import copy
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from neurolsc.interop.wrap import Layout, wrap, wrap_with_layout
-from neurolsc.network import Network
+from neurolsc.network import Network, copied
 from neurolsc.neurons.cell import dtype_and_device
 from neurolsc.validation import BatchParts, as_batch, numpy_hint, swapped_axes, tensor
 
 AS_READ = "as the network reads it"
-M = TypeVar("M", bound=nn.Module)
 
 
 class Prepared(NamedTuple):
@@ -113,6 +111,7 @@ def prepare_batches(net: nn.Module | Iterable[nn.Module], x: Any) -> PreparedBat
     """
     batches = as_batches(x)
     if isinstance(net, Network):
+        _in_full_precision(net, copy_it=False)
         return PreparedBatches(net, batches, AS_READ)
     first = as_batch(first_batch(batches))
     reader = Reader.of(net, first)
@@ -278,13 +277,6 @@ def _in_full_precision(net: nn.Module, *, copy_it: bool) -> nn.Module:
             "afterwards."
         )
     return copied(net).float()
-
-
-def copied(module: M) -> M:
-    """An independent copy, also of layers that hold states with a history."""
-    tensors = [value for part in module.modules() for value in (*part._buffers.values(), *vars(part).values())]
-    memo = {id(t): t.detach().clone() for t in tensors if isinstance(t, Tensor) and not t.is_leaf}
-    return copy.deepcopy(module, memo)
 
 
 # ---- the input

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from neurolsc import neurons
 from neurolsc.interop.wrapped import WrappedCell, borrowed, state_class, warn_of, weight_before
 from neurolsc.neurons.blocks import Spike, spike_function
-from neurolsc.neurons.cell import Membrane, ResetSwitch, ScaledParameter, State, Thresholds
+from neurolsc.neurons.cell import Membrane, ResetSwitch, ScaledParameter, State, Thresholds, parametrized_by
 from neurolsc.neurons.derivatives import Derivatives
 from neurolsc.neurons.neuronwise import NeuronwiseDerivatives
 from neurolsc.neurons.spiking import Reset
@@ -308,6 +308,42 @@ VARIABLES = {
 }
 
 
+def ignores_reset_delay(layer: Any) -> bool:
+    """True for an RSynaptic of snnTorch 1.0 with ``reset_delay=False``.
+
+    There the reset of the same step acts on the arguments of ``forward``, not on its states: without arguments
+    (``init_hidden=True``) it is an error, with them it has no effect.
+    """
+    if type(layer).__name__ != "RSynaptic" or layer.reset_delay:
+        return False
+    recurrent = layer.recurrent
+    sizes = getattr(recurrent, "in_features", None), getattr(recurrent, "in_channels", None)
+    if sizes[1] is not None:
+        x = layer.threshold.new_zeros(1, sizes[1], 1, 1)
+    else:
+        x = layer.threshold.new_zeros(1, sizes[0] or layer.V.numel())
+    x = x + 10 * (1 + layer.threshold.max())  # all fire
+    membranes = []
+    with torch.no_grad():
+        for delay in (True, False):
+            with borrowed(layer, init_hidden=False, output=False, reset_delay=delay):
+                membranes.append(layer.forward(x, *(torch.zeros_like(x) for _ in range(3)))[2])
+    return torch.equal(*membranes)
+
+
+def refuse_broken(layer: Any) -> None:
+    """Refuse a layer that snnTorch itself cannot step.
+
+    Raises:
+        TypeError: if it is an RSynaptic of snnTorch 1.0 with ``init_hidden=True`` and ``reset_delay=False``.
+    """
+    if ignores_reset_delay(layer) and layer.init_hidden:
+        raise TypeError(
+            f"snnTorch's {type(layer).__name__} with reset_delay=False and init_hidden=True cannot be stepped, by snnTorch "
+            "1.0 neither: its reset reads the spikes that were passed. Set reset_delay=True."
+        )
+
+
 class SnnTorchCell(WrappedCell):
     """A layer of snnTorch, or one of ours for snnTorch, whose resting threshold no time constant moves.
 
@@ -341,15 +377,22 @@ class SnnTorchCell(WrappedCell):
             )
         unreset = layer.reset_mechanism == "none"
         self.integrator = last and unreset and name in ("Leaky", "Synaptic") and (layer.output or not layer.init_hidden)
-        self.spike_is_state = not getattr(layer, "reset_delay", True)
+        self.resets_late = ignores_reset_delay(layer)
+        if self.resets_late:
+            warn_of(
+                f"{name}: snnTorch's step ignores reset_delay=False where its states are passed; it resets in the next step, "
+                "and so does the wrapped layer."
+            )
+        self.spike_is_state = not getattr(layer, "reset_delay", True) and not self.resets_late
         names = layer.states[1:] if self.ours else VARIABLES[name]
         self.state = state_class(*names, *(["spk"] if self.spike_is_state else []))
         self.reset_gradient = None if unreset else layer.reset_gradient if self.ours else self.spike_is_state
         if name == "SLSTM":
             weights, scaled = ["lstm_cell.weight_hh"], [ScaledParameter("layer.lstm_cell.weight_ih", "depth")]
         else:
-            own = getattr(getattr(layer, "recurrent", None), "_parameters", {})
-            weights, scaled = [f"recurrent.{name}" for name in ("weight", "V") if name in own], weight_before(before)
+            recurrent = getattr(layer, "recurrent", nn.Identity())
+            names_of = (n for n in ("weight", "V") if n in recurrent._parameters or parametrized_by(recurrent, n))
+            weights, scaled = [f"recurrent.{name}" for name in names_of], weight_before(before)
         decays = [name for name in ("alpha", "beta") if hasattr(layer, name)]
         scaled += [ScaledParameter(f"layer.{name}", "time", through="decay_factor") for name in decays]
         scaled += [ScaledParameter(f"layer.{name}", "time") for name in weights]
@@ -405,6 +448,8 @@ class SnnTorchCell(WrappedCell):
             values["spk"] = self.spikes(state) if self.integrator else z
         if not isinstance(spike, nn.Module):  # snnTorch's surrogates return float32
             values["spike_grad"] = lambda v: spike(v).to(v.dtype)
+        if self.resets_late:
+            values["reset_delay"] = True
         with borrowed(self.layer, **values, init_hidden=True, output=False):
             spk = self.layer.forward(current)  # not a call of the layer: hooks of its user must not see this step
             return self.state(*(spk if name == "spk" else getattr(self.layer, name) for name in self.state._fields))

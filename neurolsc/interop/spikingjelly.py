@@ -62,14 +62,15 @@ class SpikingJellyCell(WrappedCell):
                 f"spikingjelly's {kind} cannot be wrapped: only {', '.join(NODES)} are, alone or in a "
                 "LinearRecurrentContainer."
             )
-        self.rest = node.v_reset or 0.0
-        if node.v_threshold <= self.rest:
+        if not (_double(node.v_threshold) > _rest(node)).all():
             raise ValueError(f"{kind}: v_threshold must be above rest, got {node.v_threshold}, v_reset={node.v_reset}.")
         self.reset_gradient = not node.detach_reset
         joint = [ScaledParameter("w_in", "depth"), ScaledParameter("w_rec", "time")]
         scaled = joint if self.recurrent else weight_before(before)
         scaled += [ScaledParameter("decay", "time", through="decay_factor")] * (kind != "IFNode")
-        self.stored_in = (("decay", f"layer.{'sub_module.' * self.recurrent}w"),)
+        prefix = "layer.sub_module." if self.recurrent else "layer."
+        decay = "w" if hasattr(node, "w") else "tau"
+        self.stored_in = (("decay", prefix + decay), ("threshold", f"{prefix}v_threshold"))
         super().__init__(layer, before, input_shape, scaled)
 
     @property
@@ -90,29 +91,32 @@ class SpikingJellyCell(WrappedCell):
         return Thresholds(self, ("threshold",))
 
     def membrane(self) -> Membrane:
-        return Membrane("v", lambda state: state.v.new_tensor(self.node.v_threshold), self.node.surrogate_function)
+        return Membrane("v", self._threshold_in, self.node.surrogate_function)
+
+    def _threshold_in(self, state: State) -> Tensor:
+        return torch.as_tensor(self.node.v_threshold, dtype=state.v.dtype, device=state.v.device)
 
     def reset_switch(self) -> ResetSwitch | None:
         if self.node.detach_reset:
             return None
         return ResetSwitch(self.node, "detach_reset", True, "detach the reset (detach_reset=True)")
 
-    # tau and v_threshold are numbers, which the layer neither registers nor saves
+    # tau and v_threshold are numbers, which the layer neither registers nor saves, unless its user made them parameters
     @property
     def threshold(self) -> Tensor:
         """The threshold above rest."""
-        return torch.tensor(self.node.v_threshold - self.rest, dtype=torch.float64)
+        return _double(self.node.v_threshold) - _rest(self.node)
 
     @threshold.setter
     def threshold(self, value: Tensor) -> None:
-        self.node.v_threshold = self.rest + float(value)
+        _set_number(self.node, "v_threshold", value + _rest(self.node))
 
     @property
     def decay(self) -> Tensor:
         """The decay factor 1 - 1/tau of a step; the input's gain follows."""
         if hasattr(self.node, "w"):
             return torch.sigmoid(-self.node.w)
-        return torch.tensor(1 - 1 / getattr(self.node, "tau", torch.inf), dtype=torch.float64)
+        return 1 - 1 / _double(getattr(self.node, "tau", torch.inf))
 
     @decay.setter
     def decay(self, value: Tensor) -> None:
@@ -120,14 +124,15 @@ class SpikingJellyCell(WrappedCell):
             with torch.no_grad():
                 self.node.w.copy_(-torch.logit(value))
         elif hasattr(self.node, "tau"):
-            self.node.tau = 1 / (1 - float(value))
+            _set_number(self.node, "tau", 1 / (1 - value))
 
     def start(self, current: Tensor) -> State:
         shape = (*current.shape[:-1], getattr(self.layer, "sub_module_out_features", current.shape[-1]))
-        return VoltageState(current.new_full(shape, self.rest))
+        return VoltageState(current.new_zeros(shape) + _rest(self.node).to(current))
 
     def advance(self, current: Tensor, z: Tensor, state: State) -> State:
-        node, rest = self.node, self.rest
+        node = self.node
+        rest = 0.0 if node.v_reset is None else node.v_reset
         if self.recurrent:
             current = self.layer.rc(torch.cat((current, z), -1))
         s = z.detach() if node.detach_reset else z
@@ -142,10 +147,32 @@ class SpikingJellyCell(WrappedCell):
         return self.node.surrogate_function(state.v - self.node.v_threshold)
 
     def get_extra_state(self) -> Tensor:
-        return torch.stack((self.decay.detach().double().cpu(), self.threshold))
+        return torch.stack(torch.broadcast_tensors(self.decay.detach().double().cpu(), self.threshold.cpu()))
 
     def set_extra_state(self, state: Tensor) -> None:
         self.decay, self.threshold = state
+
+
+def _rest(node: Any) -> Tensor:
+    """The voltage at rest, to which a spike resets it, or 0."""
+    return _double(0.0 if node.v_reset is None else node.v_reset)
+
+
+def _double(value: float | Tensor) -> Tensor:
+    """A number, or what its user made a tensor or a parameter, in float64 and without its gradient."""
+    return torch.as_tensor(value, dtype=torch.float64).detach()
+
+
+def _set_number(node: Any, name: str, value: Tensor) -> None:
+    """Set what is a number, or a tensor or parameter if a user made it one."""
+    before = getattr(node, name)
+    if isinstance(before, nn.Parameter):
+        with torch.no_grad():
+            before.copy_(value)
+    elif isinstance(before, Tensor):
+        setattr(node, name, value.to(before).expand_as(before).clone())
+    else:
+        setattr(node, name, float(value))
 
 
 class OneStep(nn.Sequential):

@@ -1,7 +1,7 @@
 """Models of snnTorch, norse, spikingjelly and PyTorch as networks over the same parameters."""
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import ExitStack, suppress
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
@@ -10,14 +10,17 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc.interop.spikingjelly import SpikingJellyCell, is_dropout, step_of
-from neurolsc.interop.wrapped import CellWithModules, WrappedCell, borrowed, torch_cells
-from neurolsc.network import Network, eval_mode
+from neurolsc.interop.wrapped import CellWithModules, WrappedCell, borrowed, torch_cells, warn_of
+from neurolsc.network import Network, copied, eval_mode
 from neurolsc.neurons.cell import Cell, dtype_and_device
 from neurolsc.validation import one_of, tensor
 
 NO_LAYER = (
     "there is no recurrent layer of snnTorch, norse, spikingjelly, neurolsc or torch.nn (RNN, GRU, LSTM) to wrap."
 )
+
+
+MOST_CALLS = 500  # of modules that may have a state; a longer delay line is not noticed
 
 
 class Layout(NamedTuple):
@@ -127,6 +130,12 @@ def wrap_with_layout(
         raise ValueError(
             f"x must be finite and not empty, got {tuple(x.shape)}{' with NaN or infinity' * bool(x.numel())}."
         )
+    for part in modules:
+        for layer in part.modules():
+            if _library(layer) == "snntorch":
+                from neurolsc.interop.snntorch import refuse_broken  # which imports snnTorch
+
+                refuse_broken(layer)
     run = None if x is None else _Run(module, x)  # type: ignore[arg-type]
     parts = list(_parts(modules)) if run is None else run.parts
     layers = [part for part in parts if _library(part)]
@@ -142,6 +151,11 @@ def wrap_with_layout(
                 )
     if len(set(layers)) < len(layers):
         raise ValueError("a recurrent layer occurs twice: its two uses would share a hidden state.")
+    own_forward = isinstance(module, nn.Module) and not isinstance(module, nn.Sequential | nn.ModuleList)
+    if run is None and own_forward and len(layers) > 1:
+        names = {part: name for name, part in module.named_modules()}  # type: ignore[union-attr]
+        used = ", ".join(names[layer] for layer in layers)
+        warn_of(f"nothing shows that forward uses {used} in this order, and each once in a step: give wrap(net, x).")
     if input_shape is not None:
         shapes = [(input_shape,) if isinstance(input_shape, int) else tuple(input_shape)]
     else:
@@ -205,22 +219,23 @@ class _Run:
         self.x, self.below = x, torch.empty(0)  # later: what the next layer reads in all steps
         self.layout: Layout | None = None  # later: of x, when the first layer has been compared
         self.returned, uses = self._follow(model)
+        self.called = {use.module for use in uses}
         layers = dict.fromkeys(use.module for use in uses if _library(use.module))
         if not layers:
             raise ValueError(NO_LAYER)
-        self.calls = {
-            layer: _Use(
-                layer, *(_by_step(layer, t) for t in zip(*(u[1:] for u in uses if u.module is layer), strict=True))
-            )
-            for layer in layers
-        }
+        self.calls = {layer: self._call(layer, [use for use in uses if use.module is layer]) for layer in layers}
         first_call = next(iter(self.calls.values()))
         if first_call.read.ndim < 3:
             raise ValueError(
                 f"{self.names[first_call.module]} reads {tuple(first_call.read.shape[1:])} in one step, without an axis of "
                 "samples: x must have one, such as x.unsqueeze(1)."
             )
-        self.steps, self.batch = first_call.read.shape[:2]
+        self.batch = first_call.read.shape[1]
+        self.steps = min(len(call.read) for call in self.calls.values())
+        for layer, call in self.calls.items():
+            if len(call.read) > self.steps:
+                times = len(call.read) / self.steps
+                raise self._used_twice(layer, f"{times:g} times for each of {self.steps} steps")
         self.parts: list[nn.Module] = []
         between: list[nn.Module] = []
         for module in (*(use.module for use in uses), None):
@@ -245,6 +260,21 @@ class _Run:
                 self.shapes.insert(0, tuple(read.shape[2:]))
         if self.steps == 1 and len(x) == self.batch and x.ndim > 2 and x.shape[:2] != (1, 1):
             self._refuse_several_steps(uses)
+
+    def _call(self, layer: nn.Module, uses: list["_Use"]) -> "_Use":
+        """What a layer read and sent in all steps."""
+        shapes = list(dict.fromkeys(tuple(use.read.shape) for use in uses))
+        if len(shapes) > 1:
+            raise self._used_twice(layer, f"on inputs {' and '.join(map(str, shapes[:2]))}")
+        return _Use(layer, *(_by_step(layer, tensors) for tensors in zip(*(use[1:] for use in uses), strict=True)))
+
+    def _used_twice(self, layer: nn.Module, how: str) -> ValueError:
+        unused = [self.names[part] for part in self.names if _library(part) and part not in self.called]
+        hint = f" {', '.join(unused)} is never called." if unused else ""
+        return ValueError(
+            f"{self.names[layer]} is used twice in one step, {how}: its uses share one hidden state. Give every use a layer "
+            f"of its own.{hint}"
+        )
 
     def _refuse_several_steps(self, uses: list[_Use]) -> None:
         """Raise an error if a model that takes one step, (B, ...), seems to have read (T, B, ...) as one."""
@@ -498,10 +528,47 @@ def _first_shape(parts: list[nn.Module]) -> tuple[int, ...]:
 
 
 def _refuse_state(modules: list[nn.Module], shape: tuple[int, ...]) -> None:
-    """Refuse modules whose second output differs from the first."""
-    chain = nn.Sequential(*modules)
+    """Refuse modules whose output depends on what they have read before.
+
+    Two outputs of one input differ, or would after some calls, as those of a delay line: where calls leave something
+    behind in the modules, they are called until what is left behind no longer grows. A copy is called, which it fills.
+    """
+    chain: nn.Module = nn.Sequential(*modules)
+    with suppress(RuntimeError, TypeError):  # of what cannot be copied
+        chain = copied(chain)
     x = torch.ones(1, *shape, **dtype_and_device(chain))
-    with torch.no_grad(), eval_mode(chain):
-        if not torch.equal(chain(x), chain(x)):
-            names = ", ".join(type(m).__name__ for m in modules)
-            raise TypeError(f"{names}: one of these has a state, and cannot be wrapped.")
+    with torch.no_grad(), eval_mode(chain), torch.random.fork_rng(devices=[]):
+        first = chain(x)
+        left = _left_behind(chain)
+        stateful = not torch.equal(chain(x), first)
+        for _ in range(MOST_CALLS):
+            now = _left_behind(chain)
+            if stateful or now == left:
+                break
+            left = now
+            chain(torch.rand_like(x))
+            stateful = not torch.equal(chain(x), first)
+    if stateful:
+        names = ", ".join(type(m).__name__ for m in modules)
+        raise TypeError(f"{names}: one of these has a state, and cannot be wrapped.")
+
+
+def _left_behind(module: nn.Module) -> list[object]:
+    """All that modules hold besides parameters, to compare; tensors are told apart by where they lie."""
+
+    def shown(value: object) -> object:
+        if isinstance(value, Tensor):
+            return (value.data_ptr(), value._version)
+        if isinstance(value, Mapping):
+            return [(str(key), shown(inner)) for key, inner in value.items()]
+        if isinstance(value, Iterable) and isinstance(value, Sized) and not isinstance(value, str | bytes):
+            return [shown(inner) for inner in value]
+        return value if isinstance(value, int | float | str | bool | None) else id(value)
+
+    skipped = ("_parameters", "_modules")
+    return [
+        shown(value)
+        for part in module.modules()
+        for name, value in vars(part).items()
+        if name not in skipped and not name.endswith("_hooks")
+    ]

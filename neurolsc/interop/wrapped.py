@@ -16,7 +16,16 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout
 
 from neurolsc.network import eval_mode
-from neurolsc.neurons.cell import Cell, Membrane, ResetSwitch, ScaledParameter, State, Thresholds, owner_of
+from neurolsc.neurons.cell import (
+    Cell,
+    Membrane,
+    ResetSwitch,
+    ScaledParameter,
+    State,
+    Thresholds,
+    owner_of,
+    parametrized_by,
+)
 
 
 class WrappedNeuronWarning(UserWarning):
@@ -123,8 +132,8 @@ class WrappedCell(Cell):
         """The parameters that rules scale; biases, norms and the like stay."""
         for scaled in self.scaled_parameters:
             owner, name = owner_of(self, scaled.parameter)
-            if (parameter := owner._parameters.get(name)) is not None:
-                yield parameter
+            parameter = owner._parameters.get(name)
+            yield from parametrized_by(owner, name) if parameter is None else [parameter]
 
     def extra_repr(self) -> str:
         text = super().extra_repr()

@@ -1,6 +1,7 @@
 """What a cell is: its state, its pure step, what it says about itself, and the table of names."""
 
 import copy
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from neurolsc import surrogate
 from neurolsc.neurons.derivatives import Derivatives
@@ -364,13 +366,53 @@ def stored_parameter(cell: "Cell", name: str) -> nn.Parameter | None:
 
 
 def set_value(module: nn.Module, name: str, value: Tensor) -> None:
-    """Set a quantity of a module in place: a parameter, or one that another parameter stores."""
+    """Set a quantity of a module in place: a parameter, or one that other parameters store.
+
+    Raises:
+        TypeError: if the parameters that store it, as in ``torch.nn.utils.parametrizations``, do not take the value.
+    """
     parameter = module._parameters.get(name)
-    if parameter is None:
-        setattr(module, name, value)
+    if parameter is not None:
+        with torch.no_grad():
+            parameter.copy_(value)
         return
+    if originals := parametrized_by(module, name):
+        _set_parametrized(module, name, value, originals)
+        return
+    computed_from = [stored for stored in (f"{name}_g", f"{name}_orig") if stored in module._parameters]
+    if computed_from:  # by a hook before each call, which would undo the change
+        raise TypeError(
+            f"{name} of a {type(module).__name__} is computed from {computed_from[0]} by a hook: use "
+            "torch.nn.utils.parametrizations in place of torch.nn.utils, or make pruning permanent "
+            "(torch.nn.utils.prune.remove)."
+        )
+    setattr(module, name, value)
+
+
+def parametrized_by(module: nn.Module, name: str) -> list[nn.Parameter]:
+    """The parameters from which ``torch.nn.utils.parametrize`` computes a quantity; none if it does not."""
+    return list(module.parametrizations[name].parameters()) if is_parametrized(module, name) else []  # type: ignore[index]
+
+
+def _set_parametrized(module: nn.Module, name: str, value: Tensor, originals: list[nn.Parameter]) -> None:
+    before = [original.detach().clone() for original in originals]
+    failed: Exception | None = None
     with torch.no_grad():
-        parameter.copy_(value)
+        try:
+            setattr(module, name, value)
+            miss = (getattr(module, name) - value).abs().max().item()
+        except (NotImplementedError, RuntimeError, ValueError) as error:
+            failed, miss = error, math.inf
+        if miss <= 1e-3 * value.abs().max().item():  # NaN is not
+            return
+        for original, values in zip(originals, before, strict=True):
+            original.copy_(values)
+    kinds = ", ".join(type(part).__name__.strip("_") for part in module.parametrizations[name])  # type: ignore[index]
+    kind = type(module).__name__.removeprefix("Parametrized")
+    raise TypeError(
+        f"{name} of a {kind} is parametrised by {kinds}, through which it cannot get the values wanted: freeze it, or "
+        f"torch.nn.utils.parametrize.remove_parametrizations(module, {name!r}) before, and parametrise it afterwards."
+    ) from failed
 
 
 # ---- matrices of weights
@@ -404,19 +446,73 @@ class WeightMatrix:
     def set(self, weights: Tensor) -> None:
         """Set the weights in place; frozen ones stay."""
         if not self.frozen:
-            set_value(*owner_of(self.cell, self.name), weights.to(self.weights))
+            self.overwrite(weights)
+
+    def overwrite(self, weights: Tensor) -> None:
+        """Set the weights in place, frozen ones too."""
+        set_value(*owner_of(self.cell, self.name), weights.to(self.weights))
+
+    def without(self) -> Tensor:
+        """Weights that connect nothing, or as good as nothing where a parametrisation, as a norm, cannot be 0."""
+        return self.weights * (TINY if parametrized_by(*owner_of(self.cell, self.name)) else 0.0)
+
+
+@dataclass(frozen=True)
+class OneToOne(WeightMatrix):
+    """Recurrent weights by which every neuron reads itself alone, as the diagonal of a matrix (n_hidden, n_hidden)."""
+
+    @property
+    def weights(self) -> Tensor:
+        return torch.diag(self._stored().expand(self._shape).flatten())
+
+    @property
+    def fan_in(self) -> int:
+        return 1
+
+    @property
+    def fan_out(self) -> int:
+        return 1
+
+    def overwrite(self, weights: Tensor) -> None:
+        """Set the weights to a diagonal; its mean over neurons that share one."""
+        stored = self._stored()
+        shared = weights.diagonal().to(stored).view(self._shape)
+        total = shared.sum_to_size(stored.shape) if stored.ndim else shared.sum()
+        set_value(*owner_of(self.cell, self.name), total * stored.numel() / shared.numel())
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        return getattr(self.cell, "output_shape", (self.cell.n_hidden,))
+
+    def _stored(self) -> Tensor:
+        owner, name = owner_of(self.cell, self.name)
+        return getattr(owner, name).detach()
+
+
+TINY = 1e-12
+WIDEST = 4096  # neurons of a layer whose connections of each neuron to itself are taken as a matrix
 
 
 def weight_matrices(cell: Cell, radius: Literal["time", "depth"], *, inputs: bool = False) -> tuple[WeightMatrix, ...]:
-    """The matrices among a cell's ``scaled_parameters``; with `inputs` also :attr:`neurolsc.Cell.input_matrices`."""
-    named = [WeightMatrix(cell, scaled.parameter) for scaled in cell.scaled_parameters if scaled.radius == radius]
-    named += [WeightMatrix(cell, name) for name in cell.input_matrices] if inputs else []
-    return tuple(dict.fromkeys(s for s in named if s.weights.ndim >= 2))
+    """The matrices among a cell's ``scaled_parameters``; with `inputs` also :attr:`neurolsc.Cell.input_matrices`.
+
+    Connections of each neuron to itself alone (:attr:`neurolsc.Cell.recurrent_vectors`) are taken as a matrix in layers
+    of at most 4096 neurons.
+    """
+    names = [scaled.parameter for scaled in cell.scaled_parameters if scaled.radius == radius]
+    names += cell.input_matrices if inputs else ()
+    found: list[WeightMatrix] = []
+    for name in dict.fromkeys(names):
+        if name in cell.recurrent_vectors and cell.n_hidden <= WIDEST:
+            found.append(OneToOne(cell, name))
+        elif name not in cell.recurrent_vectors and (matrix := WeightMatrix(cell, name)).weights.ndim >= 2:
+            found.append(matrix)
+    return tuple(found)
 
 
 def recurrent_weights(cell: Cell) -> tuple[WeightMatrix, ...]:
-    """The weights by which neurons read their own layer: matrices, and vectors of one-to-one recurrence."""
-    vectors = [WeightMatrix(cell, name) for name in cell.recurrent_vectors]
+    """The weights by which neurons read their own layer: matrices, and one-to-one recurrence in layers of any width."""
+    vectors = [WeightMatrix(cell, name) for name in cell.recurrent_vectors] if cell.n_hidden > WIDEST else ()
     return (*weight_matrices(cell, "time"), *vectors)
 
 
@@ -429,7 +525,10 @@ def owner_of(cell: Cell, name: str) -> tuple[nn.Module, str]:
 def is_frozen(cell: Cell, name: str) -> bool:
     """True if the parameter that stores a quantity of a cell requires no gradient."""
     parameter = stored_parameter(cell, name)
-    return parameter is not None and not parameter.requires_grad
+    if parameter is not None:
+        return not parameter.requires_grad
+    originals = parametrized_by(*owner_of(cell, name))
+    return bool(originals) and not any(original.requires_grad for original in originals)
 
 
 # ---- classes by name

@@ -89,6 +89,8 @@ class Loop:
         self.most = 2 * inputs.steps if self.own.max_steps is None else self.own.max_steps
         named = dict.fromkeys(p for cell in self.network.cells for p in cell.pretrained())  # cells may share some
         self.parameters = [p for p in named if p.requires_grad]
+        if not self.parameters:
+            raise ValueError("pretrain needs parameters to move: all that set radii are frozen (requires_grad=False).")
         self.optimizer = self.new_optimizer()
         self.step = 0
         self.met = False

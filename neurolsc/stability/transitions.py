@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from neurolsc.network import Network, StepRecord
-from neurolsc.neurons.cell import Cell, State, WeightMatrix, owner_of, set_value
+from neurolsc.neurons.cell import Cell, State, WeightMatrix
 from neurolsc.neurons.derivatives import (
     EigenpairHint,
     Factors,
@@ -104,14 +104,14 @@ def transitions_of(network: Network, moments: Sequence[StepRecord]) -> list[Tran
 @contextmanager
 def without(matrices: Sequence[WeightMatrix]) -> Iterator[None]:
     """Set weights to 0 for a while."""
-    places = [(owner_of(matrix.cell, matrix.name), matrix.weights.clone()) for matrix in matrices]
+    before = [matrix.weights.clone() for matrix in matrices]
     try:
-        for place, weights in places:
-            set_value(*place, torch.zeros_like(weights))
+        for matrix in matrices:
+            matrix.overwrite(matrix.without())
         yield
     finally:
-        for place, weights in places:
-            set_value(*place, weights)
+        for matrix, weights in zip(matrices, before, strict=True):
+            matrix.overwrite(weights)
 
 
 def draw_steps(total: int, count: int | None, generator: torch.Generator) -> Tensor:

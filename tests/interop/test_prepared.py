@@ -130,10 +130,11 @@ def test_targets_for_every_step_and_a_mask_are_turned_as_the_input_is():
     assert torch.equal(found.mask, mask.T)
 
 
-def test_a_shuffled_loader_is_as_it_was_and_its_batches_are_read_anew_in_every_round():
+@pytest.mark.parametrize("own", [True, False])
+def test_a_shuffled_loader_is_as_it_was_and_its_batches_are_read_anew_in_every_round(own):
     net, x = Tutorial(batch_first=True), 3 * torch.rand(20, STEPS, N_IN)
     generator = torch.Generator().manual_seed(1)
-    loader = DataLoader(TensorDataset(x, labels(20)), batch_size=5, shuffle=True, generator=generator)
+    loader = DataLoader(TensorDataset(x, labels(20)), batch_size=5, shuffle=True, generator=generator if own else None)
     before = torch.get_rng_state(), generator.get_state()
     found = prepare_batches(net, loader)
     assert torch.equal(torch.get_rng_state(), before[0]) and torch.equal(generator.get_state(), before[1])

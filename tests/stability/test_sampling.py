@@ -9,6 +9,7 @@ from torch import nn
 
 from neurolsc import ALIFPlus, Network, radius_profile, wrap
 from neurolsc.stability import sampling
+from neurolsc.stability.profile import profile_at
 from neurolsc.stability.rules import standard_error
 from neurolsc.stability.sampling import ENOUGH, Grid, affordable, draws, first_shape, next_shape, operations, spread
 
@@ -121,7 +122,7 @@ def test_a_profile_of_wide_layers_takes_few_points(make_spikes, monkeypatch):
     torch.manual_seed(0)
     network = Network([ALIFPlus(90, 80), ALIFPlus(80, 60)], 3)
     x = make_spikes(T=20, B=20, N=90)
-    monkeypatch.setattr(sampling, "WORK", 1e6)
+    monkeypatch.setitem(profile_at.__kwdefaults__, "work", 1e6)
     profile = radius_profile(network, x)
     assert profile.time.shape == (2, 2, 2)
     assert "2 of 20 steps and 2 of 20 samples" in str(profile)
