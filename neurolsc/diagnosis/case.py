@@ -84,10 +84,18 @@ class Case:
         """The input of the first samples."""
         return self.batch.first(self.samples)
 
-    @property
-    def first_dead(self) -> int | None:
-        """The lowest layer that never fires, counted from 1."""
-        return next((i for i, layer in self.layers if layer.activity.rate == 0), None)
+    @cached_property
+    def dead(self) -> list[int]:
+        """Layers that never fire, counted from 1.
+
+        Not an output above a layer that fires: what the loss asks of it reaches it, and networks learn from there.
+        """
+        found: list[int] = []
+        for i, layer in self.layers:
+            reads_spikes = i - 1 not in found
+            if layer.activity.rate == 0 and not (self.is_output(i) and reads_spikes):
+                found.append(i)
+        return found
 
     @cached_property
     def initialised(self) -> bool:
@@ -167,7 +175,7 @@ class Case:
         for (i, before), after in zip(self.layers, outcome.activities, strict=False):
             if math.isnan(before.activity.rate) or before.activity.rate == 0 or self.saturated(before.activity):
                 continue
-            if after.rate == 0:
+            if after.rate == 0 and not self.is_output(i):
                 found.append(f"layer {i} never fires")
             elif self.saturated(after):
                 found.append(f"layer {i} fires at nearly all steps")

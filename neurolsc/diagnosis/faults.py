@@ -134,7 +134,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         DEAD,
-        "no spike in the batch; not of integrators",
+        "no spike in the batch; not of an integrator, or of an output above a layer that fires",
         "`initialize`, of the lowest",
         rules.is_dead,
         rules.reinitialise,

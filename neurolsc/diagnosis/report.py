@@ -220,15 +220,20 @@ class Diagnosis(Displayed, Sequence[Finding]):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Observations that are no faults: a loss of guessing."""
+        """Observations that are no faults: a loss of guessing, an output that is silent yet."""
+        notes = []
         loss = self.measurements.loss
         classes = self.measurements.classes or 0
-        if loss is None or classes < 2:
-            return ()
-        guessing = math.log(classes)
-        if abs(loss - guessing) > 0.02 * guessing:  # nearer nothing is learnt yet: a silent network is there exactly
-            return ()
-        return (f"note: loss {loss:.3g} is that of guessing among {classes} classes ({guessing:.3g})",)
+        guessing = math.log(max(classes, 1))
+        # within 2 % nothing is learnt yet: a silent network is there exactly
+        if loss is not None and classes > 1 and abs(loss - guessing) < 0.02 * guessing:
+            notes.append(f"note: loss {loss:.3g} is that of guessing among {classes} classes ({guessing:.3g})")
+        last = len(self.measurements.layers)
+        named = any(finding.layer == last for finding in self.findings)
+        if self.measurements.layers[-1].activity.rate == 0 and not named:
+            read = 'if your loss reads its membrane, give wrap(net, x, output="membrane")'
+            notes.append(f"note: the output, layer {last}, sends no spikes yet; {read}")
+        return tuple(notes)
 
     def parts(self) -> list[str | Table]:
         """A table with a line for each layer, and what was found."""

@@ -84,24 +84,15 @@ def run_in_training_mode(case: Case, sign: Sign) -> str:
 
 def is_dead(case: Case) -> Iterator[Sign]:
     """A layer without a spike."""
-    silent: list[int] = []
-    for i, layer in case.layers:
-        if layer.activity.rate != 0:
-            continue
-        cause = "its thresholds lie above all that it gets"
-        if i - 1 in silent:
-            cause = "the layer below is silent"
-        if case.is_output(i):
-            cause += '; if your loss reads its membrane, give wrap(net, x, output="membrane")'
-        silent.append(i)
+    for i in case.dead:
+        cause = "the layer below is silent" if i - 1 in case.dead else "its thresholds lie above all that it gets"
         yield Sign(i, "never fires", cause)
 
 
 def reinitialise(case: Case, sign: Sign) -> str:
     """The initialisation, if the layer fires then."""
-    first = case.first_dead
-    if first is not None and sign.layer != first:
-        return f"mend layer {first} first"
+    if sign.layer != case.dead[0]:
+        return f"mend layer {case.dead[0]} first"
     if mended(case, is_dead, sign):
         return cures.ADVICE
     return "lower its thresholds, or raise its input weights"
@@ -129,7 +120,7 @@ def calm_down(case: Case, sign: Sign) -> str:
 def has_lost_the_input(case: Case) -> Iterator[Sign]:
     """Several layers in a row that fire, and are the same for all samples."""
     first = case.measured.layers[0].similarity_to_input
-    if case.first_dead is not None or not first > 10 * case.bounds.lost:
+    if case.dead or not first > 10 * case.bounds.lost:
         return
     lost: list[int] = []
     for i, layer in case.layers[1:]:

@@ -305,9 +305,23 @@ def test_an_integrator_is_not_dead(make_spikes):
         assert network.cells[1].integrator
         assert math.isnan(found.measurements.layers[1].activity.rate), name
         assert not [f for f in found if f.layer == 2], name
-    spikes = wrap(nn.Sequential(nn.Linear(12, 16), hidden, weights, reset))
-    (dead,) = [f for f in diagnose(spikes, x, y, loss="count", **FEW) if f.name == "dead layer"]
-    assert dead.layer == 2 and 'wrap(net, x, output="membrane")' in dead.cause
+
+
+def test_an_output_that_is_silent_above_a_layer_that_fires_is_a_note(make_spikes):
+    """Networks learn from there: the surrogate passes on what the loss asks of it."""
+    snn = pytest.importorskip("snntorch")
+    x, y = make_spikes(T=10, B=8, N=12), torch.arange(8) % 4
+    torch.manual_seed(0)
+    hidden, output = (snn.Leaky(beta=0.9, threshold=threshold) for threshold in (0.2, 5.0))
+    network = wrap(nn.Sequential(nn.Linear(12, 16), hidden, nn.Linear(16, 4), output))
+    found = diagnose(network, x, y, loss="count", **FEW)
+    assert found.measurements.layers[0].activity.rate > 0 == found.measurements.layers[1].activity.rate
+    assert "dead layer" not in [f.name for f in found]
+    assert [note for note in found.notes if 'wrap(net, x, output="membrane")' in note]
+    hidden.threshold.fill_(1e3)
+    silent = diagnose(network, x, y, loss="count", **FEW)
+    assert [f.layer for f in silent if f.name == "dead layer"] == [1, 2]
+    assert not [note for note in silent.notes if "membrane" in note]
 
 
 # ---- gradients and signals, of measurements as they are found in networks that fail
