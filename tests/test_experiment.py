@@ -91,13 +91,13 @@ class Wordless(neurolsc.ALIFPlus):
 @pytest.mark.parametrize(
     ("parts", "initialiser"),
     [
-        ({}, "Relay()"),
+        ({}, "Identity()"),
         ({"init": InitSettings("LSUV()")}, "LSUV()"),
         ({"pretraining": PretrainSettings("0.5")}, "Default"),
         ({"pretraining": PretrainSettings("0.5"), "init": InitSettings("LSUV()")}, "LSUV()"),
         ({"network": NetworkSettings(weights="x.safetensors")}, "Default"),
         ({"network": NetworkSettings(cell="tests.test_experiment:Wordless")}, "Default"),
-        ({"network": NetworkSettings(cell="nowhere.at.all:Cell")}, "Relay()"),
+        ({"network": NetworkSettings(cell="nowhere.at.all:Cell")}, "Identity()"),
     ],
 )
 def test_the_initialisation_is_relay_unless_another_setting_sets_the_network(parts, initialiser):

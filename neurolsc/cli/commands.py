@@ -55,7 +55,7 @@ def app() -> None:
 
     \b
       neurolsc radii                                  the radii of an untrained network
-      neurolsc radii --init "Relay()"                 and after an initialisation
+      neurolsc radii --init "Identity()"              and after an initialisation
       neurolsc pretrain --target 0.5 --out runs/half  set its radii
       neurolsc train --for netx --epochs 10 --out runs/digits
                                                       train one that fits a chip
