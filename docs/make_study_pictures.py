@@ -40,8 +40,8 @@ SHOWN = {
 """before training, the mean over layers"""
 FAMILIES = {
     "identity": ("Relay",),
-    "radii by source": ("BySource",),
-    "rate-matched": ("RateMatching", "Orthogonal() + RateMatching"),
+    "radii by source": ("LayerwiseScaling",),
+    "rate-matched": ("FiringRate", "Orthogonal() + FiringRate"),
     "LSC": ("LSC",),
     "default": ("Default",),
     "published initialisations": ("",),

@@ -29,7 +29,7 @@ WHOLE = Experiment(
     TrainSettings(epochs=1, batch_size=32, lr=0.01),
     InitSettings("Default"),
 )
-INITIALISED = replace(WHOLE, init=InitSettings("FourConditions + RateMatching(0.99)"))
+INITIALISED = replace(WHOLE, init=InitSettings("FourConditions + FiringRate(0.99)"))
 UNTRAINED = {"settings.toml", "network.safetensors"}
 RADII = {f"radii_{when}.{kind}" for when in ("before", "after") for kind in ("json", "png")} | {"pretraining.json"}
 TRAINED = {"history.csv", "history.json", "learning.png", "split.json"}

@@ -112,8 +112,8 @@ def _arms(*sweeps: str, score: str = "mode_accuracy") -> list[str]:
 INITIALISERS = {
     "identity": ("Relay()", "Relay(rate=0.1)"),
     "from layer 2 on": ("Relay(drawn=1)", "Relay(recurrence=0, rate=0.1, drawn=1)"),
-    "radii by source": ("BySource()", "BySource(recurrence=0, rate=0.1)"),
-    "rate-matched": ("RateMatching(0.15)", "RateMatching(0.1)", "RateMatching(0.2)"),
+    "radii by source": ("LayerwiseScaling()", "LayerwiseScaling(recurrence=0, rate=0.1)"),
+    "rate-matched": ("FiringRate(0.15)", "FiringRate(0.1)", "FiringRate(0.2)"),
     "LSC 0.5": ("LSC(0.5)",),
     "thresholds fixed": ("LSC(0.5, rule='hold-threshold', method='scale')", "LSC(0.5, rule='hold-threshold')"),
     "LSC 1": ("LSC(1.0)",),
@@ -154,9 +154,9 @@ table(study_summary, "study-lsc", *list(INITIALISERS)[4:])
 
 # cells of the study's depths, with their sweep and the initialisations that are compared
 _CELLS = {
-    "ALIF±": ("cells", "Relay()", "RateMatching(0.15)"),
-    "ALIF+": ("depth", "Relay()", "RateMatching(0.15)"),
-    "LIF": ("lif", "Relay(rate=0.1)", "RateMatching(0.1)"),
+    "ALIF±": ("cells", "Relay()", "FiringRate(0.15)"),
+    "ALIF+": ("depth", "Relay()", "FiringRate(0.15)"),
+    "LIF": ("lif", "Relay(rate=0.1)", "FiringRate(0.1)"),
 }
 
 
@@ -201,13 +201,13 @@ _NAMED = {"ALIFPlusMinus": "ALIF±", "ALIFPlus": "ALIF+", "LIF": "LIF"}
 
 
 _INITIALISED = {
-    r"RateMatching\(.*\) \+ Scaled\(8\)": "as rate-matched, times 8",
+    r"FiringRate\(.*\) \+ Scaled\(8\)": "as rate-matched, times 8",
     r"PartOfRelay\('adaptation', .*\) \+ Scaled\(0.125\)": "adaptation, times 1/8",
-    r"WeakAdaptation\(0.01\) \+ RateMatching\(.*": "weak adaptation",
+    r"WeakAdaptation\(0.01\) \+ FiringRate\(.*": "weak adaptation",
     r"PartOfRelay\('(.+)', .*": r"\1",
     r"Relay\((rate=[\d.]+)?\)": "identity",
-    r"BySource\(depth=0.*": "bounded",
-    r"RateMatching\(.*": "rate-matched",
+    r"LayerwiseScaling\(depth=0.*": "bounded",
+    r"FiringRate\(.*": "rate-matched",
 }
 
 
@@ -298,8 +298,8 @@ def baselines() -> list[Comparison]:
     }
     others = {
         "normalised": ("NormedALIFPlus", "RateMatchedNorms(0.15)", "ALIFPlus"),
-        "orthogonal, LIF": ("LIF", "Orthogonal() + RateMatching(0.1)", "LIF"),
-        "fluctuation-driven, LIF": ("LIF", "FluctuationDriven() + RateMatching(0.1)", "LIF"),
+        "orthogonal, LIF": ("LIF", "Orthogonal() + FiringRate(0.1)", "LIF"),
+        "fluctuation-driven, LIF": ("LIF", "FluctuationDriven() + FiringRate(0.1)", "LIF"),
     }
     rate_matched: dict[str, tuple[Arm, Arm]] = {
         f"{name} - {other}": ((cell, "5", initialiser), (plain, "5", other))

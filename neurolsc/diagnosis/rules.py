@@ -402,7 +402,8 @@ def starts_slowly(case: Case) -> Iterator[Sign]:
     gain = case.start - treated.loss
     before = case.start - untreated
     if gain > case.bounds.gains * case.start and not before > case.bounds.slow * gain:
-        problem = f"{case.bounds.updates} updates on this batch at {case.lr:g} bring its loss from {case.start:.4g} to {untreated:.4g}"
+        updates = f"{case.bounds.updates} updates on this batch at {case.lr:g}"
+        problem = f"{updates} bring its loss from {case.start:.4g} to {untreated:.4g}"
         yield Sign(None, problem, f"that of an initialised copy falls to {treated.loss:.4g}")
 
 

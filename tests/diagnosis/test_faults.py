@@ -56,7 +56,7 @@ def test_a_planted_fault_is_named_where_it_is(plant, digits):
 
 def test_a_layer_that_fires_rarely_is_no_fault(digits):
     network, (x, y) = copy.deepcopy(digits[0]), digits[1]
-    init.RateMatching(0.005).apply(network, [x])
+    init.FiringRate(0.005).apply(network, [x])
     assert not diagnose(network, x, y, **FEW)
 
 
@@ -107,7 +107,7 @@ def test_upper_layers_that_begin_as_an_identity_are_not_sent_to_it_again():
         assert above.cure == "mend layer 2 first"
 
 
-@pytest.mark.parametrize(("text", "rate"), [("RateMatching(0.1)", 0.1), ("Relay()", 0.15)])
+@pytest.mark.parametrize(("text", "rate"), [("FiringRate(0.1)", 0.1), ("Relay()", 0.15)])
 def test_after_an_initialisation_nobody_is_sent_to_it(text, rate, digits):
     network, (x, y) = copy.deepcopy(digits[0]), digits[1]
     PLANTS["dead"][0](network)
@@ -141,7 +141,7 @@ def test_a_reset_that_explodes_is_named_and_detaching_it_helps():
 
 def test_a_recurrence_that_explodes_is_blamed_though_the_leak_is_the_largest_part(make_network, make_spikes):
     network, x = make_network(LIF, n_in=40, width=32, tau_v=50.0), make_spikes(T=60, B=8, N=40)
-    init.RateMatching(0.1).apply(network, [x])
+    init.FiringRate(0.1).apply(network, [x])
     found = diagnose(network, x, **FEW)
     assert found.measurements.profile.main_term(1).name == "leak"
     (grown,) = [f for f in found if f.name == "exploding through time"]
@@ -160,7 +160,7 @@ def test_a_recurrence_that_explodes_is_blamed_though_the_leak_is_the_largest_par
 def test_thresholds_that_explode_are_blamed_though_the_leak_is_the_largest_part(make_spikes):
     torch.manual_seed(0)
     network, x = Network([neurolsc.ALIFPlusMinus(40, 32, tau_v=50.0)], 5), make_spikes(T=60, B=8, N=40)
-    init.RateMatching(0.1).apply(network, [x])
+    init.FiringRate(0.1).apply(network, [x])
     with torch.no_grad():
         network.cells[0].w_rec.zero_()
         network.cells[0].adaptation.fill_(-network.cells[0].theta_rest.mean())
@@ -427,7 +427,7 @@ def test_the_step_of_a_convolution_reads_what_its_kernel_reads(make_spikes):
 
 def test_a_step_that_is_large_next_to_the_threshold_is_named_above_the_first_layer(make_network, make_spikes):
     network, x = make_network(LIF, layers=3, tau_v=20.0), make_spikes(T=20, B=8)
-    init.RateMatching(0.1).apply(network, [x])
+    init.FiringRate(0.1).apply(network, [x])
     case = examined(network, x, **FEW)
     worst = max(case.step_sizes[1:])
     assert case.step_sizes[0] > worst
