@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc import neurons
-from neurolsc.interop.wrapped import WrappedCell, borrowed, state_class, warn_of, weight_before
+from neurolsc.interop.wrapped import OWN_NEURON, WrappedCell, borrowed, state_class, warn_of, weight_before
 from neurolsc.neurons.blocks import Spike, spike_function
 from neurolsc.neurons.cell import Membrane, ResetSwitch, ScaledParameter, State, Thresholds, parametrized_by
 from neurolsc.neurons.derivatives import Derivatives
@@ -360,7 +360,7 @@ class SnnTorchCell(WrappedCell):
         if not self.ours and (kind.__module__.partition(".")[0] != "snntorch" or name not in VARIABLES):
             raise TypeError(
                 f"snnTorch's {name} cannot be wrapped: only {', '.join(VARIABLES)} themselves are. A subclass may step "
-                "otherwise, and a layer that computes a whole sequence at once has no state per step."
+                f"otherwise, and a layer that computes a whole sequence at once has no state per step. {OWN_NEURON}"
             )
         if getattr(layer, "inhibition", False):
             raise TypeError(
