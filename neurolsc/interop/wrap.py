@@ -535,7 +535,8 @@ def _parts(modules: Iterable[nn.Module], *, nested: bool = False) -> Iterator[nn
             raise TypeError("wrap makes a Network of other modules; a Network is one already, use it as it is.")
         if isinstance(module, nn.modules.loss._Loss):
             continue
-        if _library(module) == "norse" and isinstance(lifted := getattr(module, "lifted_module", None), nn.Module):
+        lifted = getattr(module, "lifted_module", None)  # of norse's Lift
+        if isinstance(lifted, nn.Module):
             yield from _parts([lifted], nested=nested)
         elif _library(module):
             yield module

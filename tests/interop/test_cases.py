@@ -102,7 +102,7 @@ def test_an_encoder_in_a_list_is_named():
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: norse.SequentialState(norse.Lift(nn.Conv2d(1, 4, 3)), nn.Flatten(2), norse.LIF()),
+        lambda: norse.SequentialState(norse.Lift(nn.Conv2d(1, 4, 3)), norse.LIF()),
         lambda: nn.Sequential(layer.SeqToANNContainer(nn.Conv2d(1, 4, 3), nn.Flatten()), neuron.LIFNode(step_mode="m")),
     ],
     ids=["Lift", "SeqToANNContainer"],
