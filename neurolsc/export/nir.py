@@ -19,6 +19,7 @@ Source: Pedersen et al., Nature Communications 15, 8122 (2024), for the primitiv
 """
 
 import io
+from functools import cache
 from os import PathLike, fspath
 from pathlib import Path
 from types import ModuleType
@@ -48,6 +49,7 @@ ALIF_EDGES = {
 CLOSE = 1e-6  # relative; other programs store float32
 NO_LEAK = 1e30  # a time constant in steps of which exp(-1/tau) is 1, and which a file can hold
 NOT_YET = {"Conv1d", "Conv2d", "SumPool2d", "AvgPool2d", "Scale", "Delay"}
+MOST_NAMES = 8  # of nodes, in print
 COPIES = 24  # bytes of memory of a weight while a layer is made: as float64 twice, as float32 twice
 
 
@@ -125,7 +127,8 @@ def to_nir(
         source = "readout"
     nodes["output"] = nir.Output(np.array([network.n_out]))
     edges.append((source, "output"))
-    graph = nir.NIRGraph(nodes, edges, metadata={"neurolsc": {"dt": dt, "layer_delay": network.layer_delay}})
+    notes = {"dt": dt, "layer_delay": network.layer_delay}
+    graph = _printed_graph()(nodes, edges, metadata={"neurolsc": notes})
     if path is not None:
         buffer = io.BytesIO()
         nir.write(buffer, graph)
@@ -144,6 +147,24 @@ def to_nir(
         nir.write_data(data, nir.NIRGraphData(samples))
         atomic_write(f"{fspath(path)}.data", lambda file: file.write(data.getvalue()))
     return graph
+
+
+@cache
+def _printed_graph() -> Any:
+    """NIR's graph, which prints as one line in place of all its arrays."""
+    nir = load_nir()
+
+    class NIRGraph(nir.NIRGraph):  # of NIR's name, under which it is written
+        def __repr__(self) -> str:
+            names = list(self.nodes)
+            if len(names) > MOST_NAMES:
+                names = [*names[: MOST_NAMES - 2], "...", names[-1]]
+            return f"NIRGraph({len(self.nodes)} nodes: {', '.join(names)}; dt={_notes(self).get('dt')} s)"
+
+        def __reduce__(self) -> Any:
+            return nir.dict2NIRNode, (self.to_dict(),)
+
+    return NIRGraph
 
 
 def _array(value: Tensor) -> np.ndarray:

@@ -292,7 +292,8 @@ def refuse_wrong_step(cell: Cell) -> None:
 
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         state = cell.initial_state(2)
-        if not (isinstance(state, tuple) and hasattr(state, "_fields")):
+        fields = getattr(state, "_fields", None)
+        if not isinstance(state, tuple) or fields is None:
             raise refuse("initial_state", "a NamedTuple of tensors (B, ...)", state)
         for leaf in state:
             if not isinstance(leaf, Tensor) or not leaf.ndim or len(leaf) != 2:
@@ -303,7 +304,7 @@ def refuse_wrong_step(cell: Cell) -> None:
         after = cell.update(torch.zeros(2, cell.n_in, **like), z, state)
         if type(after) is not type(state):
             raise refuse("update", f"a state as initial_state does, a {type(state).__name__}", after)
-        for field, old, new in zip(state._fields, state, after, strict=True):
+        for field, old, new in zip(fields, state, after, strict=True):
             if not isinstance(new, Tensor) or new.shape != old.shape:
                 raise refuse("update", f"{field} with shape {tuple(old.shape)}, as initial_state does", new)
     for method, kind in (("thresholds", Thresholds), ("membrane", Membrane), ("reset_switch", ResetSwitch)):

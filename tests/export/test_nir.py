@@ -1,7 +1,9 @@
 """NIR there and back: to the last bit, the file's equations, and refusals."""
 
+import copy
 import itertools
 import math
+import pickle
 import sys
 from typing import Any
 
@@ -295,3 +297,15 @@ def test_other_files_are_refused(tmp_path):
             from_nir(path)
     with pytest.raises(TypeError, match="wanted a NIRGraph or the path of a file, got LIF"):
         from_nir(neurons())
+
+
+def test_a_graph_is_printed_as_one_line_and_copied_and_pickled():
+    graph = to_nir(make("subtract"), dt=DT)
+    assert len(repr(graph)) < 100 and "\n" not in str(graph)
+    assert repr(graph).startswith("NIRGraph(9 nodes: input, w_in_1, lif_1,") and repr(graph).endswith("dt=0.0001 s)")
+    deep = to_nir(Network([lif(N_IN, 4), *(lif(4, 4) for _ in range(9))], 2), dt=DT)
+    assert len(repr(deep)) < 100
+    x = spikes(STEPS)
+    wanted = from_nir(graph).run(x).logits
+    for again in (copy.deepcopy(graph), pickle.loads(pickle.dumps(graph))):
+        assert torch.equal(from_nir(again).run(x).logits, wanted)
