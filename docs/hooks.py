@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: README as front page, examples as gallery, and the list of public names.
+"""Hooks of mkdocs: README as front page, the changelog, examples as gallery, and the list of public names.
 
 gallery.md says which example stands where. docs/gallery has what the scripts print and draw; `make
 sessions` makes it anew, and a test runs them and compares. docs/api/index.md gives the order of the
@@ -8,6 +8,7 @@ pages of the API.
 import ast
 import json
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,13 @@ _ENTRY = re.compile(r"^::: (?P<name>\S+)(?:\n    options: \{(?P<options>.*)\})?"
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Fill the front page, the gallery and the first page of the API."""
+    """Fill the front page, the changelog, the gallery and the first page of the API."""
     if page.file.src_uri == "index.md":
         return markdown.replace("<!-- readme -->", front_page())
     if page.file.src_uri == "gallery.md":
         return PLACE.sub(lambda place: example(ROOT / "examples" / f"{place[1]}.py"), markdown)
+    if page.file.src_uri == "changelog.md":
+        return with_links((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
     return markdown.replace("<!-- names -->", names()) if page.file.src_uri == "api/index.md" else markdown
 
 
@@ -39,15 +42,31 @@ def on_post_build(config: Any, **_: Any) -> None:
 
 
 def front_page() -> str:
-    """README with links of the site; files that the site does not have lose theirs."""
+    """README with links of the site."""
+    return with_links((ROOT / "README.md").read_text(encoding="utf-8"))
+
+
+MOVED = {"docs/tutorials": "tutorials/1_first_network.md", "examples": "gallery.md", "CHANGELOG.md": "changelog.md"}
+
+
+def with_links(text: str) -> str:
+    """A text of the repository with links of the site.
+
+    Files that the site does not have are linked in the repository whose address pyproject.toml gives, and without an
+    address they lose their link.
+    """
+    repository = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"].get(
+        "Repository"
+    )
 
     def link(match: re.Match[str]) -> str:
         mark, words, to = match.groups()
-        moved = {"docs/tutorials": "tutorials/1_first_network.md", "examples": "gallery.md"}
-        page = moved.get(to, to.removeprefix("docs/"))
-        return f"{mark}[{words}]({page})" if page != to else words
+        page = MOVED.get(to, to.removeprefix("docs/"))
+        if page != to:
+            return f"{mark}[{words}]({page})"
+        return f"{mark}[{words}]({repository}/blob/main/{to})" if repository else words
 
-    return _LINK.sub(link, (ROOT / "README.md").read_text(encoding="utf-8"))
+    return _LINK.sub(link, text)
 
 
 def printed(path: Path) -> Path:

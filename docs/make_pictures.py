@@ -36,7 +36,11 @@ def draw_data() -> None:
     spikes = {}
     for (x, label), speaker in zip((words[i] for i in range(3)), words.speakers, strict=False):
         spikes[f'"{words.names[int(label)]}", speaker {speaker}'] = x
-    plot_raster(spikes, FOLDER / "spoken_digits.png", title="Spoken digits, synthetic, in the package; steps of 1 ms")
+    plot_raster(
+        spikes,
+        FOLDER / "spoken_digits.png",
+        title="Spoken digits in the package, from the Free Spoken Digit Dataset; steps of 1 ms",
+    )
 
 
 def draw_surrogates() -> None:

@@ -12,7 +12,7 @@ from torch.nn.functional import embedding as vectors_of
 from torch.nn.functional import linear, pad
 
 from neurolsc.display import counted, shapes, state_repr
-from neurolsc.neurons.cell import Cell, State, dtype_and_device
+from neurolsc.neurons.cell import Cell, State, dtype_and_device, refuse_wrong_step
 from neurolsc.validation import BATCH_FIRST, tensor, whole
 
 M = TypeVar("M", bound=nn.Module)
@@ -124,6 +124,7 @@ class Network(nn.Module):
 
     Raises:
         ValueError: if widths do not fit each other, or there are two readouts.
+        TypeError: if a cell of one's own returns something else than :class:`Cell` says; the message names its class.
 
     Example:
         >>> from neurolsc import ALIFPlus
@@ -149,6 +150,9 @@ class Network(nn.Module):
         for i, (below, cell) in enumerate(pairwise(cells), start=1):
             if below.n_hidden != cell.n_in:
                 raise ValueError(f"cell {i} reads {cell.n_in} inputs, but cell {i - 1} has {below.n_hidden} outputs.")
+        for cell in cells:
+            if not type(cell).__module__.startswith("neurolsc."):
+                refuse_wrong_step(cell)
         if layer_delay not in (0, 1):
             raise ValueError(f"layer_delay must be 0 or 1, got {layer_delay!r}.")
         self.cells: Sequence[Cell] = nn.ModuleList(cells)  # type: ignore[assignment]

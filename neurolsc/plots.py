@@ -259,7 +259,8 @@ def plot_raster(
     for number, (ax, (name, layer)) in enumerate(zip(axes[:, 0], layers.items(), strict=True)):
         step, neuron = layer.nonzero()
         ax.scatter(step, neuron, s=3, color=color(number - 1) if number else "black", linewidths=0)
-        rate = np.count_nonzero(layer) / layer.size
+        counts = np.array_equal(layer, np.rint(layer))  # several spikes in one bin, not graded ones
+        rate = (layer.sum() if counts else np.count_nonzero(layer)) / layer.size
         ax.set(title=f"{name}: {rate:.4f} spikes per neuron and step", ylim=(-1, layer.shape[1]))
         ax.set_ylabel("neuron")
     axes[-1, 0].set(xlabel="time step", xlim=(-1, max(map(len, layers.values()))))

@@ -78,11 +78,28 @@ OUT = ["--out", "{tmp}/run"]
         (["radii", "--cell", "no_such_module:Cell"], "there is no cell 'no_such_module:Cell': No module named"),
         (["radii", "sl-mnist-alif", "--width", "8"], "sl-mnist-alif is a whole network; leave out --width."),
         (["radii", "spoken-digits-alif"], "reads 140 inputs, and data = sl-mnist have 784"),
+        (["train", "--cell", "Leaky", *OUT], "; Leaky of other libraries is LIF here."),
+        (["train", "--cell", "Synaptic", *OUT], "; Synaptic of other libraries is CubaLIF here."),
+        (
+            ["train", "--data", "shd", "--root", "{tmp}/new", *OUT],
+            "/new. Make the folder first, and what is missing is",
+        ),
+        (["radii", "--root", "{tmp}/new"], "/new. Make the folder first, and what is missing is"),
     ],
 )
 def test_bad_input_is_one_clear_line_and_leaves_no_run(tmp_path, command, words):
     assert words in refused(*(word.format(tmp=tmp_path) for word in command))
-    assert not (tmp_path / "run").exists()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("command", ["radii", "diagnose", "evaluate", "export"])
+@pytest.mark.parametrize(("name", "reader"), [("a.nir", "from_nir"), ("a.net", "read_netx")])
+def test_a_file_of_a_network_is_sent_to_what_reads_it(tmp_path, command, name, reader):
+    (tmp_path / name).touch()
+    rest = ["--to", "nir"] if command == "export" else []
+    assert f"{name} holds a network, but no run: in Python neurolsc.export.{reader}(path" in " ".join(
+        refused(command, tmp_path / name, *rest).split()
+    )
 
 
 # ---- radii, pretrain, train, evaluate

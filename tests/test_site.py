@@ -80,4 +80,20 @@ def test_the_front_page_is_readme_with_the_links_of_the_site():
     text = hooks.front_page()
     assert "(docs/" not in text
     assert "(diagnose.md)" in text
-    assert "CHANGELOG.md" not in text, "the site has no such page"
+    assert "(changelog.md)" in text
+
+
+LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
+
+
+def test_no_link_of_readme_is_lost_where_the_repository_has_an_address(monkeypatch):
+    """What the site does not have, such as CITATION.cff, stands in the repository."""
+    readme, address = (hooks.ROOT / "README.md").read_text(encoding="utf-8"), "https://example.org/neurolsc"
+    urls = {"project": {"urls": {"Repository": address}}}
+    monkeypatch.setattr(hooks.tomllib, "loads", lambda text: urls)
+    links = LINK.findall(hooks.front_page())
+    assert len(links) == len(LINK.findall(readme))
+    assert f"{address}/blob/main/CITATION.cff" in links
+    for link in links:
+        path = hooks.ROOT / "docs" / link.partition("#")[0]
+        assert link.startswith("https://") or path.exists() or path.with_suffix(".py").exists(), link

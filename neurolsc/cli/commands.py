@@ -85,7 +85,7 @@ def _use_run(ctx: click.Context, _: click.Parameter, saved: Path | None) -> Path
 
 @app.command(cls=options.Command)
 @click.argument(
-    "saved", metavar="[RUN]", required=False, type=click.Path(path_type=Path), is_eager=True, callback=_use_run
+    "saved", metavar="[RUN]", required=False, type=options.RunFolder(path_type=Path), is_eager=True, callback=_use_run
 )
 @options.settings(*OF_AN_INIT)
 @click.option("--samples", default=4, show_default=True, help="Samples measured.")

@@ -27,7 +27,21 @@ NETX: dict[str, Any] = {
 
 
 out = click.option("--out", required=True, type=NEW_FOLDER, help="Folder for the results; must not exist.")
-run = click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
+
+READERS = {".nir": "neurolsc.export.from_nir(path, dt=...)", ".net": "neurolsc.export.read_netx(path)"}
+
+
+class RunFolder(click.Path):
+    """The folder of a run; a file of another format is sent to what reads it."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = Path(value)
+        if path.is_file() and path.suffix in READERS:
+            self.fail(f"{path} holds a network, but no run: in Python {READERS[path.suffix]} reads it.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+run = click.argument("run", type=RunFolder(exists=True, file_okay=False, path_type=Path))
 sweep = click.argument("sweep", type=click.Path(exists=True, file_okay=False, path_type=Path))
 device = click.option(
     "--device", default="cpu", show_default=True, help="Where the network runs, as torch calls it: cpu, cuda, cuda:1."

@@ -68,9 +68,15 @@ def fetch(root: str | PathLike[str], name: str, *others: str) -> Path:
     """The path of a published file in a folder; it is downloaded and unpacked if it is missing.
 
     A download appears in the folder complete and verified, or not at all. Others are other places in the folder where
-    the file may be; ``ConnectionError`` if no address has it.
+    the file may be; ``ConnectionError`` if no address has it. A root that is one of the data set's files stands for its
+    folder; ``ValueError`` of another file.
     """
     root, remote = Path(root), FILES[name]
+    if root.is_file():
+        known = {*FILES, *(each.archive for each in FILES.values()), *(Path(other).name for other in others)}
+        if root.name not in known:
+            raise ValueError(f"root must be the folder of {name}, or that file, got the file {root}.")
+        root = root.parent
     for path in (root / name, root / (remote.folder or "") / name, *(root / other for other in others)):
         if path.exists():
             return path

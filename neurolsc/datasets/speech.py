@@ -317,6 +317,9 @@ class Binning:
         return x, torch.arange(bins).repeat_interleave(self.repeat)[:, None] <= torch.from_numpy(last)
 
 
+OF_SHD = {f"{name}{part}.h5{end}" for name in ("shd_", "") for part in ("train", "test") for end in ("", ".zip")}
+
+
 class SHD(BatchDataset):
     """Spoken words as spike counts of 700 units: the Spiking Heidelberg Digits.
 
@@ -325,7 +328,8 @@ class SHD(BatchDataset):
 
     Args:
         root: folder of shd_train.h5 and shd_test.h5, of these in a folder SHD, or of train.h5 and test.h5; if there is
-            none of them SHD is downloaded into it. None: the sample in the package.
+            none of them SHD is downloaded into it. Or a file of another name in this layout, for training and
+            validation. None: the sample in the package.
         split: ``"train"``, ``"validation"`` or ``"test"``.
         by: how validation is drawn, ``"random"`` or ``"speaker"`` (:func:`hold_out`).
         share: of the training utterances or speakers that go to validation.
@@ -370,6 +374,12 @@ class SHD(BatchDataset):
         part = "test" if one_of("split", split, SPLITS) == "test" else "train"
         if root is None:
             path = SAMPLES / "spoken_digits" / f"{part}.h5.xz"
+        elif Path(root).is_file() and Path(root).name not in OF_SHD:
+            if part == "test":
+                raise ValueError(
+                    f"{root} is for training and validation: a test takes a folder of train.h5 and test.h5."
+                )
+            path = Path(root)
         else:
             path = fetch(root, f"shd_{part}.h5", f"SHD/shd_{part}.h5", f"{part}.h5")
         self._open(path, split, **options)

@@ -151,7 +151,9 @@ class DataSettings:
         "text, of the Penn Treebank or of WikiText-2, or images as they are or "
         "pixel by pixel, in order (smnist) or permuted (psmnist)",
     )
-    root: str = setting("", "folder of the full data set, downloaded if missing; empty: the sample in the package")
+    root: str = setting(
+        "", "folder of the full data set, into which missing files are downloaded; empty: the sample in the package"
+    )
     split_seed: int = setting(0, "of the split into training and validation; of the samples that are made")
     split_by: By = setting("random", "hold out random utterances for validation, or whole speakers", "shd")
     split_share: float = setting(0.1, "share of the training utterances, speakers or words held out", "shd", "text")
@@ -189,7 +191,8 @@ class DataSettings:
             return f"{title} after {self.delay} steps"
         title += ", released encoding" if self.encoding == "released" else ""
         if self.data == "text" and self.root:
-            return f"{title} ({Path(self.root).name}: {self.text_train})"
+            name = Path(self.root).name
+            return f"{title} ({name})" if Path(self.root).is_file() else f"{title} ({name}: {self.text_train})"
         return title if self.root else f"{title} (sample in the package)"
 
     @property
@@ -204,6 +207,11 @@ class DataSettings:
             owners = foreign[0].metadata["data"]
             names = ", ".join(f.name for f in foreign if f.metadata["data"] == owners)
             raise ValueError(f"{names}: for data = {' or '.join(owners)} only, got data = {self.data}.")
+        if self.root and not Path(self.root).exists():
+            raise FileNotFoundError(
+                f"root: there is no {self.root}. Make the folder first, and what is missing is downloaded into it; without "
+                "a root the sample in the package is taken."
+            )
         if self.data in WITHOUT_SAMPLE and not self.root:
             raise ValueError(f"root: the package holds no sample of {self.data}; name a folder to download it to.")
         of_files = [f.name for f in changed if f.metadata["data"] == ("text",) or f.name == "split_share"]
@@ -237,6 +245,12 @@ class DataSettings:
                 options |= {"characters": True} if self.data == "ptb-characters" else {}
                 if training:
                     options |= {"switch": self.word_switch, "switch_epochs": self.word_switch_epochs}
+        if self.data == "text" and root and Path(root).is_file():
+            if split == "test":
+                raise ValueError(
+                    f"root: {root} is for training and validation; a test takes a folder with {self.text_test}."
+                )
+            return kind.from_files(split, train=root, test=root, share=self.split_share, at_least=self.rare, **options)
         if self.data == "text" and root:
             files: dict[str, Any] = {"train": Path(root) / self.text_train, "test": Path(root) / self.text_test}
             files["validation"] = Path(root) / self.text_validation if self.text_validation else None

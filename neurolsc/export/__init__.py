@@ -21,7 +21,7 @@ from neurolsc.export.netx import (
 from neurolsc.export.nir import from_nir, to_nir
 from neurolsc.export.quantize import IntegerRun, QuantizationAware, QuantizedNetwork, dequantize, quantize
 from neurolsc.export.verify import LayerAgreement, Verification, verify
-from neurolsc.export.wrapped import delayed, from_wrapped
+from neurolsc.export.wrapped import delayed, from_wrapped, refusals
 
 __all__ = [
     "AtrlifLayer",
@@ -43,6 +43,7 @@ __all__ = [
     "from_wrapped",
     "quantize",
     "read_netx",
+    "refusals",
     "to_netx",
     "to_nir",
     "verify",

@@ -12,12 +12,14 @@ a) retains a of its state in a step, here a = exp(-1 / tau_v).
       -A[t] &= -a_\vartheta A[t-1] - \beta z[t-1], \quad z[t] = H(v[t] - A[t] - \vartheta_0)
 
   are an ``LI`` each for v and -A, summed in a ``Threshold``.
+- A LIF that forgets nothing and resets to zero is an ``IF`` with r = 1 / dt.
 - LI, the readout, is a ``CubaLI``, without a current an ``LI``.
 
 Source: Pedersen et al., Nature Communications 15, 8122 (2024), for the primitives; nir 1.0 and norse 1.1 for the steps.
 """
 
 import io
+from functools import cache
 from os import PathLike, fspath
 from pathlib import Path
 from types import ModuleType
@@ -30,6 +32,7 @@ from torch import Tensor, nn
 from neurolsc.export.wrapped import NO_MEMORY, exportable, exported_kind
 from neurolsc.hdf5 import HDF5
 from neurolsc.interop.prepared import network_of
+from neurolsc.interop.wrapped import warn_of
 from neurolsc.io import atomic_write, check_finite, refusing
 from neurolsc.network import Network
 from neurolsc.neurons import ALIF, LI, LIF, ALIFPlus, CubaLIF
@@ -44,6 +47,9 @@ ALIF_EDGES = {
     *(("threshold", "w_rec"), ("w_rec", "membrane"), ("threshold", "output")),
 }
 CLOSE = 1e-6  # relative; other programs store float32
+NO_LEAK = 1e30  # a time constant in steps of which exp(-1/tau) is 1, and which a file can hold
+NOT_YET = {"Conv1d", "Conv2d", "SumPool2d", "AvgPool2d", "Scale", "Delay"}
+MOST_NAMES = 8  # of nodes, in print
 COPIES = 24  # bytes of memory of a weight while a layer is made: as float64 twice, as float32 twice
 
 
@@ -121,7 +127,8 @@ def to_nir(
         source = "readout"
     nodes["output"] = nir.Output(np.array([network.n_out]))
     edges.append((source, "output"))
-    graph = nir.NIRGraph(nodes, edges, metadata={"neurolsc": {"dt": dt, "layer_delay": network.layer_delay}})
+    notes = {"dt": dt, "layer_delay": network.layer_delay}
+    graph = _printed_graph()(nodes, edges, metadata={"neurolsc": notes})
     if path is not None:
         buffer = io.BytesIO()
         nir.write(buffer, graph)
@@ -142,6 +149,24 @@ def to_nir(
     return graph
 
 
+@cache
+def _printed_graph() -> Any:
+    """NIR's graph, which prints as one line in place of all its arrays."""
+    nir = load_nir()
+
+    class NIRGraph(nir.NIRGraph):  # of NIR's name, under which it is written
+        def __repr__(self) -> str:
+            names = list(self.nodes)
+            if len(names) > MOST_NAMES:
+                names = [*names[: MOST_NAMES - 2], "...", names[-1]]
+            return f"NIRGraph({len(self.nodes)} nodes: {', '.join(names)}; dt={_notes(self).get('dt')} s)"
+
+        def __reduce__(self) -> Any:
+            return nir.dict2NIRNode, (self.to_dict(),)
+
+    return NIRGraph
+
+
 def _array(value: Tensor) -> np.ndarray:
     return np.ascontiguousarray(value.detach().cpu().numpy()).copy()
 
@@ -155,13 +180,6 @@ def _linear(weight: Tensor, bias: Tensor | None = None) -> Any:
 def _neurons(layer: str, cell: Any, dt: float, layer_delay: int) -> tuple[str, Any, Any]:
     """The name of a cell's neurons, their node or sub-graph, and the node of a LIF's recurrent weights, if any."""
     nir, kind = load_nir(), exported_kind(cell)
-    steps: dict[str, np.ndarray] = {}  # time constants of NIR in steps, 1 / (1 - a)
-    for name in ("v", "i", "theta"):
-        if (decay := getattr(cell, f"decay_{name}", None)) is not None:
-            if (decay == 1).any():
-                longest = getattr(cell, f"tau_{name}").max()
-                raise ValueError(f"{layer}: tau_{name} reaches {longest:.3g} steps, a decay of 1 in {decay.dtype}.")
-            steps[name] = 1 / (1 - _array(decay).astype(np.float64))
     if layer_delay and cell.b_v.any():
         raise ValueError(
             f"{layer}: its bias (up to {cell.b_v.abs().max():.4g}) acts before the delayed input arrives, and NIR's "
@@ -170,6 +188,18 @@ def _neurons(layer: str, cell: Any, dt: float, layer_delay: int) -> tuple[str, A
     noted: dict[str, Any] = {name: _array(value) for name, value in cell.state_dict().items() if value.ndim == 1}
     noted["cell"] = type(cell).__name__
     metadata = {"neurolsc": noted}
+    if kind is LIF and cell.reset.name == "zero" and (cell.decay_v == 1).all():
+        noted |= {"reset": "zero", "diagonal": _array(cell.w_rec.diagonal())}
+        loop = _linear(cell.w_rec) if cell.w_rec.any() else None
+        whole = np.full(cell.n_hidden, 1 / dt)
+        return "lif", nir.IF(r=whole, v_threshold=_array(cell.theta), metadata=metadata), loop
+    steps: dict[str, np.ndarray] = {}  # time constants of NIR in steps, 1 / (1 - a)
+    for name in ("v", "i", "theta"):
+        if (decay := getattr(cell, f"decay_{name}", None)) is not None:
+            if (decay == 1).any():
+                longest = getattr(cell, f"tau_{name}").max()
+                raise ValueError(f"{layer}: tau_{name} reaches {longest:.3g} steps, a decay of 1 in {decay.dtype}.")
+            steps[name] = 1 / (1 - _array(decay).astype(np.float64))
     membrane, one, zero = steps["v"], np.ones_like(steps["v"]), np.zeros_like(steps["v"])
     if kind is LI:
         rest = {"r": membrane, "v_leak": zero, "metadata": metadata}
@@ -214,14 +244,18 @@ def from_nir(
     """Make a network of a graph of NIR.
 
     A graph of :func:`to_nir` comes back with every parameter and ``layer_delay``, in its dtype. Of other programs'
-    graphs, chains of ``Linear`` or ``Affine`` and ``LIF``, ``CubaLIF``, ``LI`` or ``CubaLI`` nodes can be read, those
-    that fire each with its own recurrence, by their Euler steps of dt seconds; layers then read the one below in the
-    same step. Without a readout in the graph it is the identity.
+    graphs, chains of ``Linear`` or ``Affine`` and ``LIF``, ``CubaLIF``, ``IF``, ``LI`` or ``CubaLI`` nodes can be
+    read, those that fire each with its own recurrence, by their Euler steps of dt seconds; layers then read the one
+    below in the same step, and ``Flatten`` changes nothing. Without a readout in the graph it is the identity.
+
+    A node whose factor on its input was left at 1 adds only a part of it in a step: dt / tau_syn to the current of a
+    ``CubaLIF``, dt to the voltage of an ``IF``. A ``UserWarning`` then says which factor the whole input takes.
 
     Args:
         source: the graph, or the file that holds it.
         dt: seconds per time step, for files without it: 1e-4 for snnTorch's; norse 1.1 writes time constants too small
-            by the factor dt, so that its own (default 1e-3) takes 1e-6 here.
+            by the factor dt, so that its own (default 1e-3) takes 1e-6 here, and leaves out the factors of ``LIFCell``
+            and ``IAFCell``: write these with :func:`to_nir`.
         layer_delay: 1 for layers that read the one below one step late, as on a chip; by default what the graph was
             written with, else 0.
 
@@ -265,7 +299,7 @@ def _network(graph: Any, dt: float | None, layer_delay: Literal[0, 1] | None, me
         raise ValueError(f"the graph was written with dt = {written:g} s, got dt = {dt:g} s.")
     if layer_delay is None:
         layer_delay = 1 if int(about.get("layer_delay", 0)) else 0
-    nodes, edges = graph.nodes, {(a, b) for a, b in graph.edges}
+    nodes, edges = _without_flatten(graph)
     seen: set[str] = set()
 
     def before(name: str) -> set[str]:
@@ -278,6 +312,8 @@ def _network(graph: Any, dt: float | None, layer_delay: Literal[0, 1] | None, me
         found = sorted(names)
         if len(found) != 1 or type(nodes.get(found[0])).__name__ not in kinds or found[0] in seen:
             got = ", ".join(f"{name} ({type(nodes.get(name)).__name__})" for name in found) or "nothing"
+            if len(found) == 1 and type(nodes.get(found[0])).__name__ in NOT_YET:
+                raise ValueError(f"{got} cannot be read yet: layers must be dense, by Linear or Affine.")
             raise ValueError(f"wanted one {' or '.join(kinds)} {where}, got {got}: only chains of layers can be read.")
         seen.add(found[0])
         return found[0]
@@ -291,7 +327,7 @@ def _network(graph: Any, dt: float | None, layer_delay: Literal[0, 1] | None, me
             if (onward := after(weight)) == {output}:
                 last = nodes[weight]
                 break
-            source = one(f"after {weight}", onward, "LIF", "CubaLIF", "LI", "CubaLI", "NIRGraph")
+            source = one(f"after {weight}", onward, "LIF", "CubaLIF", "IF", "LI", "CubaLI", "NIRGraph")
             loop = before(source) - {weight}
             if loop and {*before(one(f"before {source}", loop, "Linear", "Affine")), *after(*loop)} != {source}:
                 raise ValueError(f"{min(loop)} must lead from {source} to itself: only chains of layers can be read.")
@@ -318,6 +354,32 @@ def _network(graph: Any, dt: float | None, layer_delay: Literal[0, 1] | None, me
         )
     check_finite(network.state_dict())
     return network
+
+
+def _without_flatten(graph: Any) -> tuple[dict[str, Any], set[tuple[str, str]]]:
+    """Nodes and edges of a graph without its Flatten nodes: what our cells read is flat."""
+    nodes = dict(graph.nodes)
+    edges = {(a, b) for a, b in graph.edges}
+    for name, node in graph.nodes.items():
+        if type(node).__name__ != "Flatten":
+            continue
+        shape = node.output_type["output"]
+        if shape is not None and max(shape, default=1) != np.prod(shape):
+            raise ValueError(f"node {name} (Flatten) leaves the shape {tuple(map(int, shape))}, wanted one axis.")
+        before = {a for a, b in edges if b == name}
+        after = {b for a, b in edges if a == name}
+        edges = {edge for edge in edges if name not in edge} | {(a, b) for a in before for b in after}
+        del nodes[name]
+    return nodes, edges
+
+
+def _warn_of_a_part(named: str, factor: str, part: float, wanted: str) -> None:
+    """Warn that a node without notes of ours adds a part of its input, if its factor is the default of writers."""
+    warn_of(
+        f"{named}: {factor} is 1, so that a step adds {part:.3g} of its input. Programs that leave {factor} out, as norse "
+        f"1.1 does, add all of it: set {factor} of the node to {wanted}, or write the module with to_nir.",
+        UserWarning,
+    )
 
 
 def _notes(node: Any) -> dict[str, Any]:
@@ -353,17 +415,27 @@ def _cell(name: str, weight: Any, node: Any, recurrent: Any | None, dt: float, m
 
     def time_constant(lost: np.ndarray) -> Tensor:  # in steps
         with np.errstate(divide="ignore"):
-            return torch.tensor(np.maximum(-1 / np.log1p(-lost), NO_MEMORY))
+            return torch.tensor(np.clip(-1 / np.log1p(-lost), NO_MEMORY, NO_LEAK))
 
     for each in (node, *inner.values()):
         for key in ("v_leak", "v_reset"):
             if hasattr(each, key) and not np.allclose(value := values(each, key), 0):
                 raise ValueError(f"{named}: {key} must be 0, as our cells have it, got {value[value != 0][0]:g}.")
-    lost = lost_share(node, "tau_mem" if hasattr(node, "tau_mem") else "tau")
+    leakless = type(node).__name__ == "IF"
     lost_i = lost_share(node, "tau_syn") if hasattr(node, "tau_syn") else np.ones(n)
-    gain = lost * lost_i * values(node, "r")
+    if leakless:
+        lost = np.zeros(n)
+        gain = dt * values(node, "r")
+        if not about and (values(node, "r") == 1).all() and dt != 1:
+            _warn_of_a_part(named, "r", dt, "1 / dt")
+    else:
+        lost = lost_share(node, "tau_mem" if hasattr(node, "tau_mem") else "tau")
+        gain = lost * lost_i * values(node, "r")
     if hasattr(node, "w_in"):
-        gain = gain * values(node, "w_in")
+        factor = values(node, "w_in")
+        gain = gain * factor
+        if type(node).__name__ == "CubaLIF" and not about and (factor == 1).all() and lost_i.min() < 1 - CLOSE:
+            _warn_of_a_part(named, "w_in", lost_i.min(), "tau_syn / dt")
     reset, integrator = str(about.get("reset", "zero")), not inner and not hasattr(node, "v_threshold")
     in_current, in_voltage = np.allclose(lost, 1, rtol=CLOSE), np.allclose(lost_i, 1, rtol=CLOSE)
     cell: Any

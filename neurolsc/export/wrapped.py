@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import pad
 
+from neurolsc.interop.prepared import network_of
 from neurolsc.interop.wrapped import WrappedCell
 from neurolsc.io import CONVERTERS, check_finite
 from neurolsc.network import Network, eval_mode
@@ -48,34 +49,77 @@ def exportable(network: Network) -> Network:
     """
     network = from_wrapped(network)
     check_finite(network.state_dict())
-    cell: Any
+    refused: list[TypeError | ValueError] = []
     for i, cell in enumerate(network.cells, start=1):
-        kind = exported_kind(cell)
-        if kind is None:
-            own = "".join(f", whose step is not that of {k.__name__}" for k in EXPORTED if isinstance(cell, k))
-            names = ", ".join(k.__name__ for k in EXPORTED)
-            raise TypeError(f"layer {i} is a {type(cell).__name__}{own}; only {names} can be exported.")
-        if kind is LI:
-            if i == 1 or i < len(network.cells):
-                raise TypeError(f"layer {i} is an integrator, which sends no spikes: it must be the last of several.")
-            continue
-        wanted = {LIF: cell.reset.name, CubaLIF: "zero", ALIF: "static"}[kind]
-        if cell.reset.name != wanted:
-            name = f"{kind.__name__} with reset={cell.reset.name!r}"
-            raise ValueError(f"layer {i}: {name} has no counterpart; train with reset={wanted!r}.")
-        theta = cell.theta_rest if kind is ALIF else cell.theta
-        if not (theta > 0).all():
-            cure = " Train neurolsc.ALIFPositive in place of ALIF+ or ALIF±." if kind is ALIF else ""
-            raise ValueError(f"layer {i}: thresholds must be positive, got {theta.min():g}.{cure}")
+        if (error := _refused_cell(i, cell, last=len(network.cells))) is not None:
+            refused.append(error)
     readout: Any = network.readout
     if not network.cells[-1].integrator:
         if not isinstance(readout, nn.Linear):
-            raise TypeError(f"the readout must be linear, got {type(readout).__name__}.")
+            refused.append(TypeError(f"the readout must be linear, got {type(readout).__name__}."))
     elif not isinstance(readout, nn.Identity):
         weight = getattr(readout, "weight", torch.zeros(1, 1))
         if not torch.equal(weight, torch.eye(*weight.shape).to(weight)) or readout.bias is not None:
-            raise TypeError(f"after an integrator the readout must be the identity, got {readout}.")
+            refused.append(TypeError(f"after an integrator the readout must be the identity, got {readout}."))
+    _raise(refused)
     return network
+
+
+def _refused_cell(i: int, cell: Any, *, last: int) -> TypeError | ValueError | None:
+    """What keeps a cell, the i-th of so many, from being exported."""
+    kind = exported_kind(cell)
+    if kind is None:
+        own = "".join(f", whose step is not that of {k.__name__}" for k in EXPORTED if isinstance(cell, k))
+        names = ", ".join(k.__name__ for k in EXPORTED)
+        return TypeError(f"layer {i} is a {type(cell).__name__}{own}; only {names} can be exported.")
+    if kind is LI:
+        if i == 1 or i < last:
+            return TypeError(f"layer {i} is an integrator, which sends no spikes: it must be the last of several.")
+        return None
+    wanted = {LIF: cell.reset.name, CubaLIF: "zero", ALIF: "static"}[kind]
+    if cell.reset.name != wanted:
+        name = f"{kind.__name__} with reset={cell.reset.name!r}"
+        return ValueError(f"layer {i}: {name} has no counterpart; train with reset={wanted!r}.")
+    theta = cell.theta_rest if kind is ALIF else cell.theta
+    if not (theta > 0).all():
+        cure = " Train neurolsc.ALIFPositive in place of ALIF+ or ALIF±." if kind is ALIF else ""
+        return ValueError(f"layer {i}: thresholds must be positive, got {theta.min():g}.{cure}")
+    return None
+
+
+def _raise(errors: list[TypeError | ValueError]) -> None:
+    """Raise all errors as one, a line each; nothing if there are none."""
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        kind = TypeError if any(isinstance(error, TypeError) for error in errors) else ValueError
+        raise kind("\n".join(map(str, errors)))
+
+
+def refusals(net: nn.Module, x: Any = None) -> tuple[str, ...]:
+    """Say before a network is trained what :func:`to_netx` and :func:`to_nir` would refuse of it, a line each.
+
+    Sizes of weights and thresholds, on which it depends whether integers hold them, are not looked at.
+
+    Args:
+        net: a network, or a module of snnTorch, norse or spikingjelly.
+        x: an example of what the module takes, as for :func:`to_nir`.
+
+    Raises:
+        TypeError: if the module cannot be wrapped.
+        ValueError: likewise.
+
+    Example:
+        >>> from neurolsc import ALIFPlus, LIF
+        >>> print(*refusals(Network([LIF(8, 4), ALIFPlus(4, 4)], n_out=2)))
+        layer 2: ALIF with reset='subtract' has no counterpart; train with reset='static'.
+    """
+    network = network_of(net, x)
+    try:
+        exportable(network)
+    except (TypeError, ValueError) as error:
+        return tuple(str(error).splitlines())
+    return ()
 
 
 class _Neurons(NamedTuple):
@@ -109,9 +153,22 @@ def from_wrapped(network: Network) -> Network:
         return network
     like = network.dtype_and_device
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        cells = [_cell(f"layer {i}", cell) for i, cell in enumerate(network.cells, start=1)]
-        shape = getattr(network.readout, "shape", (cells[-1].n_hidden,))
-        weight, bias = _affine("the readout", network.readout, shape, **like)
+        cells: list[Cell] = []
+        refused: list[TypeError | ValueError] = []
+        for i, cell in enumerate(network.cells, start=1):
+            try:
+                cells.append(_cell(f"layer {i}", cell))
+            except (TypeError, ValueError) as error:
+                refused.append(error)
+        shape = getattr(network.readout, "shape", (network.cells[-1].n_hidden,))
+        found: tuple[Tensor, Tensor] | None = None
+        try:
+            found = _affine("the readout", network.readout, shape, **like)
+        except TypeError as error:
+            refused.append(error)
+        _raise(refused)
+        assert found is not None
+        weight, bias = found
         readout = nn.Linear(weight.shape[1], weight.shape[0], bias=bool(bias.any()), **like)
         readout.weight.copy_(weight)
         if readout.bias is not None:

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc import neurons
-from neurolsc.interop.wrapped import WrappedCell, borrowed, state_class, warn_of, weight_before
+from neurolsc.interop.wrapped import OWN_NEURON, WrappedCell, borrowed, state_class, warn_of, weight_before
 from neurolsc.neurons.blocks import Spike
 from neurolsc.neurons.cell import Membrane, ResetSwitch, ScaledParameter, State, Thresholds
 from neurolsc.neurons.derivatives import Derivatives
@@ -321,6 +321,8 @@ class NorseCell(WrappedCell):
             why = "only LIF, LIFBox, IAF, LSNN, LI and LIBox are, recurrent or not, as cells too, and LILinearCell"
             if name == "LIFCorrelation":
                 why = "it takes its weights with every call"
+            if not own:
+                why += f". {OWN_NEURON[:-1]}"
             raise TypeError(f"norse's {name} cannot be wrapped: {why}.")
         if "adjoint" in getattr(getattr(layer, "activation", None), "__name__", ""):
             raise TypeError(

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc import neurons
-from neurolsc.interop.wrapped import WrappedCell, borrowed, state_class, warn_of, weight_before
+from neurolsc.interop.wrapped import OWN_NEURON, WrappedCell, borrowed, state_class, warn_of, weight_before
 from neurolsc.neurons.blocks import Spike, spike_function
 from neurolsc.neurons.cell import Membrane, ResetSwitch, ScaledParameter, State, Thresholds, parametrized_by
 from neurolsc.neurons.derivatives import Derivatives
@@ -124,6 +124,7 @@ class LIF(snn.RLeaky):
         _register(self.recurrent, "weight", nn.init.xavier_uniform_(torch.empty(n, n)), learn_recurrent)
         for name in self.states:
             self.register_buffer(name, torch.zeros(0), persistent=False)  # empty at rest
+        self._last_shape = torch.Size([0])  # of an input
 
     def rest(self, like: Tensor) -> tuple[Tensor, ...]:
         """The initial states, like an input and with the parameters' gradients."""
@@ -159,11 +160,14 @@ class LIF(snn.RLeaky):
         states = dict(zip(self.states, passed, strict=False)) | named
         if self.init_hidden and any(state is not None for state in states.values()):
             raise TypeError(f"with init_hidden=True, {type(self).__name__} stores its states and takes one argument.")
+        self._last_shape = input_.shape
         start = {name: getattr(self, name) for name in self.states}
         if any(state.shape != input_.shape for state in start.values()):
             start = dict(zip(self.states, self.rest(input_), strict=True))
         for name, state in states.items():
-            if state is None or not state.numel():  # the second: what reset_mem returned
+            if state is None or not state.numel():
+                continue
+            if getattr(state, "at_rest", False) and state.shape != input_.shape:  # which fits an input of any shape
                 continue
             if state.shape != input_.shape:
                 raise ValueError(f"{name} must have the input's shape {tuple(input_.shape)}, got {tuple(state.shape)}.")
@@ -174,15 +178,24 @@ class LIF(snn.RLeaky):
         return after[0] if self.init_hidden and not self.output else after
 
     def reset_mem(self) -> tuple[Tensor, ...]:  # type: ignore[override]
-        """Put all states to rest and return them, in output order: empty until the next call."""
+        """Put all states to rest and return them, in output order: of the last input's shape, empty before the first.
+
+        The layer itself stores none, so that its next call starts from thresholds as they are then.
+        """
         for name in self.states:
             setattr(self, name, getattr(self, name).detach().new_zeros(0))
-        return tuple(getattr(self, name) for name in self.states)
+        stored = tuple(getattr(self, name) for name in self.states)
+        if not self._last_shape.numel():
+            return stored
+        states = self.rest(stored[0].new_zeros(self._last_shape))
+        for state in states:
+            state.at_rest = True  # type: ignore[attr-defined]
+        return states
 
     def init_rleaky(self) -> tuple[Tensor, Tensor]:
         """Reset all states, as ``snntorch.utils.reset`` does by this call, and return two."""
-        spk, *_, mem = self.reset_mem()
-        return spk, mem
+        self.reset_mem()
+        return self.spk, self.mem  # empty
 
     @classmethod
     def detach_hidden(cls) -> None:
@@ -360,7 +373,7 @@ class SnnTorchCell(WrappedCell):
         if not self.ours and (kind.__module__.partition(".")[0] != "snntorch" or name not in VARIABLES):
             raise TypeError(
                 f"snnTorch's {name} cannot be wrapped: only {', '.join(VARIABLES)} themselves are. A subclass may step "
-                "otherwise, and a layer that computes a whole sequence at once has no state per step."
+                f"otherwise, and a layer that computes a whole sequence at once has no state per step. {OWN_NEURON}"
             )
         if getattr(layer, "inhibition", False):
             raise TypeError(

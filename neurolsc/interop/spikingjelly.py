@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from neurolsc.interop.wrapped import WrappedCell, state_class, warn_of, weight_before
+from neurolsc.interop.wrapped import OWN_NEURON, WrappedCell, state_class, warn_of, weight_before
 from neurolsc.neurons.cell import Membrane, ResetSwitch, ScaledParameter, State, Thresholds
 from neurolsc.neurons.derivatives import Derivatives
 from neurolsc.neurons.neuronwise import NeuronwiseDerivatives
@@ -57,10 +57,14 @@ class SpikingJellyCell(WrappedCell):
         self.recurrent = hasattr(layer, "rc")
         node = layer.sub_module if self.recurrent else layer
         kind = type(node).__name__
-        if kind not in NODES or not type(node).__module__.startswith("spikingjelly.activation_based."):
+        own = not type(node).__module__.startswith("spikingjelly.activation_based.")
+        if kind not in NODES or own:
+            hint = f" {OWN_NEURON}" if own else ""
+            if any(base.__name__ == "StatefulEncoder" for base in type(node).__mro__):
+                hint = " Call an encoder outside of the model, and give wrap what it sends."
             raise TypeError(
                 f"spikingjelly's {kind} cannot be wrapped: only {', '.join(NODES)} are, alone or in a "
-                "LinearRecurrentContainer."
+                f"LinearRecurrentContainer.{hint}"
             )
         if not (_double(node.v_threshold) > _rest(node)).all():
             raise ValueError(f"{kind}: v_threshold must be above rest, got {node.v_threshold}, v_reset={node.v_reset}.")

@@ -1,6 +1,7 @@
 """Models of snnTorch, norse, spikingjelly and PyTorch as networks over the same parameters."""
 
 import copy
+import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import ExitStack, suppress
 from itertools import pairwise
@@ -8,17 +9,18 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode, resolve_name
 
 from neurolsc.interop.spikingjelly import SpikingJellyCell, is_dropout, step_of
-from neurolsc.interop.wrapped import CellWithModules, WrappedCell, borrowed, torch_cells, warn_of
+from neurolsc.interop.wrapped import OWN_NEURON, CellWithModules, WrappedCell, borrowed, torch_cells, warn_of
 from neurolsc.network import Network, copied, eval_mode
 from neurolsc.neurons.cell import Cell, dtype_and_device
 from neurolsc.validation import one_of, tensor
 
 NO_LAYER = (
-    "there is no recurrent layer of snnTorch, norse, spikingjelly, neurolsc or torch.nn (RNN, GRU, LSTM) to wrap."
+    "there is no recurrent layer of snnTorch, norse, spikingjelly, neurolsc or torch.nn (RNN, GRU, LSTM) to wrap. "
+    f"{OWN_NEURON}"
 )
-
 
 MOST_CALLS = 500  # of modules that may have a state; a longer delay line is not noticed
 
@@ -74,7 +76,8 @@ def wrap(
     Pre-training the network pre-trains the model. Every recurrent layer becomes a cell, together with the Linear,
     Conv2d, pooling and other modules without state before it; what follows the last one becomes the readout. Layers
     read the layer below in the same step (``layer_delay=0``). A last layer without a reset is read by its voltage:
-    norse's LI, and snnTorch's Leaky or Synaptic with ``reset_mechanism="none"`` that returns it; others by spikes.
+    norse's LI, and snnTorch's Leaky or Synaptic with ``reset_mechanism="none"`` whose membrane the model returns, alone
+    or beside its spikes; others by spikes.
 
     With an example input x the order is that of use, and the network is compared with the model from rest: what every
     layer reads and sends and what the model returns must agree to 1e-4 of the largest value, but for one value in
@@ -216,13 +219,17 @@ class _Run:
     def __init__(self, model: nn.Module, x: Tensor) -> None:
         named = {m: (name, type(m).__name__) for name, m in model.named_modules()}
         self.names = {m: f"{name} ({kind})" if name else kind for m, (name, kind) in named.items()}
-        self.x, self.below = x, torch.empty(0)  # later: what the next layer reads in all steps
+        if not any(_library(part) for part in model.modules()):
+            raise ValueError(NO_LAYER)
+        self.model, self.x = model, x
+        self.below = torch.empty(0)  # later: what the next layer reads in all steps
         self.layout: Layout | None = None  # later: of x, when the first layer has been compared
-        self.returned, uses = self._follow(model)
+        self.returned, uses, _ = self._follow()
         self.called = {use.module for use in uses}
         layers = dict.fromkeys(use.module for use in uses if _library(use.module))
         if not layers:
             raise ValueError(NO_LAYER)
+        self._refuse_encoder(uses)
         self.calls = {layer: self._call(layer, [use for use in uses if use.module is layer]) for layer in layers}
         first_call = next(iter(self.calls.values()))
         if first_call.read.ndim < 3:
@@ -276,6 +283,25 @@ class _Run:
             f"of its own.{hint}"
         )
 
+    def _refuse_encoder(self, uses: list["_Use"]) -> None:
+        """Raise an error if a module below the first layer adds an axis for time, or sends what is drawn at random."""
+        first_uses: dict[nn.Module, _Use] = {}
+        for use in uses:
+            if _library(use.module):
+                break
+            first_uses.setdefault(use.module, use)
+        for use in uses:
+            if use.module not in first_uses:
+                continue
+            first = first_uses[use.module]
+            adds_time = use.sent.shape[1:] == use.read.shape and use.sent.ndim > use.read.ndim
+            draws = torch.equal(use.read, first.read) and not torch.equal(use.sent, first.sent)
+            if adds_time or draws:
+                raise ValueError(
+                    f"{self.names[use.module]} is an encoder: call it outside of the model, z = encoder(x), and give wrap a "
+                    "forward that takes z, or the modules after it as a list in the order of their use."
+                )
+
     def _refuse_several_steps(self, uses: list[_Use]) -> None:
         """Raise an error if a model that takes one step, (B, ...), seems to have read (T, B, ...) as one."""
         mixing = nn.Linear | nn.Flatten | nn.modules.conv._ConvNd
@@ -291,16 +317,21 @@ class _Run:
             "step, (B, n_in)."
         )
 
-    def _follow(self, model: nn.Module) -> tuple[list[Tensor], list[_Use]]:
-        """Call the model from rest: the tensors that it returns, and each use of a layer or outermost module."""
+    def _follow(self, *, functions: bool = False) -> tuple[list[Tensor], list[_Use], "_Functions"]:
+        """Call the model from rest: the tensors that it returns, and each use of a layer or outermost module.
+
+        With functions, the functions of torch that forward itself calls between them are listed, too.
+        """
+        model = self.model
         inside: list[nn.Module] = []
         uses: list[_Use] = []
+        called = _Functions(inside, uses)
         random, flatten = torch.Generator().manual_seed(0), nn.Flatten()
         self.names[flatten] = "a flatten"
 
         def leave(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
-            inside.pop()
-            if inside:
+            if len(inside) > 1:
+                inside.pop()
                 return out
             read = next((value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)), None)
             sent = out[0] if isinstance(out, tuple) and out else out
@@ -315,6 +346,7 @@ class _Run:
             if read.ndim < below.ndim and read.numel() == below.numel():  # x.view(len(x), -1), or of all steps
                 uses.append(_Use(flatten, below, read, read))
             uses.append(_Use(module, read.clone(), sent, passed))
+            inside.pop()
             return out
 
         with ExitStack() as stack:
@@ -330,9 +362,11 @@ class _Run:
             for module in dict.fromkeys(_parts([model], nested=True)):
                 stack.callback(module.register_forward_pre_hook(lambda module, _: inside.append(module)).remove)
                 stack.callback(module.register_forward_hook(leave, with_kwargs=True).remove)
+            if functions:
+                stack.enter_context(called)
             try:
-                return list(_tensors(model(self.x))), uses
-            except RuntimeError as error:  # of shapes
+                return list(_tensors(model(self.x))), uses, called
+            except (RuntimeError, TypeError) as error:  # of shapes, or the model's own
                 error.add_note(
                     f"wrap called the model with its x of shape {tuple(self.x.shape)}: x must be what the model takes, which "
                     "is one step, (B, ...), where it does not go through time by itself."
@@ -386,11 +420,24 @@ class _Run:
         below = self.names[self.parts[start]] if start >= 0 else "the input"
         above = self.names[layer] if layer else "what forward returns"
         between = ", ".join(self.names[part] for part in self.parts[start + 1 : end]) or "no module"
+        called = self._functions_between(self.parts[start] if start >= 0 else None, layer)
+        calls = f": it calls {', '.join(called)}" if called else ""
         return ValueError(
-            f"between {below} and {above} forward does something else than {between}. Let it call a module in place of a "
-            "function, such as nn.ReLU(), without a sum of two layers, and use every layer once in a step. Do outside of the "
-            "model what it does with x, such as an encoding in spikes. Or pass a list of modules in order."
+            f"between {below} and {above} forward does something else than {between}{calls}. Let it call a module in place of "
+            "a function, such as nn.ReLU(), without a sum of two layers, and use every layer once in a step. Do outside of "
+            "the model what it does with x, such as an encoding in spikes. Or pass a list of modules in order."
         )
+
+    def _functions_between(self, below: nn.Module | None, above: nn.Module | None) -> list[str]:
+        """Functions of torch that forward calls in its first step between two layers, the input or the end."""
+        _, uses, functions = self._follow(functions=True)
+        modules = [use.module for use in uses]
+        start = modules.index(below) + 1 if below in modules else 0
+        end = modules.index(above, start) if above in modules[start:] else len(modules)
+        if above is None:  # of the last step
+            start = len(modules) - modules[::-1].index(below) if below in modules else 0
+        names = [name for place, name in functions.called if start <= place <= end]
+        return list(dict.fromkeys(names))
 
     def returned_by(self, network: Network, has_mem: bool) -> str:
         """The output that the model has, "spikes" or "membrane"; ValueError if neither."""
@@ -401,10 +448,13 @@ class _Run:
                 cell.integrator = True
                 ways["membrane"], _ = cell.run(self.reads, cell.initial_state(self.batch))
                 cell.integrator = False
+            if has_mem and cell.layer.reset_mechanism == "none":  # what integrates is read by its membrane, if it comes
+                for returned in self.returned:
+                    if _same_over_time(returned, ways["membrane"]):
+                        return "membrane"
         for returned in self.returned:
             for way, out in ways.items():
-                forms = (out, out.transpose(0, 1), out[-1], out.sum(0), out.mean(0), out.amax(0))
-                if any(not _differ(returned.flatten(), form.flatten()) for form in forms):
+                if _same_over_time(returned, out):
                     return way
         name = self.names[self.parts[-1]]
         shapes = ", ".join(str(tuple(r.shape)) for r in self.returned) or "no tensor"
@@ -413,6 +463,32 @@ class _Run:
             "sum, mean or largest value over time. Let forward call a module for what it does there, such as "
             "nn.LogSoftmax(-1), or leave it to the loss."
         )
+
+
+# what moves, cuts or makes tensors, and changes no value
+HARMLESS = {
+    *("__get__", "__getitem__", "__len__", "__iter__", "size", "dim", "numel", "unbind", "split", "chunk", "unsqueeze"),
+    *("squeeze", "view", "reshape", "flatten", "unflatten", "transpose", "permute", "movedim", "expand", "repeat"),
+    *("stack", "cat", "clone", "contiguous", "detach", "to", "float", "double", "type", "zeros", "zeros_like", "empty"),
+    *("new_zeros", "new_empty", "is_floating_point", "__repr__", "item", "register_hook"),
+}
+
+
+class _Functions(TorchFunctionMode):
+    """Lists what forward calls outside of modules: the uses of modules before it, and its name, such as F.relu."""
+
+    def __init__(self, inside: list[nn.Module], uses: list[_Use]) -> None:
+        super().__init__()
+        self.inside = inside
+        self.uses = uses
+        self.called: list[tuple[int, str]] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = resolve_name(func) or ""
+        if not self.inside and name.rpartition(".")[2] not in HARMLESS:
+            name = name.replace("torch.nn.functional.", "F.").replace("torch.Tensor.", "Tensor.")
+            self.called.append((len(self.uses), name))
+        return func(*args, **(kwargs or {}))
 
 
 def _by_step(layer: Any, tensors: Sequence[Tensor]) -> Tensor:
@@ -438,6 +514,12 @@ def _tensors(tree: Any) -> Iterator[Tensor]:
             yield from _tensors(part)
 
 
+def _same_over_time(returned: Tensor, sent: Tensor) -> bool:
+    """True if a model returned what a layer sends in all steps (T, B, N), or its last, sum, mean or largest."""
+    forms = (sent, sent.transpose(0, 1), sent[-1], sent.sum(0), sent.mean(0), sent.amax(0))
+    return any(not _differ(returned.flatten(), form.flatten()) for form in forms)
+
+
 def _differ(came: Tensor, wanted: Tensor) -> bool:
     """True if more than one value in 10,000 differs by more than 1e-4 of the largest."""
     if came.shape != wanted.shape:
@@ -453,7 +535,8 @@ def _parts(modules: Iterable[nn.Module], *, nested: bool = False) -> Iterator[nn
             raise TypeError("wrap makes a Network of other modules; a Network is one already, use it as it is.")
         if isinstance(module, nn.modules.loss._Loss):
             continue
-        if _library(module) == "norse" and isinstance(lifted := getattr(module, "lifted_module", None), nn.Module):
+        lifted = getattr(module, "lifted_module", None)  # of norse's Lift
+        if isinstance(lifted, nn.Module):
             yield from _parts([lifted], nested=nested)
         elif _library(module):
             yield module
@@ -477,7 +560,10 @@ def _library(module: nn.Module) -> str | None:
     neuron = any(kind.__module__.startswith("spikingjelly.activation_based.neuron.") for kind in type(module).__mro__)
     if (neuron or roots.get("MemoryModule") == "spikingjelly") and not is_dropout(module):
         return "spikingjelly"
-    return next((root for root in roots.values() if root in ("snntorch", "norse")), None)
+    if "norse" in roots.values():  # its encoders and receptive fields have no state
+        return "norse" if "state" in inspect.signature(module.forward).parameters else None
+    neuron = any(name.endswith(("SpikingNeuron", "LeakyParallel")) for name in roots)
+    return "snntorch" if neuron and "snntorch" in roots.values() else None
 
 
 def _cells(layer: nn.Module, before: list[nn.Module], shape: tuple[int, ...], *, last: bool) -> list[Cell]:

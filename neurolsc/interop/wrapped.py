@@ -27,19 +27,21 @@ from neurolsc.neurons.cell import (
     parametrized_by,
 )
 
+OWN_NEURON = 'A neuron of your own becomes a cell by its step: see "Your own neuron" in the documentation.'
+
 
 class WrappedNeuronWarning(UserWarning):
     """A wrapped layer whose derivatives are not what its user may expect."""
 
 
-def warn_of(text: str) -> None:
+def warn_of(text: str, category: type[UserWarning] = WrappedNeuronWarning) -> None:
     """Warn of a layer, at the line that called this package."""
     level = 2
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "neurolsc":
         frame = frame.f_back
         level += 1
-    warnings.warn(text, WrappedNeuronWarning, stacklevel=level)
+    warnings.warn(text, category, stacklevel=level)
 
 
 @cache
@@ -94,7 +96,14 @@ class WrappedCell(Cell):
         self.layer, self.before, self.input_shape = layer, nn.Sequential(*before), input_shape
         self.scaled_parameters = self.paper_scaled_parameters = tuple(scaled)
         with torch.no_grad(), eval_mode(self):
-            self.current_shape = tuple(self.current(torch.zeros(1, self.n_in, **self.dtype_and_device)).shape[1:])
+            samples, *shape = self.current(torch.zeros(1, self.n_in, **self.dtype_and_device)).shape
+            if samples != 1:
+                names = ", ".join(type(module).__name__ for module in before)
+                raise ValueError(
+                    f"{names} make {samples} samples of one before a {type(layer).__name__}: call an encoder outside of the "
+                    "model, and give the network what it sends."
+                )
+            self.current_shape = tuple(shape)
             self.output_shape = tuple(self.emitted(self.initial_state(1)).shape[1:])
         self.n_hidden = math.prod(self.output_shape)
 

@@ -275,6 +275,44 @@ class Cell(nn.Module, ABC):
         return copy.deepcopy(self)
 
 
+def refuse_wrong_step(cell: Cell) -> None:
+    """Refuse a cell whose methods return something else than :class:`Cell` says, by a step of two samples.
+
+    Raises:
+        TypeError: if a method returns a value of another type or shape; the message names the class and the method.
+    """
+    name = type(cell).__name__
+    like = cell.dtype_and_device
+    if like["device"].type == "meta":
+        return
+
+    def refuse(method: str, wanted: str, got: object) -> TypeError:
+        shown = f"{got.dtype} {tuple(got.shape)}" if isinstance(got, Tensor) else type(got).__name__
+        return TypeError(f"{name}.{method} must return {wanted}, got {shown}.")
+
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        state = cell.initial_state(2)
+        fields = getattr(state, "_fields", None)
+        if not isinstance(state, tuple) or fields is None:
+            raise refuse("initial_state", "a NamedTuple of tensors (B, ...)", state)
+        for leaf in state:
+            if not isinstance(leaf, Tensor) or not leaf.ndim or len(leaf) != 2:
+                raise refuse("initial_state", "a NamedTuple of tensors (B, ...), here with B = 2", leaf)
+        z = cell.output(state)
+        if not isinstance(z, Tensor) or not z.is_floating_point() or z.shape != (2, cell.n_hidden):
+            raise refuse("output", f"a float tensor (B, n_hidden), here (2, {cell.n_hidden})", z)
+        after = cell.update(torch.zeros(2, cell.n_in, **like), z, state)
+        if type(after) is not type(state):
+            raise refuse("update", f"a state as initial_state does, a {type(state).__name__}", after)
+        for field, old, new in zip(fields, state, after, strict=True):
+            if not isinstance(new, Tensor) or new.shape != old.shape:
+                raise refuse("update", f"{field} with shape {tuple(old.shape)}, as initial_state does", new)
+    for method, kind in (("thresholds", Thresholds), ("membrane", Membrane), ("reset_switch", ResetSwitch)):
+        got = getattr(cell, method)()
+        if not isinstance(got, kind | None):
+            raise refuse(method, f"a {kind.__module__}.{kind.__name__} or None", got)
+
+
 # Attributes whose override leaves closed_form and run_at_once valid: initial values, descriptions.
 NO_STEP = frozenset(
     (
@@ -537,6 +575,15 @@ T = TypeVar("T")
 C = TypeVar("C", bound=type[nn.Module])
 
 
+# neurons of snnTorch, norse and spikingjelly, and which cell has their step
+NAMES_ELSEWHERE = {
+    **dict.fromkeys(("Leaky", "RLeaky", "Lapicque", "LIFBox", "LIFBoxCell", "LIFNode"), "LIF"),
+    **dict.fromkeys(("Synaptic", "RSynaptic", "LIFCell", "LIFRecurrent", "LIFRecurrentCell"), "CubaLIF"),
+    **dict.fromkeys(("LSNN", "LSNNCell", "LSNNRecurrent", "LSNNRecurrentCell"), "ALIFPlus"),
+    **{"ParametricLIFNode": "PLIF", "LICell": "LI", "LILinearCell": "LI"},
+}
+
+
 class Table(dict[str, type[T]]):
     """Classes of a kind by name; a user's own are entered by :func:`register` in the module that defines them."""
 
@@ -548,8 +595,9 @@ class Table(dict[str, type[T]]):
         """The class of a name in the table; ValueError if there is none."""
         if name not in self:
             cure = "Your own, by neurolsc.register: import its module first, or give the command package.module:Class."
-            known = f"known are {', '.join(sorted(self))}{meant(self, name)}"
-            raise ValueError(f"unknown {self.kind} {name!r}; {known} {cure}")
+            same = NAMES_ELSEWHERE.get(name)
+            near = f"; {name} of other libraries is {same} here." if same in self else meant(self, name)
+            raise ValueError(f"unknown {self.kind} {name!r}; known are {', '.join(sorted(self))}{near} {cure}")
         return self[name]
 
     def name_of(self, cls: type) -> str:

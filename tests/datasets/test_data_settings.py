@@ -39,6 +39,11 @@ def test_what_is_loaded_is_what_the_settings_say(tmp_path):
     assert ["once" in replace(texts, rare=rare).load("train").vocabulary for rare in (1, 2)] == [True, False]  # type: ignore[union-attr]
     own = replace(texts, text_validation="held.txt", text_test="test.txt")
     assert len(own.load("validation").text) == 90  # type: ignore[union-attr]
+    one_file = DataSettings("text", root=str(tmp_path / "valid.txt"), words=50)
+    assert [len(one_file.load(split).text) for split in ("train", "validation")] == [541, 60]  # type: ignore[union-attr]
+    assert one_file.title.endswith("(valid.txt)")
+    with pytest.raises(ValueError, match=r"is for training and validation; a test takes a folder with test\.txt"):
+        one_file.load("test")
 
 
 @pytest.mark.parametrize(
@@ -53,6 +58,12 @@ def test_what_is_loaded_is_what_the_settings_say(tmp_path):
 def test_settings_of_others_and_a_missing_root_are_refused(settings: dict[str, Any], message: str):
     with pytest.raises(ValueError, match=message):
         DataSettings(**settings).load("train")
+
+
+def test_a_root_that_is_not_there_is_refused_and_nothing_is_made(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"there is no .*/new\. Make the folder first"):
+        DataSettings("shd", root=str(tmp_path / "new")).load("train")
+    assert not list(tmp_path.iterdir())
 
 
 def test_words_are_read_by_an_embedding_pixels_one_by_one_and_single_steps_without_delay_alone():

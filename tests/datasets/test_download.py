@@ -46,6 +46,14 @@ def test_a_file_in_the_folder_is_used_without_a_download(tmp_path):
         assert fetch(tmp_path / str(i), "shd_train.h5", "SHD/shd_train.h5", "train.h5") == path
 
 
+def test_a_file_of_the_set_stands_for_its_folder_and_another_is_refused(tmp_path):
+    for name in ("shd_train.h5", "shd_test.h5", "mine.h5"):
+        (tmp_path / name).touch()
+    assert fetch(tmp_path / "shd_train.h5", "shd_test.h5") == tmp_path / "shd_test.h5"
+    with pytest.raises(ValueError, match=r"root must be the folder of shd_test\.h5, or that file, got .*mine\.h5"):
+        fetch(tmp_path / "mine.h5", "shd_test.h5")
+
+
 def test_a_missing_file_is_downloaded_from_the_first_address_that_has_it(tmp_path, publish, host):
     publish(b"{}", JSB, absent_first=True)
     assert fetch(tmp_path / "new" / "root", JSB).read_bytes() == b"{}"

@@ -106,6 +106,14 @@ def test_a_batch_is_made_by_binning_of_the_spikes_of_the_file(root: Path):
         data[40]
 
 
+def test_a_file_as_root_is_read_for_training_and_validation(root: Path):
+    mine = (root / "shd_train.h5").rename(root / "mine.h5")
+    sizes = [len(SHD(mine, split, share=0.25)) for split in ("train", "validation")]
+    assert sizes == [30, 10]
+    with pytest.raises(ValueError, match=r"mine\.h5 is for training and validation: a test takes a folder"):
+        SHD(mine, "test")
+
+
 @pytest.mark.parametrize("by", ["random", "speaker"])
 def test_train_and_validation_are_cut_from_the_training_file_and_test_is_the_test_file(root: Path, by):
     train, validation, test = (SHD(root, split, by=by, share=0.25) for split in ("train", "validation", "test"))

@@ -1,7 +1,9 @@
 """NIR there and back: to the last bit, the file's equations, and refusals."""
 
+import copy
 import itertools
 import math
+import pickle
 import sys
 from typing import Any
 
@@ -200,10 +202,62 @@ def linear(rows: int = 2, columns: int = 3, value: float = 1.0) -> nir.Linear:
     return nir.Linear(np.full((rows, columns), value))
 
 
+def convolution() -> nir.Conv2d:
+    return nir.Conv2d((4, 4), np.ones((2, 1, 3, 3)), 1, 0, 1, 1, np.zeros(2))
+
+
+def flat(shape: tuple[int, ...], start: int = 0) -> nir.Flatten:
+    return nir.Flatten({"input": np.array(shape)}, start_dim=start)
+
+
+@pytest.mark.parametrize("shape", [(12,), (1, 12), (3, 2, 2)])
+@pytest.mark.parametrize("between", [False, True])
+def test_flatten_changes_nothing(shape, between, tmp_path):
+    """The first example of NIR has one before its weights."""
+    weights, more = nir.Linear(2 * np.eye(5, 12)), nir.Linear(2 * np.eye(2, 5))
+    inner = [flat((5,))] if between else []
+    graph = chain(flat(shape), weights, neurons(n=5), *inner, more, neurons(n=2))
+    nir.write(tmp_path / "a.nir", graph)
+    x = (torch.rand(40, 3, 12) < 0.8).double()
+    plain = from_nir(chain(weights, neurons(n=5), more, neurons(n=2)), dt=1e-3).run(x)
+    assert plain.logits.sum() > 10
+    for source in (graph, tmp_path / "a.nir"):
+        assert torch.equal(from_nir(source, dt=1e-3).run(x).logits, plain.logits)
+
+
+@pytest.mark.parametrize("recurrent", [False, True])
+def test_an_if_node_adds_up_its_input_and_comes_back(recurrent, tmp_path):
+    loop = [("1", "2"), ("2", "1")] if recurrent else []
+    graph = chain(linear(value=0.2), neurons(nir.IF, r=1 / DT))
+    if recurrent:
+        graph.nodes["2"] = nir.Linear(np.full((2, 2), -0.1))
+        graph = nir.NIRGraph(graph.nodes, [*graph.edges, *loop], type_check=False)
+    network = from_nir(graph, dt=DT)
+    x = (torch.rand(60, 4, 3) < 0.5).double()
+    v, z, sent = torch.zeros(4, 2).double(), torch.zeros(4, 2).double(), []
+    for step in x:
+        v = v * (1 - z) + 0.2 * step.sum(1, keepdim=True) - 0.1 * recurrent * z.sum(1, keepdim=True)
+        z = (v > 1).double()
+        sent.append(z)
+    assert torch.stack(sent).sum() > 50
+    assert torch.equal(network.run(x).logits, torch.stack(sent))
+    written = to_nir(network, tmp_path / "a.nir", dt=DT)
+    assert isinstance(written.nodes["lif_1"], nir.IF)
+    again = from_nir(tmp_path / "a.nir")
+    assert torch.equal(again.run(x).logits, torch.stack(sent))
+    assert torch.equal(again.cells[0].theta, network.cells[0].theta)
+
+
 @pytest.mark.parametrize(
     ("graph", "message"),
     [
-        (lambda: chain(linear(), neurons(nir.IF)), r"one LIF or CubaLIF or .* after 0, got 1 \(IF\)"),
+        (lambda: chain(linear(), nir.Threshold(np.ones(2))), r"one LIF or CubaLIF or .* after 0, got 1 \(Threshold\)"),
+        (lambda: chain(convolution(), linear(), neurons()), r"0 \(Conv2d\) cannot be read yet: layers must be dense"),
+        (lambda: chain(linear(), neurons(), nir.AvgPool2d(2, 2, 0)), r"2 \(AvgPool2d\) cannot be read yet"),
+        (
+            lambda: chain(flat((3, 4, 5), start=1), linear(2, 60), neurons()),
+            r"0 \(Flatten\) leaves .* \(3, 20\), wanted",
+        ),
         (lambda: chain(linear(), neurons(v_reset=-0.5)), r"node 1 \(LIF\): v_reset must be 0, .* got -0\.5"),
         (
             lambda: chain(linear(), neurons(tau=5e-5)),
@@ -243,3 +297,15 @@ def test_other_files_are_refused(tmp_path):
             from_nir(path)
     with pytest.raises(TypeError, match="wanted a NIRGraph or the path of a file, got LIF"):
         from_nir(neurons())
+
+
+def test_a_graph_is_printed_as_one_line_and_copied_and_pickled():
+    graph = to_nir(make("subtract"), dt=DT)
+    assert len(repr(graph)) < 100 and "\n" not in str(graph)
+    assert repr(graph).startswith("NIRGraph(9 nodes: input, w_in_1, lif_1,") and repr(graph).endswith("dt=0.0001 s)")
+    deep = to_nir(Network([lif(N_IN, 4), *(lif(4, 4) for _ in range(9))], 2), dt=DT)
+    assert len(repr(deep)) < 100
+    x = spikes(STEPS)
+    wanted = from_nir(graph).run(x).logits
+    for again in (copy.deepcopy(graph), pickle.loads(pickle.dumps(graph))):
+        assert torch.equal(from_nir(again).run(x).logits, wanted)

@@ -8,6 +8,8 @@ import pytest
 import snntorch
 import torch
 from snntorch.export_nir import export_to_nir
+from spikingjelly.activation_based.neuron import IFNode
+from spikingjelly.activation_based.nir_exchange import export_to_nir as export_spikingjelly
 from spikingjelly.activation_based.nir_exchange import import_from_nir as import_spikingjelly
 from torch import Tensor, nn
 
@@ -30,10 +32,10 @@ SETTINGS = [("subtract", 1), ("bias, subtract", 0), ("zero", 0)]
 
 def even(network: Network) -> Network:
     """One threshold and one time constant per layer, as snnTorch and spikingjelly read them."""
-    for layer in network.cells:
-        layer.tau_v = torch.full((layer.n_hidden,), 5.0)
+    for cell in network.cells:
+        cell.tau_v = torch.full((cell.n_hidden,), 5.0)
         with torch.no_grad():
-            layer.theta.fill_(1.0)
+            cell.theta.fill_(1.0)
     return network
 
 
@@ -125,3 +127,44 @@ def test_a_file_of_norse_is_read(tmp_path):
         nir.write(tmp_path / "a.nir", norse.torch.to_nir(module, torch.rand(N_IN)))
     x = spikes(STEPS)
     assert_alike(from_nir(tmp_path / "a.nir", dt=NORSE_DT), x, *recorded(module, [], x))
+
+
+@pytest.mark.parametrize(
+    ("cell", "p", "factor", "kind"),
+    [
+        ("LIFCell", "LIFParameters", "w_in", nir.CubaLIF),
+        ("IAFCell", "IAFParameters", "r", nir.IF),
+    ],
+)
+def test_a_factor_that_norse_leaves_out_is_named_and_with_it_every_spike_is_equal(cell, p, factor, kind):
+    """norse 1.1 adds the whole input, and its file says that a step adds a part of it."""
+    torch.manual_seed(0)
+    parameters = getattr(norse.torch, p)(v_th=torch.tensor(0.5))
+    module = norse.torch.SequentialState(nn.Linear(N_IN, WIDTH), getattr(norse.torch, cell)(parameters))
+    with torch.no_grad():
+        module[0].weight.mul_(2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        graph = norse.torch.to_nir(module, torch.rand(N_IN))
+    (node,) = [node for node in graph.nodes.values() if isinstance(node, kind)]
+    x = spikes(STEPS)
+    (theirs,) = recorded(module, [], x)
+    with pytest.warns(UserWarning, match=rf"{factor} is 1, .* set {factor} of the node to"):
+        part = from_nir(graph, dt=NORSE_DT)
+    assert part.run(x).logits.sum() < 0.5 * theirs.sum()
+    setattr(node, factor, getattr(node, factor) * (node.tau_syn if factor == "w_in" else 1) / NORSE_DT)
+    assert 0.05 < theirs.mean() < 0.9
+    assert torch.equal(from_nir(graph, dt=NORSE_DT).run(x).logits, theirs)
+
+
+def test_an_if_node_of_spikingjelly_is_read():
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(N_IN, WIDTH), IFNode(v_threshold=0.7), nn.Linear(WIDTH, N_OUT, bias=False))
+    graph = export_spikingjelly(module, torch.rand(1, N_IN), dt=DT)
+    x = spikes(STEPS)
+    with torch.no_grad():
+        theirs = torch.stack([module(frame) for frame in x])
+    assert_alike(from_nir(graph, dt=DT), x, theirs)
+    again = import_spikingjelly(to_nir(from_nir(graph, dt=DT), dt=DT), dt=DT)
+    (read,) = recorded(again, [], x)
+    torch.testing.assert_close(read, theirs, rtol=0, atol=1e-4)

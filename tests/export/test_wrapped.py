@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from neurolsc import load, save, wrap
+from neurolsc import GRU, ALIFPlus, Network, load, save, wrap
 from neurolsc.export import (
     QuantizationAware,
     delayed,
@@ -20,6 +20,7 @@ from neurolsc.export import (
     from_wrapped,
     quantize,
     read_netx,
+    refusals,
     to_netx,
     to_nir,
     verify,
@@ -237,6 +238,27 @@ def one(*parts: nn.Module) -> Any:
 def test_layers_without_counterpart_are_refused_by_name(made, message):
     with pytest.raises((TypeError, ValueError), match=message):
         quantize(made())
+
+
+def test_all_that_an_export_would_refuse_is_said_at_once_before_training(tmp_path):
+    layers = [nn.Linear(N_IN, WIDTH), rleaky(reset_mechanism="zero"), nn.Linear(WIDTH, WIDTH), nn.ReLU(), leaky()]
+    net = nn.Sequential(*layers, nn.Linear(WIDTH, 4), nn.ReLU())
+    x = spikes(STEPS)[0]
+    found = refusals(net, x[None])
+    assert [line.partition(":")[0] for line in found] == [
+        "layer 1 (snntorch RLeaky)",
+        "before layer 2",
+        "the readout",
+    ]
+    for export in (lambda: to_nir(net, dt=1e-3), lambda: to_netx(net, tmp_path / "a.net"), lambda: quantize(wrap(net))):
+        with pytest.raises(TypeError) as error:
+            export()
+        assert str(error.value).splitlines() == list(found)
+    assert refusals(one(leaky())) == ()
+    two = Network([ALIFPlus(N_IN, 8), GRU(8, 8)], n_out=4)
+    assert [line[:7] for line in refusals(two)] == ["layer 1", "layer 2"]
+    with pytest.raises(ValueError, match="there is no recurrent layer"):
+        refusals(nn.Sequential(nn.Linear(3, 4)))
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,9 @@ import copy
 import pytest
 import snntorch as snn
 import torch
-from spikingjelly.activation_based import layer, neuron
+from spikingjelly.activation_based import encoding, layer, neuron
 from torch import Tensor, nn
+from torch.nn.functional import avg_pool2d, max_pool2d
 from torch.nn.utils import parametrizations, parametrize, prune
 from torch.testing import assert_close
 
@@ -55,6 +56,169 @@ def test_an_image_with_as_many_rows_as_columns_is_read_row_by_row(steps, batch, 
     network = wrap(net, rows.transpose(0, 1) if axis else rows)
     assert network.n_in == 28
     assert torch.equal(network(rows), net(rows.transpose(0, 1) if axis else rows))
+
+
+# ---------------------------------------------------------------- what a module is, its step says, not where it lives
+
+
+class Encoded(nn.Module):
+    """A tutorial's network that turns an image into spikes by itself."""
+
+    def __init__(self, encoder: nn.Module, lif: nn.Module, *, every_step: bool = False) -> None:
+        super().__init__()
+        self.encoder, self.fc, self.lif, self.every_step = encoder, nn.Linear(12, 16), lif, every_step
+
+    def forward(self, x: Tensor) -> Tensor:
+        out, state = [], []
+        for step in [x] * 10 if self.every_step else self.encoder(x):
+            sent = self.lif(self.fc(self.encoder(step) if self.every_step else step), *state)
+            sent, *state = sent if isinstance(sent, tuple) else (sent,)
+            out.append(sent)
+        return torch.stack(out)
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: Encoded(norse.PoissonEncoder(10), norse.LIFCell()), "PoissonEncoder"),
+        (lambda: Encoded(norse.ConstantCurrentLIFEncoder(10), norse.LIFCell()), "ConstantCurrentLIFEncoder"),
+        (lambda: Encoded(encoding.PoissonEncoder(), neuron.LIFNode(), every_step=True), "PoissonEncoder"),
+        (lambda: Encoded(norse.PoissonEncoder(10), snn.Leaky(0.9)), "PoissonEncoder"),
+        (lambda: norse.SequentialState(norse.PoissonEncoder(10), nn.Linear(12, 16), norse.LIF()), "PoissonEncoder"),
+    ],
+)
+def test_an_encoder_is_named_and_what_is_to_be_done_with_it(make, name):
+    with pytest.raises(ValueError, match=rf"\({name}\) is an encoder: call it outside of the model"):
+        wrap(make(), torch.rand(8, 12))
+
+
+def test_an_encoder_in_a_list_is_named():
+    with pytest.raises(ValueError, match="ConstantCurrentLIFEncoder, Linear make 10 samples of one before a LIFCell"):
+        wrap([norse.ConstantCurrentLIFEncoder(10), nn.Linear(12, 16), norse.LIFCell()], input_shape=12)
+    with pytest.raises(TypeError, match=r"LatencyEncoder cannot be wrapped.* Call an encoder outside of the model"):
+        wrap(Encoded(encoding.LatencyEncoder(10), neuron.LIFNode(), every_step=True), torch.rand(8, 12))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: norse.SequentialState(norse.Lift(nn.Conv2d(1, 4, 3)), norse.LIF()),
+        lambda: nn.Sequential(layer.SeqToANNContainer(nn.Conv2d(1, 4, 3), nn.Flatten()), neuron.LIFNode(step_mode="m")),
+    ],
+    ids=["Lift", "SeqToANNContainer"],
+)
+def test_a_container_or_layer_of_a_library_without_a_state_is_a_module_like_others(make):
+    assert len(wrap(make(), torch.rand(5, 2, 1, 12, 12)).cells) == 1
+
+
+class OwnLeaky(snn.Leaky):
+    """A neuron of one's own."""
+
+
+class OwnNode(neuron.LIFNode):
+    """Likewise."""
+
+
+class OwnCell(norse.LIFCell):
+    """Likewise."""
+
+
+class OwnStep(nn.Module):
+    """Without a library."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mem = torch.zeros(())
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = (self.mem > 1).to(x)
+        self.mem = 0.9 * self.mem - z + x
+        return z
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: OwnLeaky(0.9, init_hidden=True), OwnNode, OwnCell, OwnStep], ids=["snn", "sj", "norse", "torch"]
+)
+def test_a_neuron_of_ones_own_is_sent_to_its_page(make):
+    with pytest.raises((TypeError, ValueError), match='see "Your own neuron" in the documentation'):
+        wrap(norse.SequentialState(nn.Linear(12, 16), make()), torch.rand(8, 12))
+
+
+# ---------------------------------------------------------------- a refusal says what forward does
+
+
+class Functional(nn.Module):
+    """A network of convolutions with a function where a module should be."""
+
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.conv, self.lif1 = nn.Conv2d(1, 4, 5), snn.Leaky(0.9)
+        self.fc, self.lif2 = nn.Linear(4 * 36, 4), snn.Leaky(0.9)
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        mem1, mem2 = self.lif1.reset_mem(), self.lif2.reset_mem()
+        out = []
+        for step in x:
+            spk, mem1 = self.lif1(self.function(self.conv(step)), mem1)
+            spk, mem2 = self.lif2(self.fc(spk.flatten(1)), mem2)
+            out.append(spk)
+        return torch.stack(out)
+
+
+@pytest.mark.parametrize(
+    ("function", "named"),
+    [
+        (lambda x: max_pool2d(x, 2), r"F\.max_pool2d\."),
+        (lambda x: torch.relu(avg_pool2d(x, 2)), r"F\.avg_pool2d, torch\.relu\."),
+        (lambda x: 2 * max_pool2d(x, 2), r"F\.max_pool2d, Tensor\.mul\."),
+    ],
+)
+def test_functions_that_forward_calls_between_two_layers_are_named(function, named):
+    x = torch.rand(5, 2, 1, 16, 16)
+    with pytest.raises(ValueError, match=rf"something else than conv \(Conv2d\): it calls {named}"):
+        wrap(Functional(function), x)
+
+
+# ---------------------------------------------------------------- what integrates is read by its membrane
+
+
+class Readout(nn.Module):
+    """A tutorial's network that returns spikes and membranes of its last layer."""
+
+    def __init__(self, order: str, reset: str) -> None:
+        super().__init__()
+        self.fc, self.lif, self.out = nn.Linear(12, 16), snn.Leaky(0.9), nn.Linear(16, 4)
+        self.last, self.order = snn.Leaky(0.9, reset_mechanism=reset), order
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        mem, last = self.lif.reset_mem(), self.last.reset_mem()
+        sent: dict[str, list[Tensor]] = {"spk": [], "mem": []}
+        for step in x:
+            spk, mem = self.lif(self.fc(step), mem)
+            z, last = self.last(self.out(spk), last)
+            sent["spk"].append(z)
+            sent["mem"].append(last)
+        return tuple(torch.stack(sent[name]) for name in self.order.split())
+
+
+@pytest.mark.parametrize(
+    ("order", "reset", "integrates"),
+    [
+        ("spk mem", "none", True),
+        ("mem spk", "none", True),
+        ("spk", "none", False),
+        ("mem", "subtract", True),
+        ("mem spk", "subtract", True),
+        ("spk mem", "subtract", False),
+    ],
+)
+def test_a_readout_that_is_never_reset_is_read_by_its_membrane_wherever_forward_returns_it(order, reset, integrates):
+    net, x = Readout(order, reset), 5 * spikes(20, 8, 12)
+    network = wrap(net, x)
+    assert network.cells[-1].integrator is integrates
+    wanted = dict(zip(order.split(), net(x), strict=True))["mem" if integrates else "spk"]
+    assert_close(network(x), wanted)
 
 
 # ---------------------------------------------------------------- no state is shown by two equal outputs
@@ -415,3 +579,29 @@ def test_half_precision_is_measured_in_float32_and_changed_by_nothing(dtype, wra
         with pytest.raises(TypeError, match=rf"must be float32 or float64, got {dtype}"):
             change()
     assert torch.equal(net[0].weight, before)
+
+
+# ---------------------------------------------------------------- radii that are known are not iterated
+
+
+def convolutions(lif) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 5), nn.MaxPool2d(2), lif(), nn.Conv2d(4, 8, 5), lif(), nn.Flatten(), nn.Linear(8 * 4, 10)
+    )
+
+
+@pytest.mark.parametrize(
+    "lif",
+    [
+        lambda: snn.Leaky(beta=0.8, init_hidden=True),
+        lambda: snn.Synaptic(alpha=0.8, beta=0.5, init_hidden=True),
+        lambda: neuron.ParametricLIFNode(init_tau=5.0, detach_reset=True),
+    ],
+    ids=["Leaky", "Synaptic", "ParametricLIFNode"],
+)
+def test_convolutions_of_neurons_that_read_none_of_their_own_have_the_radius_of_a_neuron(lif):
+    """Of 1,152 neurons; a dense eigenvalue problem of that size takes a second at each point."""
+    torch.manual_seed(0)
+    net, x = convolutions(lif), 3 * torch.rand(6, 2, 1, 16, 16)
+    radii = radius_profile(net, x, steps=2).time
+    assert_close(radii, torch.full_like(radii, 0.8), rtol=0, atol=1e-6)

@@ -278,3 +278,30 @@ def test_s16_no_view_is_exported_as_a_plain_lif(view):
     net = nn.Sequential(nn.Linear(5, N), make(view, init_hidden=True))
     with pytest.raises(AttributeError, match="all_to_all"):
         export_to_nir(net, torch.rand(1, 5))
+
+
+@pytest.mark.parametrize("kind", [LIF, ALIFPlus])
+def test_reset_mem_returns_the_rest_of_the_last_shape_as_snntorchs_does(kind):
+    theirs, layer = snn.RLeaky(beta=0.9, linear_features=N), kind(beta=0.9, linear_features=N, threshold=2.0)
+    for module in (theirs, layer):
+        assert {tuple(state.shape) for state in module.reset_mem()} == {(0,)}
+        module(torch.ones(3, N))
+        assert {tuple(state.shape) for state in module.reset_mem()} == {(3, N)}
+    rest = dict(zip(layer.states, layer.reset_mem(), strict=True))
+    for name, state in rest.items():
+        assert torch.equal(state, torch.full((3, N), 2.0 if name == "thr" else 0.0))
+    assert layer(torch.ones(5, N), *rest.values())[0].shape == (5, N)  # of another batch, as in snnTorch
+    with pytest.raises(ValueError, match="must have the input's shape"):
+        layer(torch.ones(5, N), *(torch.zeros(3, N) for _ in rest))
+
+
+def test_a_learnt_threshold_takes_part_in_every_run_after_a_reset():
+    """A rest that the layer stored would be of the threshold before the optimizer's step."""
+    layer = ALIFPlus(beta=0.9, linear_features=N, learn_threshold=True)
+    for _ in range(2):
+        states = layer.reset_mem()
+        sent = layer(torch.ones(3, N), *states)
+        sent[1].sum().backward()
+        with torch.no_grad():
+            layer.threshold += 1
+    assert layer.reset_mem()[1].unique().item() == 3

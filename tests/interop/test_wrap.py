@@ -267,7 +267,9 @@ def test_a_view_is_followed_and_a_module_may_be_used_behind_several_layers():
     run = wrap(net, x).run(image(x))
     assert run.spikes[0].any() and run.spikes[1].any()
     assert_close(run.logits, net(x))
-    with pytest.raises(ValueError, match=r"between the input and lif1 \(Leaky\) .* conv1 \(Conv2d\)\."):
+    with pytest.raises(
+        ValueError, match=r"between the input and lif1 \(Leaky\) .* conv1 \(Conv2d\): it calls F\.max_pool2d\."
+    ):
         wrap(Images(lambda x: max_pool2d(x, 2)), x)
 
 

@@ -196,3 +196,80 @@ def test_a_spiking_cell_of_ones_own_needs_no_more_than_its_step():
 def test_a_spike_that_is_none_is_refused(spike, message):
     with pytest.raises(TypeError, match=message):
         LIF(3, 2, spike=spike)
+
+
+class ListOfThresholds(LIF):
+    def thresholds(self):
+        return [self.theta]
+
+
+class WordOfMembrane(LIF):
+    def membrane(self):
+        return "v"
+
+
+class Bools(LIF):
+    def output(self, state):
+        return state.v > self.theta
+
+
+class Integers(LIF):
+    def output(self, state):
+        return super().output(state).int()
+
+
+class OneSample(LIF):
+    def output(self, state):
+        return super().output(state)[0]
+
+
+class TensorState(LIF):
+    def initial_state(self, batch):
+        return torch.zeros(batch, self.n_hidden)
+
+
+class NoBatch(LIF):
+    def initial_state(self, batch):
+        return LIFState(torch.zeros(self.n_hidden))
+
+
+class VoltageAlone(LIF):
+    def update(self, x, z, state):
+        return super().update(x, z, state).v
+
+
+class Growing(LIF):
+    def update(self, x, z, state):
+        return LIFState(super().update(x, z, state).v.repeat(1, 2))
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (ListOfThresholds, r"ListOfThresholds\.thresholds must return a .*Thresholds or None, got list"),
+        (WordOfMembrane, r"WordOfMembrane\.membrane must return a .*Membrane or None, got str"),
+        (Bools, r"Bools\.output must return a float tensor .* \(2, 16\), got torch\.bool \(2, 16\)"),
+        (Integers, r"Integers\.output must return a float tensor .* got torch\.int32"),
+        (OneSample, r"OneSample\.output must return a float tensor .* got torch\.float32 \(16,\)"),
+        (
+            TensorState,
+            r"TensorState\.initial_state must return a NamedTuple of tensors \(B, \.\.\.\), got torch\.float32",
+        ),
+        (NoBatch, r"NoBatch\.initial_state must return .* B = 2, got torch\.float32 \(16,\)"),
+        (
+            VoltageAlone,
+            r"VoltageAlone\.update must return a state as initial_state does, a LIFState, got torch\.float32",
+        ),
+        (Growing, r"Growing\.update must return v with shape \(2, 16\), .* got torch\.float32 \(2, 32\)"),
+    ],
+)
+def test_a_cell_of_ones_own_that_returns_something_else_is_refused_by_class_and_method(kind, message):
+    with pytest.raises(TypeError, match=message):
+        Network([kind(12, 16), LIF(16, 8)], n_out=4)
+
+
+def test_the_check_of_a_cell_of_ones_own_leaves_random_numbers_as_they_are():
+    cell = Quadratic(12, 16)
+    before = torch.get_rng_state()
+    Network([cell], n_out=nn.Identity())
+    assert torch.equal(before, torch.get_rng_state())
