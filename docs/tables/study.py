@@ -4,6 +4,7 @@ import csv
 import math
 import re
 from collections.abc import Callable, Iterable
+from functools import cache
 from statistics import mean, stdev
 from typing import Any, NamedTuple
 
@@ -339,15 +340,26 @@ def _interval(test: Any) -> str:
     return f"{(low + high) / 2:+.1f} ({low:+.1f} to {high:+.1f})"
 
 
+@cache
+def over_all() -> dict[str, float]:
+    """The p of each registered comparison after Holm's correction over all sections, by name."""
+    from docs.tables.elsewhere import libraries  # reads this module
+
+    found = [*headline(), *baselines(), *apart(), *libraries()]
+    return dict(zip([each.name for each in found], holm([each.test.pvalue for each in found]), strict=True))
+
+
 def compared_rows(found: list[Comparison], trials: Trials) -> list[str]:
-    """A table of comparisons."""
+    """A table of comparisons; p is corrected over the section, and over all sections."""
     scores, fire = trials
     body = []
     for name, pair, test, corrected in found:
         means = [f"{mean(scores[arm].values()):.1f}±{stdev(scores[arm].values()):.1f}" for arm in pair]
         spikes = ", ".join(f"{min(fire[arm]):.2f} to {max(fire[arm]):.2f}" if fire[arm] else "-" for arm in pair)
-        body.append([name, *means, _interval(test), f"{test.pvalue:.2g}", f"{corrected:.2g}", spikes])
-    return rows(["test, %", "first", "second", "difference", "p", "p, Holm", "spikes of layers"], body)
+        corrections = [f"{p:.2g}" for p in (test.pvalue, corrected, over_all()[name])]
+        body.append([name, *means, _interval(test), *corrections, spikes])
+    head = ["test, %", "first", "second", "difference", "p", "Holm", "Holm, all", "spikes of layers"]
+    return rows(head, body)
 
 
 @table
@@ -507,6 +519,12 @@ def holm(p: list[float]) -> list[float]:
 def study_ablation() -> list[str]:
     """LSC whole and without one of its parts, and published initialisations, at five layers."""
     return _arms("initialisations", "ablation")
+
+
+@table
+def study_training() -> list[str]:
+    """Five layers by the default training, and by plain Adam."""
+    return _arms("training")
 
 
 @table
