@@ -1,0 +1,476 @@
+"""Tensors that are computed later, so that a loop over time becomes one call for all of its steps.
+
+While a user's ``forward`` runs, its tensors are lazy: a call of a neuron or of a function of PyTorch is written down,
+and computed when a value is needed. The same call in every step forms a *group*. A group whose arguments are known is
+computed at once, for all steps that have been written down: neurons by a scan over time, functions over (T B).
+
+What a step needs of its own earlier results, such as an explicit recurrent connection, makes groups depend on each
+other in a circle. These run step by step, in the order of the user's loop. Everything that is not known here asks for
+its values and runs as ever, so that only the order of computation changes, and never what is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from neurolsc.interop.lazy_functions import IN_PLACE, RULES, Rule
+
+
+class CannotDeferError(RuntimeError):
+    """A lazy tensor was used in a way that only a tensor allows."""
+
+
+class Group:
+    """Calls that do the same in different steps.
+
+    Attributes:
+        calls: the lazy arguments of each call.
+        order: the place of each call among all calls of the recording.
+        done: the number of calls that have been computed.
+        reads: the groups that its calls read.
+    """
+
+    def __init__(self, recording: Recording, outputs: int) -> None:
+        self.recording = recording
+        self.calls: list[Any] = []
+        self.order: list[int] = []
+        self.done = 0
+        self.reads: set[Group] = set()
+        self.blocks: list[list[tuple[int, Tensor]]] = [[] for _ in range(outputs)]
+        self.grad = torch.is_grad_enabled()
+        self.unbound: dict[int, list[Tensor]] = {}
+
+    def compute(self, last: int) -> None:
+        """Compute the calls up to one, and add their results to the blocks."""
+        raise NotImplementedError
+
+    def shape(self, index: int) -> torch.Size:
+        """The shape of a call's result, before it is computed."""
+        raise NotImplementedError
+
+    def add(self, call: Any, reads: Iterable[LazyTensor]) -> int:
+        """Write a call down and return its index."""
+        self.calls.append(call)
+        self.order.append(self.recording.count)
+        self.recording.count += 1
+        self.recording.pending[self] = None
+        for lazy in reads:
+            self.reads.add(lazy.group)
+        return len(self.calls) - 1
+
+    def append(self, output: int, start: int, block: Tensor) -> None:
+        """Add a block: the results of one output for the calls from `start` on, stacked along axis 0."""
+        self.blocks[output].append((start, block))
+
+    def value(self, output: int, index: int) -> Tensor:
+        """The result of one call."""
+        unbound = self.unbound.setdefault(output, [])
+        for start, block in self.blocks[output]:
+            if start >= len(unbound):  # unbound once: T selections would each fill a gradient of T steps
+                unbound.extend(block.unbind(0))
+        return unbound[index]
+
+    def stacked(self, output: int, first: int, last: int) -> Tensor:
+        """The results of the calls from `first` to `last`, `last` included, along axis 0."""
+        for start, block in self.blocks[output]:
+            if start <= first and last < start + len(block):
+                return block if len(block) == last - first + 1 else block[first - start : last - start + 1]
+        return torch.stack([self.value(output, index) for index in range(first, last + 1)])
+
+
+class SliceGroup(Group):
+    """The steps of an input, ``x[t]`` or ``x[:, t]``; nothing is computed."""
+
+    def __init__(self, recording: Recording, source: Tensor) -> None:
+        super().__init__(recording, 1)
+        self.source = source  # the axis of time first
+
+    def compute(self, last: int) -> None:
+        times = self.calls[self.done : last + 1]
+        if times == list(range(times[0], times[0] + len(times))):
+            block = self.source[times[0] : times[0] + len(times)]
+        else:
+            block = self.source[torch.tensor(times, device=self.source.device)]
+        self.append(0, self.done, block)
+
+    def shape(self, index: int) -> torch.Size:
+        return self.source.shape[1:]
+
+
+class FunctionGroup(Group):
+    """A function of PyTorch, with the same settings and weights in all steps."""
+
+    def __init__(self, recording: Recording, func: Callable[..., Any], rule: Rule, args: Any, kwargs: Any) -> None:
+        super().__init__(recording, 1)
+        self.func = func
+        self.rule = rule
+        self.args = args  # with a place for each lazy argument
+        self.kwargs = kwargs
+        self.known_shape: torch.Size | None = None
+
+    def compute(self, last: int) -> None:
+        calls = self.calls[self.done : last + 1]
+        shapes = [lazy.shape for lazy in calls[0]]
+        if len(calls) > 1 and self.rule.batched is not None:
+            columns = [gathered(column) for column in zip(*calls, strict=True)]
+            result = self.rule.batched(self.func, self.filled(columns), self.kwargs, shapes)
+            if result is not None:
+                self.append(0, self.done, result)
+                return
+        results = [self.func(*self.filled([lazy.now() for lazy in call]), **self.kwargs) for call in calls]
+        self.append(0, self.done, results[0][None] if len(results) == 1 else torch.stack(results))
+
+    def filled(self, values: Sequence[Any]) -> list[Any]:
+        """The arguments with values for the lazy ones."""
+        rest = iter(values)
+        return [next(rest) if arg is LAZY else arg for arg in self.args]
+
+    def shape(self, index: int) -> torch.Size:
+        if self.known_shape is None:
+            shapes = [torch.empty(lazy.shape, device="meta") for lazy in self.calls[index]]
+            args = [arg.to("meta") if isinstance(arg, Tensor) else arg for arg in self.filled(shapes)]
+            kwargs = {name: arg.to("meta") if isinstance(arg, Tensor) else arg for name, arg in self.kwargs.items()}
+            with torch.no_grad():
+                self.known_shape = self.func(*args, **kwargs).shape
+        return self.known_shape
+
+
+LAZY = object()  # stands for a lazy argument
+
+
+def gathered(values: Sequence[Any]) -> Tensor:
+    """The values of lazy tensors or tensors, stacked along axis 0; expanded if all are the same one."""
+    first = values[0]
+    if all(value is first for value in values):
+        return now(first).expand(len(values), *first.shape)
+    if isinstance(first, LazyTensor):
+        group = first.group
+        output = first.output
+        index = first.index
+        regular = all(
+            isinstance(value, LazyTensor)
+            and value.group is group
+            and value.output == output
+            and value.index == index + place
+            for place, value in enumerate(values)
+        )
+        if regular:
+            return group.stacked(output, index, index + len(values) - 1)
+    return torch.stack([now(value) for value in values])
+
+
+def now(value: Any) -> Any:
+    """The tensor of a lazy tensor; other values as they are."""
+    return value.now() if isinstance(value, LazyTensor) else value
+
+
+class Recording:
+    """The calls of one run of a user's ``forward``, as far as they have been written down.
+
+    Attributes:
+        count: the number of calls.
+        pending: the groups with calls that have not been computed, in the order in which they were first called.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.pending: dict[Group, None] = {}
+        self.groups: dict[Any, Group] = {}
+        self.known: dict[Any, Any] = {}  # results of functions of inputs alone
+        self.flushing = False
+
+    def source(self, x: Tensor) -> LazyTensor:
+        """A tensor that is known, whose slices are steps."""
+        return LazyTensor(self, None, 0, 0, x)
+
+    def call(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A function of lazy tensors: written down if it is a known one, else run with their values."""
+        rule = RULES.get(func)
+        if rule is None or rule.in_steps(args, kwargs) is None:
+            return self.run(func, args, kwargs)
+        lazies = [arg for arg in args if isinstance(arg, LazyTensor)]
+        if not lazies or any(isinstance(arg, LazyTensor) for arg in kwargs.values()):
+            return self.run(func, args, kwargs)
+        if all(lazy.group is None for lazy in lazies):
+            return self.of_inputs(func, rule, args, kwargs)
+        key: list[Any] = [func, torch.is_grad_enabled()]
+        template: list[Any] = []
+        steps: list[LazyTensor] = []
+        for arg in args:
+            if isinstance(arg, LazyTensor) and arg.group is not None:
+                steps.append(arg)
+                template.append(LAZY)
+                key.append((id(arg.group), arg.output))
+                continue
+            arg = now(arg)
+            template.append(arg)
+            key.append(key_of(arg))
+        for name, arg in kwargs.items():
+            key.append((name, key_of(arg)))
+        try:
+            group = self.groups.get(tuple(key))
+        except TypeError:  # a list or another value that has no hash
+            return self.run(func, args, kwargs)
+        if group is None:
+            group = FunctionGroup(self, func, rule, template, kwargs)
+            self.groups[tuple(key)] = group
+        return LazyTensor(self, group, group.add(steps, steps), 0)
+
+    def of_inputs(self, func: Callable[..., Any], rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A function of inputs alone, run once however often it is called: the same input in every step."""
+        key: list[Any] = [func, torch.is_grad_enabled()]
+        key += [key_of(now(arg)) for arg in args]
+        key += [(name, key_of(now(arg))) for name, arg in kwargs.items()]
+        try:
+            known = self.known.get(tuple(key))
+        except TypeError:
+            return self.run(func, args, kwargs)
+        if known is None or not rule.in_steps(args, kwargs):
+            result = func(*map(now, args), **kwargs)
+            known = (self.source(result), args)  # args: an id is unique while its object lives
+            self.known[tuple(key)] = known
+        return known[0]
+
+    def run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A function with the values of its lazy arguments; a tensor made of inputs alone is an input again."""
+        name = getattr(func, "__name__", "")
+        if name in IN_PLACE or (name.endswith("_") and not name.endswith("__")):
+            self.known.clear()
+            target = args[0]
+            if isinstance(target, LazyTensor) and target.group is not None:
+                raise CannotDeferError(f"a tensor of the loop is changed in place by {name}.")
+        self.flush()
+        only_inputs = all(lazy.group is None for lazy in lazies_in((args, kwargs)))
+        result = func(*replaced(args), **replaced(kwargs))
+        return self.source(result) if only_inputs and type(result) is Tensor and result.ndim > 1 else result
+
+    def flush(self) -> None:
+        """Compute all calls that have been written down."""
+        waiting = [group for group in self.pending if group.done < len(group.calls)]
+        if not waiting:
+            return
+        self.pending.clear()
+        ready, waiting = ordered(waiting)
+        for group in ready:
+            compute(group, len(group.calls) - 1)
+        if not waiting:
+            return
+        behind, circle = ordered(waiting, downwards=True)
+        calls = sorted((place, group) for group in circle for place in group.order[group.done :])
+        for _, group in calls:
+            compute(group, group.done)
+        for group in reversed(behind):
+            compute(group, len(group.calls) - 1)
+
+
+def compute(group: Group, last: int) -> None:
+    """Compute the calls of a group up to one, with a gradient if they were called so."""
+    with torch.set_grad_enabled(group.grad):
+        group.compute(last)
+    group.done = last + 1
+
+
+def ordered(groups: list[Group], *, downwards: bool = False) -> tuple[list[Group], list[Group]]:
+    """Groups in an order in which each reads earlier ones alone, and those that read each other in a circle.
+
+    Args:
+        groups: groups that have not been computed.
+        downwards: put a group after those that read it instead.
+    """
+    before: dict[Group, set[Group]] = {group: set() for group in groups}
+    for group in groups:
+        for read in group.reads:
+            if read in before and downwards:
+                before[read].add(group)
+            elif read in before:
+                before[group].add(read)
+    order: list[Group] = []
+    free = [group for group in groups if not before[group]]
+    after: dict[Group, list[Group]] = {group: [] for group in groups}
+    for group, others in before.items():
+        for other in others:
+            after[other].append(group)
+    while free:
+        group = free.pop()
+        order.append(group)
+        for other in after[group]:
+            before[other].discard(group)
+            if not before[other]:
+                free.append(other)
+    placed = set(order)
+    return order, [group for group in groups if group not in placed]
+
+
+def key_of(value: Any) -> Any:
+    """What tells a setting from another: a tensor by itself and how often it has changed, others by value."""
+    if isinstance(value, Tensor):
+        return (id(value), value._version)
+    return (type(value), value)
+
+
+def lazies_in(tree: Any) -> list[LazyTensor]:
+    """All lazy tensors in nested tuples, lists and dicts."""
+    if isinstance(tree, LazyTensor):
+        return [tree]
+    if isinstance(tree, dict):
+        return [lazy for part in tree.values() for lazy in lazies_in(part)]
+    if isinstance(tree, tuple | list):
+        return [lazy for part in tree for lazy in lazies_in(part)]
+    return []
+
+
+def replaced(tree: Any) -> Any:
+    """Nested tuples, lists and dicts with the values of their lazy tensors; the same objects where there are none."""
+    if isinstance(tree, LazyTensor):
+        return tree.now()
+    if not lazies_in(tree):
+        return tree
+    if isinstance(tree, dict):
+        return type(tree)((name, replaced(part)) for name, part in tree.items())
+    parts = [replaced(part) for part in tree]
+    return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
+
+
+def stack(tensors: Sequence[Any], dim: int = 0) -> Tensor | None:
+    """``torch.stack`` of the results of successive steps, without copying them; None if they are not."""
+    first = tensors[0]
+    if not isinstance(first, LazyTensor) or first.group is None:
+        return None
+    first.recording.flush()
+    block = gathered(tensors)
+    if dim == 0:
+        return block.contiguous()
+    return block.movedim(0, dim).contiguous()
+
+
+class LazyTensor:
+    """One result of a call that may not have been computed, or an input."""
+
+    __slots__ = ("group", "index", "output", "recording", "tensor")
+
+    def __init__(
+        self, recording: Recording, group: Group | None, index: int, output: int, tensor: Tensor | None = None
+    ) -> None:
+        self.recording = recording
+        self.group: Any = group  # None for an input
+        self.index = index
+        self.output = output
+        self.tensor = tensor
+
+    def now(self) -> Tensor:
+        """Its value, computed if it has not been."""
+        if self.tensor is None:
+            if self.group.done <= self.index:
+                self.recording.flush()
+            self.tensor = self.group.value(self.output, self.index)
+        return self.tensor
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.stack and isinstance(args[0], list | tuple) and args[0]:
+            dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
+            stacked = stack(args[0], dim)
+            if stacked is not None:
+                return stacked
+        for arg in args:
+            if isinstance(arg, LazyTensor):
+                return arg.recording.call(func, args, kwargs)
+        return lazies_in((args, kwargs))[0].recording.run(func, args, kwargs)
+
+    @property
+    def shape(self) -> torch.Size:
+        if self.tensor is not None:
+            return self.tensor.shape
+        return self.group.shape(self.index)
+
+    def size(self, dim: int | None = None) -> Any:
+        return self.shape if dim is None else self.shape[dim]
+
+    def dim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, index: Any) -> Any:
+        if self.group is None:
+            axis = time_axis(index)
+            if axis is not None and self.tensor is not None:
+                return self._step(axis, index[axis] if isinstance(index, tuple) else index)
+        return self.recording.run(torch.Tensor.__getitem__, (self, index), {})
+
+    def _step(self, axis: int, time: int) -> LazyTensor:
+        source: Any = self.tensor
+        length = source.shape[axis]
+        if not -length <= time < length:
+            raise IndexError(f"index {time} is out of bounds for dimension {axis} with size {length}")
+        key = ("steps", id(source), axis, torch.is_grad_enabled())
+        group = self.recording.groups.get(key)
+        if group is None:
+            group = SliceGroup(self.recording, source.movedim(axis, 0))
+            self.recording.groups[key] = group
+            self.recording.known[key] = source  # an id is unique while its object lives
+        return LazyTensor(self.recording, group, group.add(time % length, ()), 0)
+
+    def __iter__(self) -> Any:
+        return (self[i] for i in range(len(self)))
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(torch.Tensor, name)
+        if name in IN_PLACE or not callable(found):
+            return getattr(self.now(), name)
+
+        def method(*args: Any, **kwargs: Any) -> Any:
+            return self.recording.call(found, (self, *args), kwargs)
+
+        return method
+
+    def __bool__(self) -> bool:
+        return bool(self.now())
+
+    def __float__(self) -> float:
+        return float(self.now())
+
+    def __int__(self) -> int:
+        return int(self.now())
+
+    def __repr__(self) -> str:
+        return repr(self.now())
+
+
+def time_axis(index: Any) -> int | None:
+    """The axis that an index with one whole number takes one step of; None for another index."""
+    if isinstance(index, int) and not isinstance(index, bool):
+        return 0
+    if not isinstance(index, tuple):
+        return None
+    whole = [axis for axis, part in enumerate(index) if isinstance(part, int) and not isinstance(part, bool)]
+    others = [part for part in index if not isinstance(part, int)]
+    return whole[0] if len(whole) == 1 and all(part == slice(None) for part in others) else None
+
+
+def _operator(name: str) -> Callable[..., Any]:
+    function = getattr(torch.Tensor, name)
+
+    def method(self: LazyTensor, *args: Any) -> Any:
+        return self.recording.call(function, (self, *args), {})
+
+    return method
+
+
+for _name in (
+    "add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "pow", "rpow", "matmul", "rmatmul", "neg", "abs",
+    "gt", "ge", "lt", "le", "eq", "ne", "iadd", "isub", "imul", "itruediv", "invert", "and", "or", "floordiv", "mod",
+):  # fmt: skip
+    setattr(LazyTensor, f"__{_name}__", _operator(f"__{_name}__"))
