@@ -141,7 +141,7 @@ class _Scan(torch.autograd.Function):
         arrays = (
             start.numpy(), params.numpy(), *neuron.flags, tuple(state.numpy() for state in states), u.numpy(),
             ctx.slope.kind, float(ctx.slope.a), given.numpy(), outer[0].numpy(), tuple(by.numpy() for by in outer[1:]),
-            by_x.numpy(), by_start.numpy(), by_params.numpy(),
+            by_x.numpy(), by_start.numpy(), by_params.numpy(), ctx.needs_input_grad[5],
         )  # fmt: skip
         kernel = getattr(scan_kernels, f"{neuron.name}_back")
 
