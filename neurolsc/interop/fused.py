@@ -1,18 +1,27 @@
-"""Layers of snnTorch, norse and spikingjelly whose steps the kernels know."""
+"""Layers of snnTorch, norse and spikingjelly whose steps the kernels know.
+
+Each class has the ``forward`` that its layer has while a network runs: it takes and returns what the layer does, writes
+its steps down, and runs them all at once when a value is needed. Nothing here imports a library.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
-from neurolsc.interop.lazy import Group, LazyTensor, Recording, gathered, now
-from neurolsc.neurons.fast import scan_kernels
+from neurolsc.interop.lazy import CannotDeferError, Group, LazyTensor, Recording, gathered, is_constant, now
+from neurolsc.interop.wrap import _library
 from neurolsc.neurons.fast.scan import Neuron, Slope, can_scan, scan
 from neurolsc.surrogate import in_two_methods
+
+SUBTRACT, ZERO, NONE = range(3)  # as in scan_kernels, whose import takes half a second
+GIVEN, NOTHING, ATAN, FAST_SIGMOID, SIGMOID, SIGN, QUADRATIC = range(7)
+BOX, LEAK_OF_ALL, LEAK_OF_STATE, NO_LEAK = range(4)
 
 
 class NeuronGroup(Group):
@@ -33,30 +42,31 @@ class NeuronGroup(Group):
             self.done = stop
 
     def _continues(self, index: int) -> bool:
-        current, states, settings = self.calls[index]
-        return settings is self.calls[index - 1][2] and all(
-            isinstance(state, LazyTensor)
-            and state.group is self
-            and state.index == index - 1
-            and state.output == 1 + which
-            for which, state in enumerate(states)
-        )
+        """True if a step has the settings of the one before it and starts from its states."""
+        _, states, settings = self.calls[index]
+        if settings is not self.calls[index - 1][2]:
+            return False
+        for output, state in enumerate(states, 1):
+            if not isinstance(state, LazyTensor) or state.group is not self:
+                return False
+            if state.index != index - 1 or state.output != output:
+                return False
+        return True
 
     def _run(self, first: int, stop: int) -> None:
         calls = self.calls[first:stop]
-        currents = [call[0] for call in calls]
+        block = gathered([current for current, _, _ in calls])
         _, start, settings = calls[0]
-        if all(current is currents[0] for current in currents):
-            drive = now(currents[0])[None]
-        else:
-            drive = gathered(currents)
+        drive = block[:1] if is_constant(block) else block
         z, states, ends = self.layer.run(drive, stop - first, [now(state) for state in start], settings)
         self.append(0, first, z)
-        for which, state in enumerate(states, 1):
-            self.append(which, first, state)
-            self.ends[which, stop - 1] = ends[which - 1]
+        for output, state in enumerate(states, 1):
+            self.append(output, first, state)
+            self.ends[output, stop - 1] = ends[output - 1]
+        self.recording.longest = max(self.recording.longest, stop - first)
 
     def value(self, output: int, index: int) -> Tensor:
+        # the state at the end is a tensor of its own: libraries detach it in place, which a view does not allow
         end = self.ends.get((output, index))
         return super().value(output, index) if end is None else end
 
@@ -65,19 +75,35 @@ class NeuronGroup(Group):
 
 
 class FusedLayer(ABC):
-    """A layer of another library, while a network runs."""
+    """A layer of another library, while a network runs.
 
-    states: ClassVar[tuple[str, ...]]
+    Attributes:
+        kept_in: the dict of the layer that holds its states.
+    """
+
+    kept_in = "_buffers"
 
     def __init__(self, layer: Any) -> None:
         self.layer = layer
-        self.recording: Recording
-        self.settings: Any = None
+        self.settings: tuple[Any, ...] | None = None
+
+    @classmethod
+    @abstractmethod
+    def refusal(cls, layer: Any) -> str | None:
+        """Why a layer of this class cannot be run at once; None if it can."""
+
+    @abstractmethod
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the layer's own forward takes and returns."""
+
+    @abstractmethod
+    def run(self, drive: Tensor, steps: int, start: Sequence[Any], settings: Any) -> Any:
+        """Run steps at once: spikes and states of all, and the last states."""
 
     def start(self, recording: Recording) -> None:
         """Let the layer write its calls down."""
         self.recording = recording
-        self.before = dict(self.layer._buffers)
+        self.before = dict(vars(self.layer)[self.kept_in])
         vars(self.layer)["forward"] = self.forward
 
     def stop(self) -> None:
@@ -85,99 +111,414 @@ class FusedLayer(ABC):
         vars(self.layer).pop("forward", None)
 
     def finish(self) -> None:
-        """Replace lazy states by tensors."""
-        buffers = self.layer._buffers
-        for name, value in buffers.items():
-            buffers[name] = now(value)
+        """Replace the layer's states by tensors."""
+        kept = vars(self.layer)[self.kept_in]
+        for name, value in kept.items():
+            kept[name] = now(value)
 
     def give_back(self) -> None:
-        """Put the states back that the layer had."""
-        self.layer._buffers.update(self.before)
+        """Put the states back that the layer had before."""
+        vars(self.layer)[self.kept_in].update({name: now(value) for name, value in self.before.items()})
 
     def record(self, current: Any, states: Sequence[Any], settings: tuple[Any, ...]) -> list[LazyTensor]:
         """Write a step down: its spikes and its states."""
         last = self.settings
         if last is None or any(a is not b for a, b in zip(last, settings, strict=True)):
             self.settings = settings
+        recording = self.recording
         key = ("neurons", id(self.layer), torch.is_grad_enabled())
-        group = self.recording.groups.get(key)
+        group = recording.groups.get(key)
         if group is None:
-            group = NeuronGroup(self.recording, self, 1 + len(states))
-            self.recording.groups[key] = group
-        if isinstance(current, LazyTensor) and current.group is None:
-            current = current.tensor
-        reads = [value for value in (current, *states) if isinstance(value, LazyTensor)]
-        own = [value for value in reads if value.group is not group and value.group is not None]
-        index = group.add((current, tuple(states), self.settings), own)
-        return [LazyTensor(self.recording, group, index, output) for output in range(1 + len(states))]
+            group = NeuronGroup(recording, self, 1 + len(states))
+            recording.groups[key] = group
+        current = recording.own(current)
+        states = tuple(recording.own(state) for state in states)
+        reads = [value for value in (current, *states) if isinstance(value, LazyTensor) and value.group is not group]
+        index = group.add((current, states, self.settings), reads)
+        return [LazyTensor(recording, group, index, output) for output in range(1 + len(states))]
 
-    @abstractmethod
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the layer's forward takes and returns."""
+    def scanned(
+        self, neuron: Neuron, drive: Tensor, steps: int, start: Sequence[Tensor], params: Sequence[Any], slope: Slope
+    ) -> Any:
+        """Run the kernel of a neuron, or refuse what it cannot run."""
+        values = [torch.as_tensor(p, dtype=None if isinstance(p, Tensor) else drive.dtype) for p in params]
+        if not can_scan([drive, *start, *values]):
+            raise CannotDeferError(f"no kernel runs {type(self.layer).__name__} on {drive.device.type} in {drive.dtype}.")
+        return scan(neuron, drive, steps, start, values, slope)
 
-    @abstractmethod
-    def run(self, drive: Tensor, steps: int, start: Sequence[Tensor], settings: Any) -> Any:
-        """Run steps at once: spikes, states and the last states."""
+
+# ---- snnTorch
 
 
-class FusedLeaky(FusedLayer):
-    """snnTorch's Leaky."""
+class FusedSnnTorch(FusedLayer):
+    """snnTorch's Leaky, Synaptic and Alpha."""
 
-    states = ("mem",)
+    resets = {"_base_sub": SUBTRACT, "_base_zero": ZERO, "_base_int": NONE}
+    names = {"Leaky": ("mem",), "Synaptic": ("syn", "mem"), "Alpha": ("syn_exc", "syn_inh", "mem")}
 
-    def forward(self, input_: Any, mem: Any = None) -> Any:
+    def __init__(self, layer: Any) -> None:
+        super().__init__(layer)
+        self.kind = plain_class(layer).__name__
+        self.states = self.names[self.kind]
+
+    @classmethod
+    def refusal(cls, layer: Any) -> str | None:
+        if layer.inhibition:
+            return "inhibition lets its neurons depend on each other"
+        if layer.state_quant:
+            return "its states are quantized"
+        function = getattr(layer.state_function, "__func__", None)
+        kind = plain_class(layer)
+        if function not in [getattr(kind, name) for name in cls.resets]:
+            return "its state_function is another one"
+        if layer._buffers.keys() & set(cls.names[kind.__name__]) != set(cls.names[kind.__name__]):
+            return "its states are no buffers"
+        if slope_of(layer.spike_grad) is None:
+            return f"its surrogate {shown(layer.spike_grad)} has no known derivative"
+        return None
+
+    def forward(self, input_: Any, *passed: Any, **named: Any) -> Any:
         layer = self.layer
         buffers = layer._buffers
-        if mem is not None:
+        given = dict(zip(self.states, passed, strict=False)) | named
+        if len(passed) > len(self.states) or not given.keys() <= set(self.states):
+            raise TypeError(f"the states of {self.kind} are passed as layer(input_, {', '.join(self.states)}).")
+        for name, state in given.items():
+            if state is None:
+                continue
             if layer.init_hidden:
-                raise TypeError("`mem` should not be passed as an argument while `init_hidden=True`")
-            buffers["mem"] = mem
+                raise TypeError(f"`{name}` should not be passed as an argument while `init_hidden=True`")
+            buffers[name] = state
         settings = (
-            layer.beta, layer.threshold, layer.graded_spikes_factor, layer.state_function.__name__, layer.reset_delay,
-            layer.spike_grad,
+            layer.beta, layer.threshold, layer.graded_spikes_factor, layer.state_function.__name__, layer.spike_grad,
+            getattr(layer, "alpha", None), getattr(layer, "reset_delay", True),
         )  # fmt: skip
-        spk, mem = self.record(input_, (buffers["mem"],), settings)
-        buffers["mem"] = mem
-        return spk if layer.init_hidden and not layer.output else (spk, mem)
+        spk, *after = self.record(input_, [buffers[name] for name in self.states], settings)
+        buffers.update(zip(self.states, after, strict=True))
+        return spk if layer.init_hidden and not layer.output else (spk, *after)
 
-    def run(self, drive: Tensor, steps: int, start: Sequence[Tensor], settings: Any) -> Any:
-        beta, threshold, factor, function, delayed, spike = settings
+    def run(self, drive: Tensor, steps: int, start: Sequence[Any], settings: Any) -> Any:
+        beta, threshold, factor, function, spike, alpha, delayed = settings
         shape = drive.shape[1:]
         states = [state if state.shape == shape else drive.new_zeros(shape) for state in start]
-        reset = RESETS[function]
-        neuron = Neuron("leaky", 1, 0, 1, (reset, delayed), not delayed)
-        z, after, ends = scan(neuron, drive, steps, states, [beta.clamp(0, 1), threshold, factor], slope_of(spike))
+        reset = self.resets[function]
+        beta = beta.clamp(0, 1)
+        slope = slope_of(spike)
+        assert slope is not None
+        if self.kind == "Leaky":
+            neuron = Neuron("leaky", 1, 0, 1, (reset, delayed), not delayed)
+            params = [beta, threshold, factor]
+        elif self.kind == "Synaptic":
+            neuron = Neuron("synaptic", 2, 1, 2, (reset, delayed), not delayed)
+            params = [alpha.clamp(0, 1), beta, threshold, factor]
+        else:
+            alpha = alpha.clamp(0, 1)
+            scale = torch.log(alpha) / (torch.log(beta) - torch.log(alpha)) + 1
+            neuron = Neuron("alpha_function", 3, 2, 2, (reset,), False)
+            params = [alpha, beta, threshold, factor, scale]
+        z, after, ends = self.scanned(neuron, drive, steps, states, params, slope)
+        if drive.dtype == torch.float64 and not isinstance(spike, nn.Module):  # snnTorch's spikes are float32
+            z = z.to(torch.result_type(z.new_empty(1, dtype=torch.float32), factor))
         return z, after, ends
 
 
-RESETS = {"_base_sub": scan_kernels.SUBTRACT, "_base_zero": scan_kernels.ZERO, "_base_int": scan_kernels.NONE}
+# ---- norse
+
+
+class FusedNorse(FusedLayer):
+    """norse's LIF, LIFBox and LI, as cells and as layers with time, and LILinearCell."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__(layer)
+        name = plain_class(layer).__name__
+        self.kind = name.removesuffix("Cell").removesuffix("Linear")
+        self.has_time = self.kind == name
+        self.state_class: Any = None
+
+    @classmethod
+    def refusal(cls, layer: Any) -> str | None:
+        steps = {"LIF": "lif_feed_forward_step", "LIFBox": "lif_box_feed_forward_step", "LI": "li_feed_forward_step"}
+        kind = plain_class(layer).__name__.removesuffix("Cell").removesuffix("Linear")
+        step = getattr(layer, "activation", None)
+        if step is not None and (step.__name__ != steps[kind] or not step.__module__.startswith("norse.")):
+            return f"its step is {step.__name__}"
+        if kind == "LI":
+            return None
+        if slope_of_norse(layer.p) is None:
+            return f"its threshold method {layer.p.method!r} has no known derivative"
+        if kind == "LIFBox" and reset_of_box(layer.p) is None:
+            return f"its reset method is {shown(layer.p.reset_method)}"
+        return None
+
+    def forward(self, input_tensor: Any, state: Any = None) -> Any:
+        layer = self.layer
+        if getattr(input_tensor, "is_sparse", False) is True:
+            raise CannotDeferError("no kernel reads a sparse tensor.")
+        if hasattr(layer, "input_weights"):
+            weights = layer.input_weights
+            if isinstance(input_tensor, LazyTensor):
+                input_tensor = self.recording.call(functional.linear, (input_tensor, weights), {})
+            else:
+                input_tensor = functional.linear(input_tensor, weights)
+        settings = (layer.p, layer.dt)
+        count = 1 if self.kind == "LIFBox" else 2
+        if self.has_time:
+            x = now(input_tensor)
+            z, states, ends = self.run(x, len(x), [None] * count if state is None else [*map(now, state)], settings)
+            self.recording.longest = max(self.recording.longest, len(x))
+            record = getattr(layer, "record_states", False)
+            return self.recording.source(z), self.state_class(*(states if record else ends))
+        z, *after = self.record(input_tensor, [None] * count if state is None else state, settings)
+        if self.state_class is None:
+            self.state_class = type(self.at_rest(torch.zeros(1, 1)))
+        return z, self.state_class(*after)
+
+    def at_rest(self, x: Tensor) -> Any:
+        """The layer's own initial state for an input; LILinearCell has no method that makes it."""
+        layer = self.layer
+        if not hasattr(layer, "state_fallback"):
+            from norse.torch.functional.leaky_integrator import LIState
+
+            return LIState(layer.p.v_leak.detach(), x.new_zeros(x.shape))
+        return layer.state_fallback(x)
+
+    def run(self, drive: Tensor, steps: int, start: Sequence[Any], settings: Any) -> Any:
+        p, dt = settings
+        state = self.at_rest(drive if self.has_time else drive[0])
+        self.state_class = type(state)
+        if any(value is None for value in start):
+            start = [torch.as_tensor(value).detach().expand(drive.shape[1:]) for value in state]
+        gain = dt * p.tau_mem_inv
+        if self.kind == "LIFBox":
+            neuron = Neuron("voltage_lif", 1, 0, 2, (BOX, False, reset_of_box(p), True, False), True)
+            slope = slope_of_norse(p)
+            return self.scanned(neuron, drive, steps, start, [gain, p.v_leak, p.v_th, p.v_reset], slope)  # type: ignore[arg-type]
+        sends = self.kind == "LIF"
+        neuron = Neuron("current_lif", 2, 0, 3, (ZERO, sends), sends)
+        slope = slope_of_norse(p) if sends else Slope(NOTHING)
+        ends = [p.v_th, p.v_reset] if sends else [0.0, 0.0]
+        params = [gain, -dt * p.tau_syn_inv, p.v_leak, *ends]
+        return self.scanned(neuron, drive, steps, start, params, slope)  # type: ignore[arg-type]
+
+
+def reset_of_box(p: Any) -> int | None:
+    """The reset of a LIFBox as the kernels number it; None if it is a function of the user's."""
+    function = p.reset_method
+    if function.__module__ != "norse.torch.functional.reset":
+        return None
+    return {"reset_value": ZERO, "reset_subtract": SUBTRACT}.get(function.__name__)
+
+
+# ---- spikingjelly
+
+
+class FusedSpikingJelly(FusedLayer):
+    """spikingjelly's LIFNode, ParametricLIFNode and IFNode, for one step or all."""
+
+    kept_in = "_memories"
+
+    @classmethod
+    def refusal(cls, layer: Any) -> str | None:
+        if layer._memories.keys() != {"v"}:
+            return "it has further states"
+        if layer._neuron_precision is not None:
+            return "its precision is set"
+        if layer.store_v_seq and layer.step_mode == "s":
+            return "it stores the voltages of single steps"
+        if slope_of(layer.surrogate_function) is None:
+            return f"its surrogate {shown(layer.surrogate_function)} has no known derivative"
+        return None
+
+    def forward(self, x: Any) -> Any:
+        node = self.layer
+        memories = node._memories
+        settings = (
+            node.v_threshold, node.v_reset, getattr(node, "tau", None), getattr(node, "w", None),
+            getattr(node, "decay_input", None), node.detach_reset, node.surrogate_function,
+        )  # fmt: skip
+        if node.step_mode == "s":
+            z, memories["v"] = self.record(x, [memories["v"]], settings)
+            return z
+        x = now(x)
+        z, (voltages,), (memories["v"],) = self.run(x, len(x), [now(memories["v"])], settings)
+        self.recording.longest = max(self.recording.longest, len(x))
+        if node.store_v_seq:
+            node.v_seq = voltages
+        return self.recording.source(z)
+
+    def run(self, drive: Tensor, steps: int, start: Sequence[Any], settings: Any) -> Any:
+        threshold, reset, tau, w, decay_input, detached, spike = settings
+        v = start[0]
+        shape = drive.shape[1:]
+        rest = 0.0 if reset is None else reset
+        if not isinstance(v, Tensor):
+            v = drive.new_full(shape, v)
+        elif v.shape != shape:
+            v = drive.new_full(shape, rest)
+        form = NO_LEAK
+        gain: Any = 1.0
+        if decay_input is not None:
+            form = LEAK_OF_ALL if decay_input else LEAK_OF_STATE
+            gain = tau if w is None else w.sigmoid()
+        flags = (form, w is None and form != NO_LEAK, SUBTRACT if reset is None else ZERO, not detached, True)
+        neuron = Neuron("voltage_lif", 1, 0, 2, flags, True)
+        slope = slope_of(spike)
+        assert slope is not None
+        return self.scanned(neuron, drive, steps, [v], [gain, rest, threshold, rest], slope)
+
+
+# ---- derivatives of spikes
 
 SNNTORCH = {
-    "atan": (scan_kernels.ATAN, "alpha"),
-    "fast_sigmoid": (scan_kernels.FAST_SIGMOID, "slope"),
-    "sigmoid": (scan_kernels.SIGMOID, "slope"),
-    "triangular": (scan_kernels.SIGN, "threshold"),
+    "atan": (ATAN, "alpha"),
+    "fast_sigmoid": (FAST_SIGMOID, "slope"),
+    "sigmoid": (SIGMOID, "slope"),
+    "triangular": (SIGN, "threshold"),
+}
+SPIKINGJELLY = {"ATan": ATAN, "Sigmoid": SIGMOID, "PiecewiseQuadratic": QUADRATIC}
+# entry by entry and without random numbers; their own gradients are taken, of all steps at once
+ENTRYWISE = {
+    "snntorch": ("straight_through_estimator", "heaviside", "spike_rate_escape"),
+    "spikingjelly": ("PiecewiseExp", "SoftSign", "SuperSpike", "Erf", "NonzeroSignLogAbs", "S2NN", "QPseudoSpike"),
+    "norse": ("tanh", "circ", "heavi_erfc", "triangle"),
 }
 
 
 def slope_of(spike: Any) -> Slope | None:
     """The derivative of a surrogate; None if it is not known."""
-    if getattr(spike, "__module__", None) == "snntorch.surrogate":
+    if in_two_methods(spike):
+        return Slope(GIVEN, 1.0, spike.derivative)
+    root = (getattr(spike, "__module__", None) or "").partition(".")[0]
+    if root == "snntorch" and hasattr(spike, "__qualname__"):
         name = spike.__qualname__.removesuffix(".<locals>.inner")
+        if name == "SpikingNeuron._surrogate_bypass":
+            return Slope(NOTHING)
         if name in SNNTORCH:
             kind, number = SNNTORCH[name]
-            values = dict(zip(spike.__code__.co_freevars, (cell.cell_contents for cell in spike.__closure__), strict=True))
-            return Slope(kind, float(values[number]))
-    if in_two_methods(spike):
-        return Slope(scan_kernels.GIVEN, 1.0, spike.derivative)
+            cells = [cell.cell_contents for cell in spike.__closure__]
+            return Slope(kind, float(dict(zip(spike.__code__.co_freevars, cells, strict=True))[number]))
+        return Slope(GIVEN, 1.0, derivative_of(spike)) if name in ENTRYWISE["snntorch"] else None
+    if root == "spikingjelly" and isinstance(spike, nn.Module):
+        name = type(spike).__name__
+        if not getattr(spike, "spiking", True) or has_hooks(spike) or "forward" in vars(spike):
+            return None
+        if name in SPIKINGJELLY:
+            return Slope(SPIKINGJELLY[name], float(spike.alpha))  # type: ignore[arg-type]
+        return Slope(GIVEN, 1.0, derivative_of(spike)) if name in ENTRYWISE["spikingjelly"] else None
     return None
 
 
-def fused_layer(module: Any) -> FusedLayer | str:
-    """A layer as the kernels run it; or why they do not."""
-    kind = type(module)
-    if kind.__module__ == "snntorch._neurons.leaky" and kind.__name__ == "Leaky":
-        if slope_of(module.spike_grad) is None:
-            return "its surrogate is not known"
-        return FusedLeaky(module)
-    return "no kernel"
+def slope_of_norse(p: Any) -> Slope | None:
+    """The derivative of norse's spikes, whose "super" has no width in version 1.1."""
+    if p.method == "super":
+        return Slope(FAST_SIGMOID, 1.0)
+    if p.method == "heaviside":
+        return Slope(NOTHING)
+    if p.method in ENTRYWISE["norse"]:
+        from norse.torch.functional.threshold import threshold
+
+        def spike(distance: Tensor) -> Tensor:
+            return threshold(distance, p.method, p.alpha)
+
+        return Slope(GIVEN, 1.0, derivative_of(spike))
+    return None
+
+
+def derivative_of(spike: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """The derivative of a spike function, from its own gradient."""
+
+    def derivative(distance: Tensor) -> Tensor:
+        with torch.enable_grad():
+            distance = distance.detach().requires_grad_()
+            z = spike(distance)
+            return torch.autograd.grad(z, distance, torch.ones_like(z))[0]
+
+    return derivative
+
+
+# ---- which layers are fused
+
+FUSED: dict[tuple[str, str], type[FusedLayer]] = {
+    **{("snntorch", name): FusedSnnTorch for name in ("Leaky", "Synaptic", "Alpha")},
+    **{("norse", name): FusedNorse for name in ("LIF", "LIFCell", "LIFBoxCell", "LI", "LICell", "LILinearCell")},
+    **{("spikingjelly", name): FusedSpikingJelly for name in ("LIFNode", "ParametricLIFNode", "IFNode")},
+}
+
+
+class Accelerated:
+    """The mark of a class that :func:`neurolsc.accelerate` made of a user's."""
+
+    plain_class: type[nn.Module]
+
+
+def plain_class(module: Any) -> type[nn.Module]:
+    """A module's class, as it was before it was accelerated."""
+    return module.plain_class if isinstance(module, Accelerated) else type(module)
+
+
+def fused_layer(module: nn.Module) -> FusedLayer | str:
+    """A layer of neurons as the kernels run it; or why they do not."""
+    kind = plain_class(module)
+    root = kind.__module__.partition(".")[0]
+    found = FUSED.get((root, kind.__name__))
+    if found is None:
+        if root in ("snntorch", "norse", "spikingjelly"):
+            return f"there is no kernel for {kind.__name__} of {root}"
+        return f"{kind.__name__} is a class of its own, which may step otherwise"
+    if has_hooks(module) and not isinstance(module, Accelerated):
+        return "it has a hook, which reads every step"
+    own = changed_method(module, kind, root)
+    if own is not None:
+        return f"its method {own} has been changed"
+    refused = found.refusal(module)
+    return found(module) if refused is None else refused
+
+
+UNCHANGED: dict[type, dict[str, Any]] = {}  # the libraries' classes as they have been looked at
+
+
+def changed_method(module: nn.Module, kind: type[nn.Module], root: str) -> str | None:
+    """The name of a method that is not the library's, on the object or in its class; None if there is none."""
+    for name, value in vars(module).items():
+        if callable(getattr(kind, name, None)) and not isinstance(value, nn.Module):
+            return name
+    for base in kind.__mro__:
+        if base.__module__.partition(".")[0] != root or UNCHANGED.get(base) == vars(base):
+            continue
+        for name, value in vars(base).items():
+            home = getattr(value, "__module__", None) or root
+            if callable(value) and home.partition(".")[0] not in (root, "torch"):
+                return name
+        UNCHANGED[base] = dict(vars(base))
+    return None
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """True if something is called with what a module reads, sends or passes back."""
+    return bool(
+        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    )
+
+
+def shown(function: Any) -> str:
+    """The name of a function or the class of an object."""
+    return getattr(function, "__qualname__", type(function).__name__)
+
+
+def layers_of(net: nn.Module) -> tuple[list[FusedLayer], dict[str, str], list[nn.Module]]:
+    """The layers that are run at once, why others are not, by name, and modules that must see tensors."""
+    fused: list[FusedLayer] = []
+    reasons: dict[str, str] = {}
+    plain: list[nn.Module] = []
+    for name, module in net.named_modules():
+        if _library(module) in ("snntorch", "norse", "spikingjelly") and not hasattr(module, "lifted_module"):
+            layer = fused_layer(module)
+            if isinstance(layer, FusedLayer):
+                fused.append(layer)
+                continue
+            reasons[name] = layer
+        if module is net or (name not in reasons and not has_hooks(module)):
+            continue
+        reasons.setdefault(name, "it has a hook, which reads every step")
+        plain.append(module)
+    return fused, reasons, plain

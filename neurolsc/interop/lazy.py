@@ -11,6 +11,7 @@ its values and runs as ever, so that only the order of computation changes, and 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -101,6 +102,30 @@ class SliceGroup(Group):
         return self.source.shape[1:]
 
 
+class InputGroup(Group):
+    """What a network that takes one step a call has read, call by call; nothing is computed."""
+
+    def __init__(self, recording: Recording) -> None:
+        super().__init__(recording, 1)
+        self.versions: list[int] = []
+
+    def compute(self, last: int) -> None:
+        inputs = self.calls[self.done : last + 1]
+        versions = self.versions[self.done : last + 1]
+        if any(x._version != version for x, version in zip(inputs, versions, strict=True)):
+            raise RuntimeError(
+                "an input of an accelerated network has been changed in place before a value of that step was asked for: "
+                "give each step a tensor of its own, x[t]."
+            )
+        if all(x is inputs[0] for x in inputs):
+            self.append(0, self.done, inputs[0].expand(len(inputs), *inputs[0].shape))
+        else:
+            self.append(0, self.done, torch.stack(inputs))
+
+    def shape(self, index: int) -> torch.Size:
+        return self.calls[index].shape
+
+
 class FunctionGroup(Group):
     """A function of PyTorch, with the same settings and weights in all steps."""
 
@@ -117,9 +142,12 @@ class FunctionGroup(Group):
         shapes = [lazy.shape for lazy in calls[0]]
         if len(calls) > 1 and self.rule.batched is not None:
             columns = [gathered(column) for column in zip(*calls, strict=True)]
+            constant = all(is_constant(column) for column in columns) and self.rule.repeats(self.args, self.kwargs)
+            if constant:
+                columns = [column[:1] for column in columns]
             result = self.rule.batched(self.func, self.filled(columns), self.kwargs, shapes)
             if result is not None:
-                self.append(0, self.done, result)
+                self.append(0, self.done, result.expand(len(calls), *result.shape[1:]) if constant else result)
                 return
         results = [self.func(*self.filled([lazy.now() for lazy in call]), **self.kwargs) for call in calls]
         self.append(0, self.done, results[0][None] if len(results) == 1 else torch.stack(results))
@@ -163,6 +191,11 @@ def gathered(values: Sequence[Any]) -> Tensor:
     return torch.stack([now(value) for value in values])
 
 
+def is_constant(block: Tensor) -> bool:
+    """True if all steps of a block are the same memory."""
+    return len(block) > 1 and block.stride(0) == 0
+
+
 def now(value: Any) -> Any:
     """The tensor of a lazy tensor; other values as they are."""
     return value.now() if isinstance(value, LazyTensor) else value
@@ -181,7 +214,25 @@ class Recording:
         self.pending: dict[Group, None] = {}
         self.groups: dict[Any, Group] = {}
         self.known: dict[Any, Any] = {}  # results of functions of inputs alone
-        self.flushing = False
+        self.longest = 0  # the most steps that a layer of neurons has run at once
+        self.flushed = False
+        self.running = True  # inside the user's forward
+
+    def own(self, value: Any) -> Any:
+        """A lazy tensor of this recording that is no input; the value of another one."""
+        if isinstance(value, LazyTensor) and (value.recording is not self or value.group is None):
+            return value.now()
+        return value
+
+    def step(self, x: Tensor) -> LazyTensor:
+        """The input of one step."""
+        key = ("input", x.shape, x.dtype, torch.is_grad_enabled())
+        group: Any = self.groups.get(key)
+        if group is None:
+            group = InputGroup(self)
+            self.groups[key] = group
+        group.versions.append(x._version)
+        return LazyTensor(self, group, group.add(x, ()), 0)
 
     def source(self, x: Tensor) -> LazyTensor:
         """A tensor that is known, whose slices are steps."""
@@ -190,8 +241,9 @@ class Recording:
     def call(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A function of lazy tensors: written down if it is a known one, else run with their values."""
         rule = RULES.get(func)
-        if rule is None or rule.in_steps(args, kwargs) is None:
+        if rule is None or rule.repeats(args, kwargs) is None:
             return self.run(func, args, kwargs)
+        args = tuple(arg.now() if isinstance(arg, LazyTensor) and arg.recording is not self else arg for arg in args)
         lazies = [arg for arg in args if isinstance(arg, LazyTensor)]
         if not lazies or any(isinstance(arg, LazyTensor) for arg in kwargs.values()):
             return self.run(func, args, kwargs)
@@ -229,7 +281,7 @@ class Recording:
             known = self.known.get(tuple(key))
         except TypeError:
             return self.run(func, args, kwargs)
-        if known is None or not rule.in_steps(args, kwargs):
+        if known is None or not rule.repeats(args, kwargs):
             result = func(*map(now, args), **kwargs)
             known = (self.source(result), args)  # args: an id is unique while its object lives
             self.known[tuple(key)] = known
@@ -241,7 +293,7 @@ class Recording:
         if name in IN_PLACE or (name.endswith("_") and not name.endswith("__")):
             self.known.clear()
             target = args[0]
-            if isinstance(target, LazyTensor) and target.group is not None:
+            if isinstance(target, LazyTensor) and target.group is not None and self.running:
                 raise CannotDeferError(f"a tensor of the loop is changed in place by {name}.")
         self.flush()
         only_inputs = all(lazy.group is None for lazy in lazies_in((args, kwargs)))
@@ -250,6 +302,7 @@ class Recording:
 
     def flush(self) -> None:
         """Compute all calls that have been written down."""
+        self.flushed = True
         waiting = [group for group in self.pending if group.done < len(group.calls)]
         if not waiting:
             return
@@ -335,16 +388,15 @@ def replaced(tree: Any) -> Any:
     return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
 
 
-def stack(tensors: Sequence[Any], dim: int = 0) -> Tensor | None:
+def stack(tensors: Sequence[Any], dim: int = 0) -> LazyTensor | Tensor | None:
     """``torch.stack`` of the results of successive steps, without copying them; None if they are not."""
     first = tensors[0]
     if not isinstance(first, LazyTensor) or first.group is None:
         return None
     first.recording.flush()
     block = gathered(tensors)
-    if dim == 0:
-        return block.contiguous()
-    return block.movedim(0, dim).contiguous()
+    stacked = (block if dim == 0 else block.movedim(0, dim)).contiguous()
+    return first.recording.source(stacked) if first.recording.running else stacked
 
 
 class LazyTensor:
@@ -389,6 +441,10 @@ class LazyTensor:
         if self.tensor is not None:
             return self.tensor.shape
         return self.group.shape(self.index)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.now().dtype
 
     def size(self, dim: int | None = None) -> Any:
         return self.shape if dim is None else self.shape[dim]
@@ -444,6 +500,15 @@ class LazyTensor:
 
     def __int__(self) -> int:
         return int(self.now())
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.now().__array__(*args, **kwargs)
+
+    def __deepcopy__(self, memo: Any) -> Tensor:
+        return copy.deepcopy(self.now(), memo)
+
+    def __reduce__(self) -> Any:
+        return self.now().__reduce__()
 
     def __repr__(self) -> str:
         return repr(self.now())

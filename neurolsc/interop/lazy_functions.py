@@ -22,12 +22,12 @@ class Rule:
     Attributes:
         batched: the call, of the function, its arguments with the steps along axis 0 of the lazy ones, its settings and
             the shapes of the lazy ones in one step; None, or a result None, where it is called in each step.
-        in_steps: of the arguments and settings, True if the same arguments give the same result, False if they may not
+        repeats: of the arguments and settings, True if the same arguments give the same result, False if they may not
             (they draw random numbers), None if the call must not be put off.
     """
 
     batched: Batched | None
-    in_steps: Callable[[Sequence[Any], dict[str, Any]], bool | None]
+    repeats: Callable[[Sequence[Any], dict[str, Any]], bool | None]
 
 
 def same(args: Sequence[Any], kwargs: dict[str, Any]) -> bool | None:
@@ -99,7 +99,7 @@ def on_flatten(
     return func(x, start + (start >= 0), end + (end >= 0))
 
 
-def dropout_in_steps(args: Sequence[Any], kwargs: dict[str, Any]) -> bool | None:
+def dropout_repeats(args: Sequence[Any], kwargs: dict[str, Any]) -> bool | None:
     """Whether a dropout does nothing, which gives the same result again."""
     settings = dict(zip(("p", "training", "inplace"), args[1:], strict=False)) | kwargs
     if settings.get("inplace"):
@@ -151,9 +151,9 @@ def _register() -> None:
     RULES[torch.Tensor.relu] = Rule(entrywise, same)
     RULES[functional.linear] = Rule(on_last_axes, same)
     RULES[functional.layer_norm] = Rule(on_last_axes, same)
-    RULES[functional.dropout] = Rule(entrywise, dropout_in_steps)
+    RULES[functional.dropout] = Rule(entrywise, dropout_repeats)
     for name in ("dropout1d", "dropout2d", "dropout3d"):
-        RULES[getattr(functional, name)] = Rule(on_samples, dropout_in_steps)
+        RULES[getattr(functional, name)] = Rule(on_samples, dropout_repeats)
     RULES[functional.batch_norm] = Rule(batch_norm, unchanging)
     for axes in (1, 2, 3):
         names = f"conv{axes}d", f"conv_transpose{axes}d", f"avg_pool{axes}d", f"max_pool{axes}d"

@@ -32,14 +32,14 @@ class WrappedNeuronWarning(UserWarning):
     """A wrapped layer whose derivatives are not what its user may expect."""
 
 
-def warn_of(text: str) -> None:
+def warn_of(text: str, category: type[Warning] = WrappedNeuronWarning) -> None:
     """Warn of a layer, at the line that called this package."""
     level = 2
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "neurolsc":
         frame = frame.f_back
         level += 1
-    warnings.warn(text, WrappedNeuronWarning, stacklevel=level)
+    warnings.warn(text, category, stacklevel=level)
 
 
 @cache
