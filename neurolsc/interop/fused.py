@@ -252,7 +252,7 @@ class FusedNorse(FusedLayer):
 
     def forward(self, input_tensor: Any, state: Any = None) -> Any:
         layer = self.layer
-        if getattr(input_tensor, "is_sparse", False) is True:
+        if input_tensor.is_sparse:
             raise CannotDeferError("no kernel reads a sparse tensor.")
         if hasattr(layer, "input_weights"):
             weights = layer.input_weights

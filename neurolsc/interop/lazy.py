@@ -443,6 +443,14 @@ class LazyTensor:
         return self.group.shape(self.index)
 
     @property
+    def is_sparse(self) -> bool:
+        return self.tensor is not None and self.tensor.is_sparse
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu") if self.tensor is None else self.tensor.device
+
+    @property
     def dtype(self) -> torch.dtype:
         return self.now().dtype
 
