@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial, wraps
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 from torch.utils._pytree import tree_leaves
 
-from neurolsc.interop.fused import Accelerated, FusedLayer, layers_of
+from neurolsc.interop.fused import Accelerated, layers_of
 from neurolsc.interop.lazy import LazyTensor, Recording, replaced
 from neurolsc.interop.wrapped import borrowed, warn_of
 from neurolsc.network import eval_mode
@@ -30,7 +31,7 @@ def accelerate(net: nn.Module, x: Tensor) -> Any:
     net, is of a subclass of its class, and takes and returns what net does, with the same gradients.
 
     Its ``forward`` is the user's own. While that runs, the steps of neurons are written down, and computed when a value
-    is needed: each layer once for all steps, by a kernel that saves its voltages alone. The functions of PyTorch between
+    is needed: each layer once for all steps, by a kernel that saves its voltages alone. Functions of PyTorch between
     neurons (Linear, convolutions, pooling, batch norm in evaluation, dropout, arithmetic) are called once over (T B).
     Everything else runs in plain steps, as ever, and a warning names layers that do. So do all layers under autocast,
     ``torch.compile`` and ``torch.func``, and on a GPU.
@@ -67,11 +68,8 @@ def accelerate(net: nn.Module, x: Tensor) -> Any:
         texts = [f"{name} ({reason})" if name else reason for name, reason in reasons.items()]
         why = f": {'; '.join(texts)}" if texts else ""
         raise ValueError(f"net has no layer of neurons that the kernels know{why}.")
-    kind = type(net)
-    attributes = {"__module__": kind.__module__, "__doc__": kind.__doc__, "plain_class": kind}
-    made: Any = type(f"Accelerated{kind.__name__}", (_Accelerated, kind), attributes)
-    fast = object.__new__(made)
-    object.__setattr__(fast, "__dict__", vars(net))
+    fast = _accelerated(net)
+    made = type(fast)
     warn_of_plain(made, reasons)
     _compare(net, fast, x)
     return fast
@@ -85,42 +83,40 @@ class _Accelerated(Accelerated, nn.Module):
         runs_plainly: why the whole network runs in plain steps; None while it does not.
         loop_outside: True if a call is one step.
         longest: the most steps that a layer has run at once in the last call.
+        most: the most steps of a layer in the last call.
         recording: with the loop outside, the steps that have been written down.
     """
 
-    plain_class: ClassVar[type[nn.Module]]
     named: ClassVar[dict[str, str]]
     runs_plainly: ClassVar[str | None] = None
     loop_outside: ClassVar[bool] = False
     longest: ClassVar[int] = 0
+    most: ClassVar[int] = 0
     recording: ClassVar[Recording | None] = None
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        cls.named = {}
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def _call_at_once(self, args: Any, kwargs: Any) -> Any:
+        """The user's forward, its neurons at once where that can be."""
         made = type(self)
-        plain: Callable[..., Any] = super().forward
+        plain = partial(self.plain_class.forward, self)
         if made.runs_plainly is not None or must_run_plainly(self, args, kwargs):
             if made.loop_outside:
                 with_tensors(self)
             return plain(*replaced(args), **replaced(kwargs))
-        if made.loop_outside:
+        if not made.loop_outside:
+            recording = Recording()
+        else:
             if made.recording is None or made.recording.flushed:
                 made.recording = Recording()
             recording = made.recording
-        else:
-            recording = Recording()
         try:
             return self._recorded(recording, plain, args, kwargs)
         except Exception as error:
             # of what a lazy tensor cannot do, or the user's own, which his own network will raise again
             reason = f"{type(error).__name__}: {error}"
-        out = plain(*replaced(args), **replaced(kwargs))
-        made.runs_plainly = reason
         if made.loop_outside:
             with_tensors(self)
+        out = plain(*replaced(args), **replaced(kwargs))
+        made.runs_plainly = reason
         warn_of(f"the network runs in plain steps: its forward cannot be put off ({reason})", NotAcceleratedWarning)
         return out
 
@@ -136,22 +132,30 @@ class _Accelerated(Accelerated, nn.Module):
                 return out
             recording.flush()
             made.longest = recording.longest
+            made.most = recording.most
             return replaced(out)
 
     def __reduce__(self) -> Any:
         plain = object.__new__(self.plain_class)
         object.__setattr__(plain, "__dict__", vars(self))
-        return accelerated_again, (plain, self.loop_outside, self.runs_plainly)
+        return _accelerated, (plain, self.loop_outside, self.runs_plainly)
 
 
-def accelerated_again(net: nn.Module, loop_outside: bool, runs_plainly: str | None) -> Any:
-    """A copy of an accelerated network, around a copy of the user's."""
+def _accelerated(net: nn.Module, loop_outside: bool = False, runs_plainly: str | None = None) -> Any:
+    """An object of a subclass of a module's class that shares everything with it."""
     kind = type(net)
-    attributes = {
-        "__module__": kind.__module__, "__doc__": kind.__doc__, "plain_class": kind, "loop_outside": loop_outside,
-        "runs_plainly": runs_plainly,
-    }  # fmt: skip
-    fast = object.__new__(type(f"Accelerated{kind.__name__}", (_Accelerated, kind), attributes))
+
+    @wraps(kind.forward)
+    def forward(self: _Accelerated, *args: Any, **kwargs: Any) -> Any:
+        return self._call_at_once(args, kwargs)
+
+    made = type(f"Accelerated{kind.__name__}", (_Accelerated, kind), {"forward": forward, "__doc__": kind.__doc__})
+    made.__module__ = kind.__module__
+    made.plain_class = kind
+    made.named = {}
+    made.loop_outside = loop_outside
+    made.runs_plainly = runs_plainly
+    fast = object.__new__(made)
     object.__setattr__(fast, "__dict__", vars(net))
     return fast
 
@@ -232,7 +236,9 @@ def warn_of_plain(made: type[_Accelerated], reasons: dict[str, str]) -> None:
 
 # ---- the comparison with the user's network
 
-LARGEST_SHARE = 0.05  # of values that may differ: in float32 one spike of a long run may fall otherwise, and others follow
+LARGEST_SHARE = (
+    0.05  # of values that may differ: in float32 one spike of a long run may fall otherwise, and others follow
+)
 
 
 class _Outcome(NamedTuple):
@@ -247,11 +253,13 @@ def _compare(net: nn.Module, fast: Any, x: Tensor) -> None:
     made = type(fast)
     wanted = _outcome(net, net, x, calls=1)
     came = _outcome(net, fast, x, calls=1)
-    if made.longest == 1 and made.runs_plainly is None:  # the loop over time must be around the calls
+    if made.most == 1 and made.runs_plainly is None:  # the loop over time must be around the calls
         made.loop_outside = True
         wanted = _outcome(net, net, x, calls=3)
         came = _outcome(net, fast, x, calls=3)
     fault = _difference(came, wanted)
+    if made.longest == 1 and made.most > 1:
+        fault = "asks for values in every step"
     if fault and made.runs_plainly is None:
         made.runs_plainly = fault
         warn_of(f"the network runs in plain steps: accelerated it {fault}.", NotAcceleratedWarning)
@@ -262,12 +270,12 @@ def _outcome(net: nn.Module, called: nn.Module, x: Tensor, *, calls: int) -> _Ou
     with ExitStack() as stack:
         for context in (eval_mode(net), torch.enable_grad(), torch.random.fork_rng(devices=[])):
             stack.enter_context(context)
-        module: Any
-        for module in net.modules():
+        modules: Any = net.modules()
+        for module in modules:
             stack.enter_context(borrowed(module))  # also gives back its hidden state
             if hasattr(module, "_memories"):
                 module._memories.update(copy.deepcopy(module._memories_rv))
-            elif isinstance(module, nn.Module) and hasattr(module, "reset_mem"):
+            elif hasattr(module, "reset_mem"):
                 module.reset_mem()
         torch.manual_seed(0)
         out = replaced([called(x) for _ in range(calls)])
@@ -289,9 +297,9 @@ def _difference(came: _Outcome, wanted: _Outcome) -> str | None:
         return f"returns other values ({share:.0%} of them)"
     for name, gradient in wanted.gradients.items():
         other = came.gradients.get(name)
-        if (gradient is None) != (other is None):
-            return f"has {'no' if other is None else 'a'} gradient by {name}"
-        if gradient is not None and share == 0 and _share(other, gradient, tolerance=1e-2) > LARGEST_SHARE:  # type: ignore[arg-type]
+        gradient = torch.zeros(()) if gradient is None else gradient
+        other = torch.zeros_like(gradient) if other is None else other
+        if share == 0 and _share(other, gradient.expand_as(other), tolerance=1e-2) > LARGEST_SHARE:
             return f"has another gradient by {name}"
     return None
 

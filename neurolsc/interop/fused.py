@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -70,8 +70,10 @@ class NeuronGroup(Group):
         end = self.ends.get((output, index))
         return super().value(output, index) if end is None else end
 
-    def shape(self, index: int) -> torch.Size:
-        return self.calls[index][0].shape
+    def like(self, output: int, index: int) -> Tensor:
+        current, _, settings = self.calls[index]
+        like = current.like() if isinstance(current, LazyTensor) else current.to("meta")
+        return like if output else like.to(self.layer.sent_dtype(like.dtype, settings))
 
 
 class FusedLayer(ABC):
@@ -135,7 +137,12 @@ class FusedLayer(ABC):
         states = tuple(recording.own(state) for state in states)
         reads = [value for value in (current, *states) if isinstance(value, LazyTensor) and value.group is not group]
         index = group.add((current, states, self.settings), reads)
+        recording.most = max(recording.most, index + 1)
         return [LazyTensor(recording, group, index, output) for output in range(1 + len(states))]
+
+    def sent_dtype(self, dtype: torch.dtype, settings: Any) -> torch.dtype:
+        """The dtype of spikes for currents of a dtype."""
+        return dtype
 
     def scanned(
         self, neuron: Neuron, drive: Tensor, steps: int, start: Sequence[Tensor], params: Sequence[Any], slope: Slope
@@ -143,8 +150,11 @@ class FusedLayer(ABC):
         """Run the kernel of a neuron, or refuse what it cannot run."""
         values = [torch.as_tensor(p, dtype=None if isinstance(p, Tensor) else drive.dtype) for p in params]
         if not can_scan([drive, *start, *values]):
-            raise CannotDeferError(f"no kernel runs {type(self.layer).__name__} on {drive.device.type} in {drive.dtype}.")
-        return scan(neuron, drive, steps, start, values, slope)
+            raise CannotDeferError(
+                f"no kernel runs {type(self.layer).__name__} on {drive.device.type} in {drive.dtype}."
+            )
+        found = scan(neuron, drive, steps, start, values, slope)
+        return found._replace(z=found.z.detach()) if slope.kind == NOTHING else found
 
 
 # ---- snnTorch
@@ -153,8 +163,8 @@ class FusedLayer(ABC):
 class FusedSnnTorch(FusedLayer):
     """snnTorch's Leaky, Synaptic and Alpha."""
 
-    resets = {"_base_sub": SUBTRACT, "_base_zero": ZERO, "_base_int": NONE}
-    names = {"Leaky": ("mem",), "Synaptic": ("syn", "mem"), "Alpha": ("syn_exc", "syn_inh", "mem")}
+    resets: ClassVar = {"_base_sub": SUBTRACT, "_base_zero": ZERO, "_base_int": NONE}
+    names: ClassVar = {"Leaky": ("mem",), "Synaptic": ("syn", "mem"), "Alpha": ("syn_exc", "syn_inh", "mem")}
 
     def __init__(self, layer: Any) -> None:
         super().__init__(layer)
@@ -217,9 +227,14 @@ class FusedSnnTorch(FusedLayer):
             neuron = Neuron("alpha_function", 3, 2, 2, (reset,), False)
             params = [alpha, beta, threshold, factor, scale]
         z, after, ends = self.scanned(neuron, drive, steps, states, params, slope)
-        if drive.dtype == torch.float64 and not isinstance(spike, nn.Module):  # snnTorch's spikes are float32
-            z = z.to(torch.result_type(z.new_empty(1, dtype=torch.float32), factor))
-        return z, after, ends
+        return z.to(self.sent_dtype(z.dtype, settings)), after, ends
+
+    def sent_dtype(self, dtype: torch.dtype, settings: Any) -> torch.dtype:
+        factor = settings[2]
+        spike = settings[4]
+        if isinstance(spike, nn.Module):
+            return dtype
+        return torch.result_type(torch.empty(1, dtype=torch.float32), factor)  # snnTorch's own are float32
 
 
 # ---- norse
@@ -266,6 +281,7 @@ class FusedNorse(FusedLayer):
             x = now(input_tensor)
             z, states, ends = self.run(x, len(x), [None] * count if state is None else [*map(now, state)], settings)
             self.recording.longest = max(self.recording.longest, len(x))
+            self.recording.most = max(self.recording.most, len(x))
             record = getattr(layer, "record_states", False)
             return self.recording.source(z), self.state_class(*(states if record else ends))
         z, *after = self.record(input_tensor, [None] * count if state is None else state, settings)
@@ -289,16 +305,22 @@ class FusedNorse(FusedLayer):
         if any(value is None for value in start):
             start = [torch.as_tensor(value).detach().expand(drive.shape[1:]) for value in state]
         gain = dt * p.tau_mem_inv
+        if self.kind == "LI":
+            neuron = Neuron("current_lif", 2, 0, 3, (ZERO, False), False)
+            params = [gain, -dt * p.tau_syn_inv, p.v_leak, 0.0, 0.0]
+            return self.scanned(neuron, drive, steps, start, params, Slope(GIVEN))
+        slope = slope_of_norse(p)
+        assert slope is not None
+        reset = reset_of_box(p) if self.kind == "LIFBox" else ZERO
+        threshold = p.v_th
+        if slope.kind == NOTHING and reset == ZERO:
+            threshold = threshold.detach()  # nothing follows it
         if self.kind == "LIFBox":
-            neuron = Neuron("voltage_lif", 1, 0, 2, (BOX, False, reset_of_box(p), True, False), True)
-            slope = slope_of_norse(p)
-            return self.scanned(neuron, drive, steps, start, [gain, p.v_leak, p.v_th, p.v_reset], slope)  # type: ignore[arg-type]
-        sends = self.kind == "LIF"
-        neuron = Neuron("current_lif", 2, 0, 3, (ZERO, sends), sends)
-        slope = slope_of_norse(p) if sends else Slope(NOTHING)
-        ends = [p.v_th, p.v_reset] if sends else [0.0, 0.0]
-        params = [gain, -dt * p.tau_syn_inv, p.v_leak, *ends]
-        return self.scanned(neuron, drive, steps, start, params, slope)  # type: ignore[arg-type]
+            neuron = Neuron("voltage_lif", 1, 0, 2, (BOX, False, reset, True, False), True)
+            return self.scanned(neuron, drive, steps, start, [gain, p.v_leak, threshold, p.v_reset], slope)
+        neuron = Neuron("current_lif", 2, 0, 3, (ZERO, True), True)
+        params = [gain, -dt * p.tau_syn_inv, p.v_leak, threshold, p.v_reset]
+        return self.scanned(neuron, drive, steps, start, params, slope)
 
 
 def reset_of_box(p: Any) -> int | None:
@@ -342,6 +364,7 @@ class FusedSpikingJelly(FusedLayer):
         x = now(x)
         z, (voltages,), (memories["v"],) = self.run(x, len(x), [now(memories["v"])], settings)
         self.recording.longest = max(self.recording.longest, len(x))
+        self.recording.most = max(self.recording.most, len(x))
         if node.store_v_seq:
             node.v_seq = voltages
         return self.recording.source(z)
@@ -448,7 +471,7 @@ FUSED: dict[tuple[str, str], type[FusedLayer]] = {
 class Accelerated:
     """The mark of a class that :func:`neurolsc.accelerate` made of a user's."""
 
-    plain_class: type[nn.Module]
+    plain_class: ClassVar[type[nn.Module]]
 
 
 def plain_class(module: Any) -> type[nn.Module]:

@@ -49,8 +49,8 @@ class Group:
         """Compute the calls up to one, and add their results to the blocks."""
         raise NotImplementedError
 
-    def shape(self, index: int) -> torch.Size:
-        """The shape of a call's result, before it is computed."""
+    def like(self, output: int, index: int) -> Tensor:
+        """A tensor on the meta device with the shape and dtype of a result that has not been computed."""
         raise NotImplementedError
 
     def add(self, call: Any, reads: Iterable[LazyTensor]) -> int:
@@ -98,8 +98,8 @@ class SliceGroup(Group):
             block = self.source[torch.tensor(times, device=self.source.device)]
         self.append(0, self.done, block)
 
-    def shape(self, index: int) -> torch.Size:
-        return self.source.shape[1:]
+    def like(self, output: int, index: int) -> Tensor:
+        return self.source[0].to("meta")
 
 
 class InputGroup(Group):
@@ -122,8 +122,8 @@ class InputGroup(Group):
         else:
             self.append(0, self.done, torch.stack(inputs))
 
-    def shape(self, index: int) -> torch.Size:
-        return self.calls[index].shape
+    def like(self, output: int, index: int) -> Tensor:
+        return self.calls[index].to("meta")
 
 
 class FunctionGroup(Group):
@@ -135,7 +135,7 @@ class FunctionGroup(Group):
         self.rule = rule
         self.args = args  # with a place for each lazy argument
         self.kwargs = kwargs
-        self.known_shape: torch.Size | None = None
+        self.known: Tensor | None = None  # the result of one step, on the meta device
 
     def compute(self, last: int) -> None:
         calls = self.calls[self.done : last + 1]
@@ -157,14 +157,20 @@ class FunctionGroup(Group):
         rest = iter(values)
         return [next(rest) if arg is LAZY else arg for arg in self.args]
 
-    def shape(self, index: int) -> torch.Size:
-        if self.known_shape is None:
-            shapes = [torch.empty(lazy.shape, device="meta") for lazy in self.calls[index]]
-            args = [arg.to("meta") if isinstance(arg, Tensor) else arg for arg in self.filled(shapes)]
-            kwargs = {name: arg.to("meta") if isinstance(arg, Tensor) else arg for name, arg in self.kwargs.items()}
+    def like(self, output: int, index: int) -> Tensor:
+        known = self.known
+        if known is None:
+            args = self.filled([lazy.like() for lazy in self.calls[index]])
+            kwargs = {name: on_meta(arg) for name, arg in self.kwargs.items()}
             with torch.no_grad():
-                self.known_shape = self.func(*args, **kwargs).shape
-        return self.known_shape
+                known = self.func(*map(on_meta, args), **kwargs)
+            self.known = known
+        return known
+
+
+def on_meta(value: Any) -> Any:
+    """A tensor on the meta device; others as they are."""
+    return value.to("meta") if isinstance(value, Tensor) else value
 
 
 LAZY = object()  # stands for a lazy argument
@@ -215,6 +221,7 @@ class Recording:
         self.groups: dict[Any, Group] = {}
         self.known: dict[Any, Any] = {}  # results of functions of inputs alone
         self.longest = 0  # the most steps that a layer of neurons has run at once
+        self.most = 0  # the most steps of a layer of neurons
         self.flushed = False
         self.running = True  # inside the user's forward
 
@@ -295,29 +302,49 @@ class Recording:
             target = args[0]
             if isinstance(target, LazyTensor) and target.group is not None and self.running:
                 raise CannotDeferError(f"a tensor of the loop is changed in place by {name}.")
-        self.flush()
-        only_inputs = all(lazy.group is None for lazy in lazies_in((args, kwargs)))
+        lazies = lazies_in((args, kwargs))
+        self.flush([lazy.group for lazy in lazies if lazy.group is not None and lazy.recording is self])
+        only_inputs = all(lazy.group is None for lazy in lazies)
         result = func(*replaced(args), **replaced(kwargs))
         return self.source(result) if only_inputs and type(result) is Tensor and result.ndim > 1 else result
 
-    def flush(self) -> None:
-        """Compute all calls that have been written down."""
+    def flush(self, wanted: Iterable[Group] | None = None) -> None:
+        """Compute the calls of some groups that have been written down, and of those that they read; by default all."""
         self.flushed = True
         waiting = [group for group in self.pending if group.done < len(group.calls)]
-        if not waiting:
-            return
-        self.pending.clear()
-        ready, waiting = ordered(waiting)
+        if wanted is not None:
+            read = ancestors(wanted)
+            waiting = [group for group in waiting if group in read]
+        ready, circle = ordered(waiting)
         for group in ready:
             compute(group, len(group.calls) - 1)
-        if not waiting:
-            return
-        behind, circle = ordered(waiting, downwards=True)
-        calls = sorted((place, group) for group in circle for place in group.order[group.done :])
+        behind: list[Group] = []
+        if circle:
+            behind, circle = ordered(circle, downwards=True)
+        calls = sorted(((place, group) for group in circle for place in group.order[group.done :]), key=first_of)
         for _, group in calls:
             compute(group, group.done)
         for group in reversed(behind):
             compute(group, len(group.calls) - 1)
+        for group in waiting:
+            del self.pending[group]
+
+
+def first_of(pair: tuple[int, Group]) -> int:
+    """The place of a call."""
+    return pair[0]
+
+
+def ancestors(groups: Iterable[Group]) -> set[Group]:
+    """Groups, and all that they read, directly or through others."""
+    found: set[Group] = set()
+    left = list(groups)
+    while left:
+        group = left.pop()
+        if group not in found:
+            found.add(group)
+            left.extend(group.reads)
+    return found
 
 
 def compute(group: Group, last: int) -> None:
@@ -393,7 +420,7 @@ def stack(tensors: Sequence[Any], dim: int = 0) -> LazyTensor | Tensor | None:
     first = tensors[0]
     if not isinstance(first, LazyTensor) or first.group is None:
         return None
-    first.recording.flush()
+    first.recording.flush([first.group])
     block = gathered(tensors)
     stacked = (block if dim == 0 else block.movedim(0, dim)).contiguous()
     return first.recording.source(stacked) if first.recording.running else stacked
@@ -403,6 +430,10 @@ class LazyTensor:
     """One result of a call that may not have been computed, or an input."""
 
     __slots__ = ("group", "index", "output", "recording", "tensor")
+
+    @property
+    def __class__(self) -> type:  # type: ignore[override]
+        return Tensor  # for isinstance in the user's code
 
     def __init__(
         self, recording: Recording, group: Group | None, index: int, output: int, tensor: Tensor | None = None
@@ -417,13 +448,13 @@ class LazyTensor:
         """Its value, computed if it has not been."""
         if self.tensor is None:
             if self.group.done <= self.index:
-                self.recording.flush()
+                self.recording.flush([self.group])
             self.tensor = self.group.value(self.output, self.index)
         return self.tensor
 
     @classmethod
     def __torch_function__(
-        cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
         if func is torch.stack and isinstance(args[0], list | tuple) and args[0]:
@@ -436,11 +467,15 @@ class LazyTensor:
                 return arg.recording.call(func, args, kwargs)
         return lazies_in((args, kwargs))[0].recording.run(func, args, kwargs)
 
+    def like(self) -> Tensor:
+        """A tensor on the meta device with its shape and dtype."""
+        if self.tensor is not None:
+            return self.tensor.to("meta")
+        return self.group.like(self.output, self.index)
+
     @property
     def shape(self) -> torch.Size:
-        if self.tensor is not None:
-            return self.tensor.shape
-        return self.group.shape(self.index)
+        return self.like().shape if self.tensor is None else self.tensor.shape
 
     @property
     def is_sparse(self) -> bool:
@@ -452,7 +487,7 @@ class LazyTensor:
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.now().dtype
+        return self.like().dtype
 
     def size(self, dim: int | None = None) -> Any:
         return self.shape if dim is None else self.shape[dim]

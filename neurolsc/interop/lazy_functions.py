@@ -117,6 +117,25 @@ def batch_norm(
     return on_samples(func, args, kwargs, shapes)
 
 
+def only_dtype(args: Sequence[Any], kwargs: dict[str, Any]) -> bool | None:
+    """Whether ``to`` changes the dtype alone."""
+    return True if not kwargs and len(args) == 2 and isinstance(args[1], torch.dtype) else None
+
+
+def reduced(
+    func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], shapes: Sequence[torch.Size]
+) -> Tensor | None:
+    """A sum or mean of a step, over all of its axes or some."""
+    x, *rest = args
+    settings = dict(zip(("dim", "keepdim"), rest, strict=False)) | kwargs
+    dim = settings.pop("dim", None)
+    if not settings.keys() <= {"keepdim"} or len(rest) > 2:
+        return None
+    axes = range(len(shapes[0])) if dim is None else [dim] if isinstance(dim, int) else dim
+    moved = tuple(axis + 1 if axis >= 0 else axis for axis in axes)
+    return func(x, dim=moved, **settings) if moved else x
+
+
 def unchanging(args: Sequence[Any], kwargs: dict[str, Any]) -> bool | None:
     """Whether a batch norm leaves its statistics as they are."""
     return not (dict(zip(BATCH_NORM, args, strict=False)) | kwargs).get("training")
@@ -125,6 +144,11 @@ def unchanging(args: Sequence[Any], kwargs: dict[str, Any]) -> bool | None:
 def not_in_place(args: Sequence[Any], kwargs: dict[str, Any]) -> bool | None:
     """The same result of the same arguments, unless these are changed."""
     return None if kwargs.get("inplace") or (len(args) > 1 and args[1] is True) else True
+
+
+def without_indices(args: Sequence[Any], kwargs: dict[str, Any]) -> bool | None:
+    """The same result of the same arguments, unless a pooling returns indices, too."""
+    return None if kwargs.get("return_indices") else True
 
 
 BATCH_NORM = ("input", "running_mean", "running_var", "weight", "bias", "training")
@@ -144,6 +168,10 @@ def _register() -> None:
         RULES[owner.reshape] = Rule(on_views, same)
     for name in dunder:
         RULES[getattr(torch.Tensor, f"__{name}__")] = Rule(entrywise, same)
+    for name in ("sum", "mean"):
+        RULES[getattr(torch, name)] = Rule(reduced, same)
+        RULES[getattr(torch.Tensor, name)] = Rule(reduced, same)
+    RULES[torch.Tensor.to] = Rule(entrywise, only_dtype)
     RULES[torch.Tensor.view] = Rule(on_views, same)
     for name in ("relu", "leaky_relu", "elu", "gelu", "silu"):
         RULES[getattr(functional, name)] = Rule(entrywise, not_in_place)
@@ -163,7 +191,7 @@ def _register() -> None:
                 function = getattr(owner, name, None)
                 if function is not None:
                     SPATIAL[function] = axes
-                    RULES[function] = Rule(on_convolved, same)
+                    RULES[function] = Rule(on_convolved, without_indices)
 
 
 _register()

@@ -85,26 +85,29 @@ def scan(
     flat = x.reshape(len(x), size).contiguous()
     starts = torch.stack([state.to(x.dtype).expand(shape).reshape(size) for state in start])
     values = torch.stack([p.to(x.dtype).expand(shape).reshape(size) for p in params])
-    z, *others = _Scan.apply(neuron, slope, steps, flat, starts, values)  # type: ignore[misc]
-    states = others[: neuron.states]
-    ends = others[neuron.states :]
-    return Scanned(
-        z.view(steps, *shape),
-        tuple(state.view(steps, *shape) for state in states),
-        tuple(end.view(shape) for end in ends),
-    )
+    z, *others = _Scan.apply(neuron, slope, (steps, *shape), flat, starts, values)  # type: ignore[misc]
+    return Scanned(z, tuple(others[: neuron.states]), tuple(others[neuron.states :]))
+
+
+def flat_array(tensor: Tensor) -> Any:
+    """A contiguous tensor (T, ...) as an array (T, M) of the same memory."""
+    return tensor.detach().view(len(tensor), -1).numpy()
 
 
 class _Scan(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, neuron: Neuron, slope: Slope, steps: int, x: Tensor, start: Tensor, params: Tensor) -> Any:
+    def forward(
+        ctx: Any, neuron: Neuron, slope: Slope, shape: tuple[int, ...], x: Tensor, start: Tensor, params: Tensor
+    ) -> Any:
         from neurolsc.neurons.fast import scan_kernels  # the import of Numba takes half a second
 
+        steps = shape[0]
         size = x.shape[1]
-        z = x.new_empty(steps, size)
-        states = [x.new_empty(steps, size) for _ in range(neuron.states)]
+        # what is returned is no view: libraries detach it in place
+        z = x.new_empty(shape)
+        states = [x.new_empty(shape) for _ in range(neuron.states)]
         u = x.new_empty(steps if neuron.saves_voltage else 1, size)
-        arrays = z.numpy(), tuple(state.numpy() for state in states), u.numpy()
+        arrays = flat_array(z), tuple(map(flat_array, states)), u.numpy()
         inputs = [t.detach().numpy() for t in (x, start, params)]
         kernel = getattr(scan_kernels, neuron.name)
 
@@ -120,27 +123,29 @@ class _Scan(torch.autograd.Function):
         return z, *states, *(state[-1].clone() for state in states)
 
     @staticmethod
-    def backward(ctx: Any, by_z: Tensor | None, *by_others: Tensor | None) -> Any:
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
         from neurolsc.neurons.fast import scan_kernels
 
         if torch.is_grad_enabled():
             raise RuntimeError("an accelerated network has no second derivative: take it of the user's own module.")
+        by_z, *by_others = gradients
         neuron: Neuron = ctx.neuron
         start, params, u, *states = ctx.saved_tensors
-        steps, size = states[0].shape
+        steps = len(states[0])
+        size = u.shape[1]
         nothing = u.new_zeros(1, size)
         given = nothing
         if ctx.slope.derivative is not None:
-            voltage = u if neuron.saves_voltage else states[neuron.voltage]
+            voltage = u if neuron.saves_voltage else states[neuron.voltage].flatten(1)
             given = ctx.slope.derivative(voltage - params[neuron.threshold]).contiguous()
         outer = [nothing if by is None else by.contiguous() for by in (by_z, *by_others[: neuron.states])]
-        ends = [nothing[0] if by is None else by for by in by_others[neuron.states :]]
+        ends = [nothing[0] if by is None else by.flatten() for by in by_others[neuron.states :]]
         by_x = u.new_zeros(ctx.currents, size)
         by_start = torch.stack(ends)
         by_params = torch.zeros_like(params)
         arrays = (
-            start.numpy(), params.numpy(), *neuron.flags, tuple(state.numpy() for state in states), u.numpy(),
-            ctx.slope.kind, float(ctx.slope.a), given.numpy(), outer[0].numpy(), tuple(by.numpy() for by in outer[1:]),
+            start.numpy(), params.numpy(), *neuron.flags, tuple(map(flat_array, states)), u.numpy(),
+            ctx.slope.kind, float(ctx.slope.a), given.numpy(), flat_array(outer[0]), tuple(map(flat_array, outer[1:])),
             by_x.numpy(), by_start.numpy(), by_params.numpy(), ctx.needs_input_grad[5],
         )  # fmt: skip
         kernel = getattr(scan_kernels, f"{neuron.name}_back")

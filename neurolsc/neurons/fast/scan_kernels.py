@@ -144,7 +144,7 @@ def leaky_back(
 ) -> None:  # fmt: skip
     """The gradients of :func:`leaky`.
 
-    Those by spikes and states are (T, M), or (1, M) if they are zero. by_start holds those by the states at the end, and
+    Those by spikes and states are (T, M), or (1, M) if they are zero. by_start holds those by the states at the end,
     then those by the states before the first step; by_x and by_params are added to.
     """
     v, by_v = states[0], by_states[0]
@@ -565,12 +565,10 @@ def current_lif_back(
                     g[j] += from_z[j]
             if learnt:
                 v = states[0][t - 1, lo:hi] if t else start[0, lo:hi]
-                i = states[1][t - 1, lo:hi] if t else start[1, lo:hi]
-                i_after = states[1][t, lo:hi]
+                moved = then if sends else states[0][t, lo:hi]
                 for j in range(size):
-                    # the pushed current, from the one after it where that can be: 1 + loss may be zero
-                    kept = loss[j] + 1
-                    s[j] = i_after[j] / kept if abs(kept) > 1e-6 else i[j]
+                    # the pushed current, from what it moved
+                    s[j] = (moved[j] - v[j]) / gain[j] - (leak[j] - v[j])
                 for j in range(size):
                     by_gain[j] += g[j] * ((leak[j] - v[j]) + s[j])
                 for j in range(size):
@@ -670,7 +668,7 @@ def voltage_lif_back(
             _reaches(s, then, threshold, at)
             q[:] = from_z
             _back_through_reset(g, q, s, then, threshold, rest, slope, by_threshold, by_rest, reset, passes)
-            if form == NO_LEAK or form == LEAK_OF_STATE:
+            if form in (NO_LEAK, LEAK_OF_STATE):
                 for j in range(size):
                     out[j] += g[j]
             else:
