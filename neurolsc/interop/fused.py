@@ -16,10 +16,10 @@ from torch.nn import functional
 
 from neurolsc.interop.lazy import CannotDeferError, Group, LazyTensor, Recording, gathered, is_constant, now
 from neurolsc.interop.wrap import _library
-from neurolsc.neurons.fast.scan import Neuron, Slope, can_scan, scan
+from neurolsc.neurons.fast.scan import Neuron, Slope, can_scan, recurrent_scan, scan
 from neurolsc.surrogate import in_two_methods
 
-SUBTRACT, ZERO, NONE = range(3)  # as in scan_kernels, whose import takes half a second
+SUBTRACT, ZERO, NONE, ALL = range(4)  # as in scan_kernels, whose import takes half a second
 GIVEN, NOTHING, ATAN, FAST_SIGMOID, SIGMOID, SIGN, QUADRATIC = range(7)
 BOX, LEAK_OF_ALL, LEAK_OF_STATE, NO_LEAK = range(4)
 
@@ -46,8 +46,8 @@ class NeuronGroup(Group):
         _, states, settings = self.calls[index]
         if settings is not self.calls[index - 1][2]:
             return False
-        for output, state in enumerate(states, 1):
-            if not isinstance(state, LazyTensor) or state.group is not self:
+        for output, state in zip(self.layer.outputs, states, strict=True):
+            if type(state) is not LazyTensor or state.group is not self:
                 return False
             if state.index != index - 1 or state.output != output:
                 return False
@@ -63,6 +63,8 @@ class NeuronGroup(Group):
         for output, state in enumerate(states, 1):
             self.append(output, first, state)
             self.ends[output, stop - 1] = ends[output - 1]
+        if 0 in self.layer.outputs:
+            self.ends[0, stop - 1] = z[-1].clone()
         self.recording.longest = max(self.recording.longest, stop - first)
 
     def value(self, output: int, index: int) -> Tensor:
@@ -87,6 +89,7 @@ class FusedLayer(ABC):
 
     def __init__(self, layer: Any) -> None:
         self.layer = layer
+        self.outputs: tuple[int, ...] = ()  # which results of a step the next one starts from; 0 are its spikes
         self.settings: tuple[Any, ...] | None = None
 
     @classmethod
@@ -131,29 +134,39 @@ class FusedLayer(ABC):
         key = ("neurons", id(self.layer), torch.is_grad_enabled())
         group = recording.groups.get(key)
         if group is None:
-            group = NeuronGroup(recording, self, 1 + len(states))
+            group = NeuronGroup(recording, self, 1 + max(self.outputs))
             recording.groups[key] = group
         current = recording.own(current)
         states = tuple(recording.own(state) for state in states)
         reads = [value for value in (current, *states) if isinstance(value, LazyTensor) and value.group is not group]
         index = group.add((current, states, self.settings), reads)
         recording.most = max(recording.most, index + 1)
-        return [LazyTensor(recording, group, index, output) for output in range(1 + len(states))]
+        return [LazyTensor(recording, group, index, output) for output in range(1 + max(self.outputs))]
 
     def sent_dtype(self, dtype: torch.dtype, settings: Any) -> torch.dtype:
         """The dtype of spikes for currents of a dtype."""
         return dtype
 
     def scanned(
-        self, neuron: Neuron, drive: Tensor, steps: int, start: Sequence[Tensor], params: Sequence[Any], slope: Slope
+        self,
+        neuron: Neuron,
+        drive: Tensor,
+        steps: int,
+        start: Sequence[Tensor],
+        params: Sequence[Any],
+        slope: Slope,
+        *recurrent: Any,
     ) -> Any:
-        """Run the kernel of a neuron, or refuse what it cannot run."""
+        """Run the kernel of a neuron, or refuse what it cannot run; recurrent are its spikes, weights and bias."""
         values = [torch.as_tensor(p, dtype=None if isinstance(p, Tensor) else drive.dtype) for p in params]
         if not can_scan([drive, *start, *values]):
             raise CannotDeferError(
                 f"no kernel runs {type(self.layer).__name__} on {drive.device.type} in {drive.dtype}."
             )
-        found = scan(neuron, drive, steps, start, values, slope)
+        if recurrent:
+            found = recurrent_scan(neuron, drive, steps, start, values, slope, *recurrent)
+        else:
+            found = scan(neuron, drive, steps, start, values, slope)
         return found._replace(z=found.z.detach()) if slope.kind == NOTHING else found
 
 
@@ -161,15 +174,22 @@ class FusedLayer(ABC):
 
 
 class FusedSnnTorch(FusedLayer):
-    """snnTorch's Leaky, Synaptic and Alpha."""
+    """snnTorch's Leaky, Synaptic and Alpha, and the recurrent RLeaky and RSynaptic."""
 
     resets: ClassVar = {"_base_sub": SUBTRACT, "_base_zero": ZERO, "_base_int": NONE}
-    names: ClassVar = {"Leaky": ("mem",), "Synaptic": ("syn", "mem"), "Alpha": ("syn_exc", "syn_inh", "mem")}
+    names: ClassVar = {
+        "Leaky": ("mem",), "Synaptic": ("syn", "mem"), "Alpha": ("syn_exc", "syn_inh", "mem"), "RLeaky": ("spk", "mem"),
+        "RSynaptic": ("spk", "syn", "mem"),
+    }  # fmt: skip
 
     def __init__(self, layer: Any) -> None:
         super().__init__(layer)
-        self.kind = plain_class(layer).__name__
-        self.states = self.names[self.kind]
+        name = plain_class(layer).__name__
+        self.states = self.names[name]
+        self.recurrent = "spk" in self.states
+        self.kind = name.removeprefix("R") if self.recurrent else name
+        first = 0 if self.recurrent else 1
+        self.outputs = tuple(range(first, first + len(self.states)))
 
     @classmethod
     def refusal(cls, layer: Any) -> str | None:
@@ -185,14 +205,21 @@ class FusedSnnTorch(FusedLayer):
             return "its states are no buffers"
         if slope_of(layer.spike_grad) is None:
             return f"its surrogate {shown(layer.spike_grad)} has no known derivative"
-        return None
+        if kind.__name__ == "RSynaptic" and not layer.reset_delay:
+            return "snnTorch's own step has no reset_delay=False"
+        recurrent = getattr(layer, "recurrent", None)
+        if recurrent is None:
+            return None
+        if type(recurrent).__name__ not in ("Linear", "RecurrentOneToOne") or has_hooks(recurrent):
+            return f"its recurrent {type(recurrent).__name__} is none of all neurons or of each with itself, or has a hook"
+        return "its recurrent connection has a method of its own" if "forward" in vars(recurrent) else None
 
     def forward(self, input_: Any, *passed: Any, **named: Any) -> Any:
         layer = self.layer
         buffers = layer._buffers
         given = dict(zip(self.states, passed, strict=False)) | named
         if len(passed) > len(self.states) or not given.keys() <= set(self.states):
-            raise TypeError(f"the states of {self.kind} are passed as layer(input_, {', '.join(self.states)}).")
+            raise TypeError(f"the states are passed as layer(input_, {', '.join(self.states)}).")
         for name, state in given.items():
             if state is None:
                 continue
@@ -201,17 +228,28 @@ class FusedSnnTorch(FusedLayer):
             buffers[name] = state
         settings = (
             layer.beta, layer.threshold, layer.graded_spikes_factor, layer.state_function.__name__, layer.spike_grad,
-            getattr(layer, "alpha", None), getattr(layer, "reset_delay", True),
+            getattr(layer, "alpha", None), getattr(layer, "reset_delay", True), *self.connection(),
         )  # fmt: skip
-        spk, *after = self.record(input_, [buffers[name] for name in self.states], settings)
-        buffers.update(zip(self.states, after, strict=True))
-        return spk if layer.init_hidden and not layer.output else (spk, *after)
+        sent = self.record(input_, [buffers[name] for name in self.states], settings)
+        buffers.update((name, sent[output]) for name, output in zip(self.states, self.outputs, strict=True))
+        return sent[0] if layer.init_hidden and not layer.output else tuple(sent)
+
+    def connection(self) -> tuple[Any, ...]:
+        """The recurrent weights or factors, and the bias."""
+        if not self.recurrent:
+            return ()
+        recurrent = self.layer.recurrent
+        return (recurrent.weight, recurrent.bias) if isinstance(recurrent, nn.Linear) else (recurrent.V, None)
 
     def run(self, drive: Tensor, steps: int, start: Sequence[Any], settings: Any) -> Any:
-        beta, threshold, factor, function, spike, alpha, delayed = settings
+        beta, threshold, factor, function, spike, alpha, delayed, *connection = settings
         shape = drive.shape[1:]
         states = [state if state.shape == shape else drive.new_zeros(shape) for state in start]
         reset = self.resets[function]
+        recurrent: list[Any] = []
+        if self.recurrent:
+            recurrent = [states.pop(0), *connection]
+            reset = ALL if reset == ZERO and self.kind == "Leaky" else reset
         beta = beta.clamp(0, 1)
         slope = slope_of(spike)
         assert slope is not None
@@ -226,7 +264,7 @@ class FusedSnnTorch(FusedLayer):
             scale = torch.log(alpha) / (torch.log(beta) - torch.log(alpha)) + 1
             neuron = Neuron("alpha_function", 3, 2, 2, (reset,), False)
             params = [alpha, beta, threshold, factor, scale]
-        z, after, ends = self.scanned(neuron, drive, steps, states, params, slope)
+        z, after, ends = self.scanned(neuron, drive, steps, states, params, slope, *recurrent)
         return z.to(self.sent_dtype(z.dtype, settings)), after, ends
 
     def sent_dtype(self, dtype: torch.dtype, settings: Any) -> torch.dtype:
@@ -241,18 +279,24 @@ class FusedSnnTorch(FusedLayer):
 
 
 class FusedNorse(FusedLayer):
-    """norse's LIF, LIFBox and LI, as cells and as layers with time, and LILinearCell."""
+    """norse's LIF, LIFRecurrent, LIFBox and LI, as cells and as layers with time, and LILinearCell."""
 
     def __init__(self, layer: Any) -> None:
         super().__init__(layer)
         name = plain_class(layer).__name__
         self.kind = name.removesuffix("Cell").removesuffix("Linear")
         self.has_time = self.kind == name
+        self.recurrent = self.kind == "LIFRecurrent"
+        self.kind = self.kind.removesuffix("Recurrent")
+        self.outputs = (0, 1, 2) if self.recurrent else (1,) if self.kind == "LIFBox" else (1, 2)
         self.state_class: Any = None
 
     @classmethod
     def refusal(cls, layer: Any) -> str | None:
-        steps = {"LIF": "lif_feed_forward_step", "LIFBox": "lif_box_feed_forward_step", "LI": "li_feed_forward_step"}
+        steps = {
+            "LIF": "lif_feed_forward_step", "LIFRecurrent": "lif_step", "LIFBox": "lif_box_feed_forward_step",
+            "LI": "li_feed_forward_step",
+        }  # fmt: skip
         kind = plain_class(layer).__name__.removesuffix("Cell").removesuffix("Linear")
         step = getattr(layer, "activation", None)
         if step is not None and (step.__name__ != steps[kind] or not step.__module__.startswith("norse.")):
@@ -275,19 +319,22 @@ class FusedNorse(FusedLayer):
                 input_tensor = self.recording.call(functional.linear, (input_tensor, weights), {})
             else:
                 input_tensor = functional.linear(input_tensor, weights)
-        settings = (layer.p, layer.dt)
-        count = 1 if self.kind == "LIFBox" else 2
+        settings = (layer.p, layer.dt, getattr(layer, "recurrent_weights", None))
+        count = len(self.outputs)
         if self.has_time:
             x = now(input_tensor)
             z, states, ends = self.run(x, len(x), [None] * count if state is None else [*map(now, state)], settings)
             self.recording.longest = max(self.recording.longest, len(x))
             self.recording.most = max(self.recording.most, len(x))
-            record = getattr(layer, "record_states", False)
-            return self.recording.source(z), self.state_class(*(states if record else ends))
-        z, *after = self.record(input_tensor, [None] * count if state is None else state, settings)
+            if getattr(layer, "record_states", False):
+                kept = (z, *states)
+            else:
+                kept = (z[-1], *ends)
+            return self.recording.source(z), self.state_class(*(kept[output] for output in self.outputs))
+        sent = self.record(input_tensor, [None] * count if state is None else state, settings)
         if self.state_class is None:
             self.state_class = type(self.at_rest(torch.zeros(1, 1)))
-        return z, self.state_class(*after)
+        return sent[0], self.state_class(*(sent[output] for output in self.outputs))
 
     def at_rest(self, x: Tensor) -> Any:
         """The layer's own initial state for an input; LILinearCell has no method that makes it."""
@@ -299,14 +346,16 @@ class FusedNorse(FusedLayer):
         return layer.state_fallback(x)
 
     def run(self, drive: Tensor, steps: int, start: Sequence[Any], settings: Any) -> Any:
-        p, dt = settings
+        p, dt, weights = settings
         state = self.at_rest(drive if self.has_time else drive[0])
         self.state_class = type(state)
         if any(value is None for value in start):
             start = [torch.as_tensor(value).detach().expand(drive.shape[1:]) for value in state]
+        recurrent = [start[0], weights, None] if self.recurrent else []
+        start = start[1:] if self.recurrent else start
         gain = dt * p.tau_mem_inv
         if self.kind == "LI":
-            neuron = Neuron("current_lif", 2, 0, 3, (ZERO, False), False)
+            neuron = Neuron("current_lif", 2, 0, 3, (ZERO, False, True), False)
             params = [gain, -dt * p.tau_syn_inv, p.v_leak, 0.0, 0.0]
             return self.scanned(neuron, drive, steps, start, params, Slope(GIVEN))
         slope = slope_of_norse(p)
@@ -318,9 +367,9 @@ class FusedNorse(FusedLayer):
         if self.kind == "LIFBox":
             neuron = Neuron("voltage_lif", 1, 0, 2, (BOX, False, reset, True, False), True)
             return self.scanned(neuron, drive, steps, start, [gain, p.v_leak, threshold, p.v_reset], slope)
-        neuron = Neuron("current_lif", 2, 0, 3, (ZERO, True), True)
+        neuron = Neuron("current_lif", 2, 0, 3, (ZERO, True, not self.recurrent), True)
         params = [gain, -dt * p.tau_syn_inv, p.v_leak, threshold, p.v_reset]
-        return self.scanned(neuron, drive, steps, start, params, slope)
+        return self.scanned(neuron, drive, steps, start, params, slope, *recurrent)
 
 
 def reset_of_box(p: Any) -> int | None:
@@ -338,6 +387,10 @@ class FusedSpikingJelly(FusedLayer):
     """spikingjelly's LIFNode, ParametricLIFNode and IFNode, for one step or all."""
 
     kept_in = "_memories"
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__(layer)
+        self.outputs = (1,)
 
     @classmethod
     def refusal(cls, layer: Any) -> str | None:
@@ -462,8 +515,9 @@ def derivative_of(spike: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tenso
 # ---- which layers are fused
 
 FUSED: dict[tuple[str, str], type[FusedLayer]] = {
-    **{("snntorch", name): FusedSnnTorch for name in ("Leaky", "Synaptic", "Alpha")},
+    **{("snntorch", name): FusedSnnTorch for name in FusedSnnTorch.names},
     **{("norse", name): FusedNorse for name in ("LIF", "LIFCell", "LIFBoxCell", "LI", "LICell", "LILinearCell")},
+    **{("norse", name): FusedNorse for name in ("LIFRecurrent", "LIFRecurrentCell")},
     **{("spikingjelly", name): FusedSpikingJelly for name in ("LIFNode", "ParametricLIFNode", "IFNode")},
 }
 
@@ -533,8 +587,12 @@ def layers_of(net: nn.Module) -> tuple[list[FusedLayer], dict[str, str], list[nn
     fused: list[FusedLayer] = []
     reasons: dict[str, str] = {}
     plain: list[nn.Module] = []
+    inside: tuple[str, ...] = ()  # the parts of a layer belong to it
     for name, module in net.named_modules():
+        if name.startswith(inside):
+            continue
         if _library(module) in ("snntorch", "norse", "spikingjelly") and not hasattr(module, "lifted_module"):
+            inside = (*inside, f"{name}." if name else "")
             layer = fused_layer(module)
             if isinstance(layer, FusedLayer):
                 fused.append(layer)

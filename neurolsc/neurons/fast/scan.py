@@ -1,8 +1,9 @@
-"""Neurons without recurrent weights over all steps at once, as one function with its own gradient.
+"""Neurons of other libraries over all steps at once, as one function with its own gradient.
 
-What a neuron reads does not depend on what it sends, so that a whole sequence of currents is known before its first
-step. :func:`scan` runs it by the kernels of :mod:`neurolsc.neurons.fast.scan_kernels`, entry by entry, and saves the
-voltages alone.
+What a neuron without recurrent weights reads does not depend on what it sends, so that a whole sequence of currents is
+known before its first step. :func:`scan` runs it by the kernels of :mod:`neurolsc.neurons.fast.scan_kernels`, entry by
+entry, and saves the voltages alone. :func:`recurrent_scan` calls the same kernels step by step, with a product between
+two steps, and adds the gradients by the recurrent weights up for many steps at once.
 """
 
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -155,6 +157,151 @@ class _Scan(torch.autograd.Function):
 
         in_parts(size, size * steps, piece)
         return None, None, None, by_x, by_start, by_params
+
+
+def recurrent_scan(
+    neuron: Neuron,
+    x: Tensor,
+    steps: int,
+    start: Sequence[Tensor],
+    params: Sequence[Tensor],
+    slope: Slope,
+    z: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+) -> Scanned:
+    """Run neurons that read their own spikes of the step before, over all steps.
+
+    Args:
+        neuron: their kind.
+        x: currents from outside (T, ..., n), or (1, ..., n) if they are the same in all steps.
+        steps: T.
+        start: the states before the first step, each (..., n).
+        params: the parameters, each of a shape that expands to (..., n).
+        slope: the derivative of their spikes.
+        z: the spikes before the first step (..., n).
+        weight: recurrent weights (n, n), entry [i, j] from j to i; or one factor, or one per neuron (n,), of the spikes
+            of the neuron itself.
+        bias: a current of each step (n,), or None.
+
+    Returns:
+        Spikes, states after each step and after the last one.
+    """
+    shape = x.shape[1:]
+    size = shape.numel()
+    x = x if bias is None else x + bias
+    starts = torch.stack([state.to(x.dtype).expand(shape).reshape(size) for state in start])
+    values = torch.stack([p.to(x.dtype).expand(shape).reshape(size) for p in params])
+    z = z.to(x.dtype).expand(shape).contiguous()
+    x = x.reshape(len(x), size).contiguous()
+    found = _RecurrentScan.apply(neuron, slope, (steps, *shape), x, starts, values, z, weight)
+    z, *others = found  # type: ignore[misc]
+    return Scanned(z, tuple(others[: neuron.states]), tuple(others[neuron.states :]))
+
+
+def product(z: Tensor, weight: Tensor, weight_t: Tensor) -> Tensor:
+    """What spikes (R, n) send by recurrent weights (n, n): a sum of rows where few fire, or a dense product."""
+    from neurolsc.neurons.fast import cpu_kernels
+
+    entries = cpu_kernels.nonzeros(z)
+    return z @ weight.T if entries is None else cpu_kernels.times(entries, weight_t)
+
+
+class _RecurrentScan(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        neuron: Neuron,
+        slope: Slope,
+        shape: tuple[int, ...],
+        x: Tensor,
+        start: Tensor,
+        params: Tensor,
+        z0: Tensor,
+        weight: Tensor,
+    ) -> Any:
+        from neurolsc.neurons.fast import scan_kernels
+
+        steps = shape[0]
+        size = x.shape[1]
+        n = shape[-1]
+        z = x.new_empty(shape)
+        states = [x.new_empty(shape) for _ in range(neuron.states)]
+        u = x.new_empty(steps if neuron.saves_voltage else 1, size)
+        kernel = getattr(scan_kernels, neuron.name)
+        sent = flat_array(z)
+        after = tuple(map(flat_array, states))
+        voltage = u.numpy()
+        before = start.numpy()
+        constants = params.detach().numpy()
+        weight_t = weight.T.contiguous() if weight.ndim == 2 else weight
+        last = z0.detach()
+        for t in range(steps):
+            spikes = last.view(-1, n)
+            pushed = product(spikes, weight, weight_t) if weight.ndim == 2 else spikes * weight
+            pushed = pushed.view(1, size).add_(x[t if len(x) > 1 else 0])
+            now = slice(t, t + 1)
+            places = sent[now], tuple(state[now] for state in after), voltage[now if neuron.saves_voltage else slice(1)]
+            kernel(pushed.numpy(), before, constants, *neuron.flags, *places, 0, size)
+            before = np.stack([state[t] for state in after])
+            last = z[t]
+        ctx.save_for_backward(start, params, u, z0, weight, z, *states)
+        ctx.neuron = neuron
+        ctx.slope = slope
+        ctx.currents = len(x)
+        ctx.set_materialize_grads(False)
+        return z, *states, *(state[-1].clone() for state in states)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        from neurolsc.neurons.fast import scan_kernels
+
+        if torch.is_grad_enabled():
+            raise RuntimeError("an accelerated network has no second derivative: take it of the user's own module.")
+        by_z, *by_others = gradients
+        neuron: Neuron = ctx.neuron
+        start, params, u, z0, weight, z, *states = ctx.saved_tensors
+        steps = len(z)
+        size = u.shape[1]
+        n = z.shape[-1]
+        nothing = u.new_zeros(1, size)
+        given = nothing
+        if ctx.slope.derivative is not None:
+            voltage = u if neuron.saves_voltage else states[neuron.voltage].flatten(1)
+            given = ctx.slope.derivative(voltage - params[neuron.threshold]).contiguous()
+        outer = [None if by is None else by.flatten(1) for by in (by_z, *by_others[: neuron.states])]
+        ends = [nothing[0] if by is None else by.flatten() for by in by_others[neuron.states :]]
+        by_x = u.new_zeros(steps, size)
+        by_start = torch.stack(ends)
+        by_params = torch.zeros_like(params)
+        kernel = getattr(scan_kernels, f"{neuron.name}_back")
+        after = tuple(map(flat_array, states))
+        found = by_start.numpy(), by_params.numpy(), ctx.needs_input_grad[5]
+        formula = ctx.slope.kind, float(ctx.slope.a)
+        constants = params.detach().numpy()
+        square = weight.ndim == 2
+        back = nothing
+        for t in range(steps - 1, -1, -1):
+            now = slice(t, t + 1)
+            if outer[0] is not None:
+                back = back + outer[0][now]
+            before = np.stack([state[t - 1] for state in after]) if t else start.numpy()
+            from_states = tuple((nothing if by is None else by[now].contiguous()).numpy() for by in outer[1:])
+            kernel(
+                before, constants, *neuron.flags, tuple(state[now] for state in after),
+                u[now if neuron.saves_voltage else slice(1)].numpy(), *formula,
+                given[now if len(given) > 1 else slice(1)].numpy(), back.contiguous().numpy(), from_states,
+                by_x[now].numpy(), *found, 0, size,
+            )  # fmt: skip
+            reached = by_x[t].view(-1, n)
+            back = (reached @ weight if square else reached * weight).view(1, size)
+        by_weight = None
+        if ctx.needs_input_grad[7]:
+            read = torch.cat([z0[None], z[:-1]]).view(-1, n)
+            made = by_x.view(-1, n)
+            by_weight = made.T @ read if square else (made * read).sum_to_size(weight.shape)
+        by_input = by_x if ctx.currents > 1 or steps == 1 else by_x.sum(0, keepdim=True)
+        return None, None, None, by_input, by_start, by_params, back.view_as(z0), by_weight
 
 
 PER_THREAD = 2**16  # steps of single neurons below which a thread of its own costs more than it saves

@@ -17,7 +17,7 @@ PIECE = 512  # entries of a piece: some rows of it fit the first cache
 # derivatives of spikes by the distance d from the threshold, with one number a
 GIVEN, NOTHING, ATAN, FAST_SIGMOID, SIGMOID, SIGN, QUADRATIC = range(7)
 
-SUBTRACT, ZERO, NONE = range(3)  # resets, as snnTorch numbers them
+SUBTRACT, ZERO, NONE, ALL = range(4)  # resets, as snnTorch numbers them; the last to zero, the input with it
 
 _compiled = compiled()
 _inline: Any = njit(inline="always")
@@ -75,7 +75,7 @@ def _reset_again(after: Array, then: Array, s: Array, r: Array, threshold: Array
     if reset == SUBTRACT:
         for j in range(len(after)):
             after[j] = then[j] - (s[j] - r[j]) * threshold[j]
-    elif reset == ZERO:
+    elif reset != NONE:
         for j in range(len(after)):
             after[j] = then[j] - (s[j] - r[j]) * then[j]
 
@@ -126,6 +126,9 @@ def leaky(
             else:
                 for j in range(size):
                     after[j] = beta[j] * before[j] + pushed[j]
+            if reset == ALL:
+                for j in range(size):
+                    after[j] -= r[j] * after[j]
             _fires(s, after, threshold)
             for j in range(size):
                 sent[j] = s[j] * factor[j]
@@ -184,20 +187,19 @@ def leaky_back(
                 if reset == SUBTRACT:
                     for j in range(size):
                         by_threshold[j] -= g[j] * r[j]
-                if reset == ZERO:
-                    for j in range(size):
-                        by_beta[j] += g[j] * before[j] * (one - r[j])
-                else:
-                    for j in range(size):
-                        by_beta[j] += g[j] * before[j]
+            if reset == ALL:
+                for j in range(size):
+                    g[j] *= one - r[j]
             for j in range(size):
                 out[j] += g[j]
             if reset == ZERO:
                 for j in range(size):
-                    g[j] *= beta[j] * (one - r[j])
-            else:
+                    g[j] *= one - r[j]
+            if learnt:
                 for j in range(size):
-                    g[j] *= beta[j]
+                    by_beta[j] += g[j] * before[j]
+            for j in range(size):
+                g[j] *= beta[j]
 
 
 @_compiled
@@ -492,7 +494,7 @@ def _back_through_reset(
 
 @_compiled
 def current_lif(
-    x: Array, start: Array, params: Array, reset: int, sends: bool,
+    x: Array, start: Array, params: Array, reset: int, sends: bool, passes: bool,
     z: Array, states: Arrays, u: Array, first: int, last: int,
 ) -> None:  # fmt: skip
     """norse's LIF (sends spikes) and LI (sends voltages).
@@ -529,7 +531,7 @@ def current_lif(
 
 @_compiled
 def current_lif_back(
-    start: Array, params: Array, reset: int, sends: bool, states: Arrays, u: Array,
+    start: Array, params: Array, reset: int, sends: bool, passes: bool, states: Arrays, u: Array,
     kind: int, a: float, given: Array, by_z: Array, by_states: Arrays,
     by_x: Array, by_start: Array, by_params: Array, learnt: bool, first: int, last: int,
 ) -> None:  # fmt: skip
@@ -559,7 +561,7 @@ def current_lif_back(
                 _slopes(slope, kind, a, then, threshold, given[t if len(given) > 1 else 0, lo:hi])
                 _reaches(s, then, threshold, False)
                 q[:] = from_z
-                _back_through_reset(g, q, s, then, threshold, rest, slope, by_threshold, by_rest, reset, True)
+                _back_through_reset(g, q, s, then, threshold, rest, slope, by_threshold, by_rest, reset, passes)
             else:
                 for j in range(size):
                     g[j] += from_z[j]
