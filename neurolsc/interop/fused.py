@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from operator import is_
 from typing import Any, ClassVar
 
 import torch
@@ -128,7 +129,7 @@ class FusedLayer(ABC):
     def record(self, current: Any, states: Sequence[Any], settings: tuple[Any, ...]) -> list[LazyTensor]:
         """Write a step down: its spikes and its states."""
         last = self.settings
-        if last is None or any(a is not b for a, b in zip(last, settings, strict=True)):
+        if last is None or not all(map(is_, last, settings)):
             self.settings = settings
         recording = self.recording
         key = ("neurons", id(self.layer), torch.is_grad_enabled())
@@ -138,7 +139,7 @@ class FusedLayer(ABC):
             recording.groups[key] = group
         current = recording.own(current)
         states = tuple(recording.own(state) for state in states)
-        reads = [value for value in (current, *states) if isinstance(value, LazyTensor) and value.group is not group]
+        reads = [value for value in (current, *states) if type(value) is LazyTensor and value.group is not group]
         index = group.add((current, states, self.settings), reads)
         recording.most = max(recording.most, index + 1)
         return [LazyTensor(recording, group, index, output) for output in range(1 + max(self.outputs))]

@@ -61,7 +61,7 @@ class Group:
         self.recording.pending[self] = None
         for lazy in reads:
             self.reads.add(lazy.group)
-        return len(self.calls) - 1
+        return len(self.order) - 1
 
     def append(self, output: int, start: int, block: Tensor) -> None:
         """Add a block: the results of one output for the calls from `start` on, stacked along axis 0."""
@@ -139,9 +139,9 @@ class FunctionGroup(Group):
 
     def compute(self, last: int) -> None:
         calls = self.calls[self.done : last + 1]
-        shapes = [lazy.shape for lazy in calls[0]]
         if len(calls) > 1 and self.rule.batched is not None:
             columns = [gathered(column) for column in zip(*calls, strict=True)]
+            shapes = [column.shape[1:] for column in columns]
             constant = all(is_constant(column) for column in columns) and self.rule.repeats(self.args, self.kwargs)
             if constant:
                 columns = [column[:1] for column in columns]
@@ -250,48 +250,43 @@ class Recording:
         rule = RULES.get(func)
         if rule is None or rule.repeats(args, kwargs) is None:
             return self.run(func, args, kwargs)
-        args = tuple(arg.now() if isinstance(arg, LazyTensor) and arg.recording is not self else arg for arg in args)
-        lazies = [arg for arg in args if isinstance(arg, LazyTensor)]
-        if not lazies or any(isinstance(arg, LazyTensor) for arg in kwargs.values()):
-            return self.run(func, args, kwargs)
-        if all(lazy.group is None for lazy in lazies):
-            return self.of_inputs(func, rule, args, kwargs)
         key: list[Any] = [func, torch.is_grad_enabled()]
-        template: list[Any] = []
         steps: list[LazyTensor] = []
         for arg in args:
-            if isinstance(arg, LazyTensor) and arg.group is not None:
-                steps.append(arg)
-                template.append(LAZY)
-                key.append((id(arg.group), arg.output))
-                continue
-            arg = now(arg)
-            template.append(arg)
+            if type(arg) is LazyTensor:
+                if arg.group is not None and arg.recording is self:
+                    steps.append(arg)
+                    key.append((id(arg.group), arg.output))
+                    continue
+                arg = arg.now()
             key.append(key_of(arg))
         for name, arg in kwargs.items():
+            if type(arg) is LazyTensor:
+                return self.run(func, args, kwargs)
             key.append((name, key_of(arg)))
         try:
+            if not steps:
+                return self.of_inputs(func, rule, args, kwargs, tuple(key))
             group = self.groups.get(tuple(key))
         except TypeError:  # a list or another value that has no hash
             return self.run(func, args, kwargs)
         if group is None:
-            group = FunctionGroup(self, func, rule, template, kwargs)
+            places = [LAZY if any(arg is step for step in steps) else now(arg) for arg in args]
+            group = FunctionGroup(self, func, rule, places, kwargs)
             self.groups[tuple(key)] = group
         return LazyTensor(self, group, group.add(steps, steps), 0)
 
-    def of_inputs(self, func: Callable[..., Any], rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def of_inputs(
+        self, func: Callable[..., Any], rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any
+    ) -> Any:
         """A function of inputs alone, run once however often it is called: the same input in every step."""
-        key: list[Any] = [func, torch.is_grad_enabled()]
-        key += [key_of(now(arg)) for arg in args]
-        key += [(name, key_of(now(arg))) for name, arg in kwargs.items()]
-        try:
-            known = self.known.get(tuple(key))
-        except TypeError:
+        if not any(type(arg) is LazyTensor for arg in args):
             return self.run(func, args, kwargs)
+        known = self.known.get(key)
         if known is None or not rule.repeats(args, kwargs):
             result = func(*map(now, args), **kwargs)
             known = (self.source(result), args)  # args: an id is unique while its object lives
-            self.known[tuple(key)] = known
+            self.known[key] = known
         return known[0]
 
     def run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -471,6 +466,8 @@ class LazyTensor:
         """A tensor on the meta device with its shape and dtype."""
         if self.tensor is not None:
             return self.tensor.to("meta")
+        if self.index < self.group.done:
+            return self.now().to("meta")
         return self.group.like(self.output, self.index)
 
     @property

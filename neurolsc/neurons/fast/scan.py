@@ -3,7 +3,7 @@
 What a neuron without recurrent weights reads does not depend on what it sends, so that a whole sequence of currents is
 known before its first step. :func:`scan` runs it by the kernels of :mod:`neurolsc.neurons.fast.scan_kernels`, entry by
 entry, and saves the voltages alone. :func:`recurrent_scan` calls the same kernels step by step, with a product between
-two steps, and adds the gradients by the recurrent weights up for many steps at once.
+two steps: a sum of rows of the weights forward, a dense one backward.
 """
 
 from collections.abc import Sequence
@@ -199,14 +199,6 @@ def recurrent_scan(
     return Scanned(z, tuple(others[: neuron.states]), tuple(others[neuron.states :]))
 
 
-def product(z: Tensor, weight: Tensor, weight_t: Tensor) -> Tensor:
-    """What spikes (R, n) send by recurrent weights (n, n): a sum of rows where few fire, or a dense product."""
-    from neurolsc.neurons.fast import cpu_kernels
-
-    entries = cpu_kernels.nonzeros(z)
-    return z @ weight.T if entries is None else cpu_kernels.times(entries, weight_t)
-
-
 class _RecurrentScan(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -224,27 +216,15 @@ class _RecurrentScan(torch.autograd.Function):
 
         steps = shape[0]
         size = x.shape[1]
-        n = shape[-1]
+        square = weight.ndim == 2
         z = x.new_empty(shape)
         states = [x.new_empty(shape) for _ in range(neuron.states)]
         u = x.new_empty(steps if neuron.saves_voltage else 1, size)
-        kernel = getattr(scan_kernels, neuron.name)
-        sent = flat_array(z)
-        after = tuple(map(flat_array, states))
-        voltage = u.numpy()
-        before = start.numpy()
-        constants = params.detach().numpy()
-        weight_t = weight.T.contiguous() if weight.ndim == 2 else weight
-        last = z0.detach()
-        for t in range(steps):
-            spikes = last.view(-1, n)
-            pushed = product(spikes, weight, weight_t) if weight.ndim == 2 else spikes * weight
-            pushed = pushed.view(1, size).add_(x[t if len(x) > 1 else 0])
-            now = slice(t, t + 1)
-            places = sent[now], tuple(state[now] for state in after), voltage[now if neuron.saves_voltage else slice(1)]
-            kernel(pushed.numpy(), before, constants, *neuron.flags, *places, 0, size)
-            before = np.stack([state[t] for state in after])
-            last = z[t]
+        weight_t = weight.T.contiguous() if square else weight.expand(1, shape[-1]).contiguous()
+        inputs = [t.detach().numpy() for t in (x, start, params)]
+        places = flat_array(z), tuple(map(flat_array, states)), u.numpy()
+        kernel = getattr(scan_kernels, f"{neuron.name}_recurrent")
+        kernel(*inputs, *neuron.flags, *places, z0.detach().flatten().numpy(), weight_t.detach().numpy(), square)
         ctx.save_for_backward(start, params, u, z0, weight, z, *states)
         ctx.neuron = neuron
         ctx.slope = slope
@@ -269,7 +249,7 @@ class _RecurrentScan(torch.autograd.Function):
         if ctx.slope.derivative is not None:
             voltage = u if neuron.saves_voltage else states[neuron.voltage].flatten(1)
             given = ctx.slope.derivative(voltage - params[neuron.threshold]).contiguous()
-        outer = [None if by is None else by.flatten(1) for by in (by_z, *by_others[: neuron.states])]
+        outer = [nothing if by is None else by.flatten(1).contiguous() for by in (by_z, *by_others[: neuron.states])]
         ends = [nothing[0] if by is None else by.flatten() for by in by_others[neuron.states :]]
         by_x = u.new_zeros(steps, size)
         by_start = torch.stack(ends)
@@ -278,30 +258,52 @@ class _RecurrentScan(torch.autograd.Function):
         after = tuple(map(flat_array, states))
         found = by_start.numpy(), by_params.numpy(), ctx.needs_input_grad[5]
         formula = ctx.slope.kind, float(ctx.slope.a)
-        constants = params.detach().numpy()
+        constants = params.numpy()
+        first = start.numpy()
+        voltage, slopes, made = u.numpy(), given.numpy(), by_x.numpy()
+        from_states = tuple(by.numpy() for by in outer[1:])
         square = weight.ndim == 2
-        back = nothing
+        back = u.new_zeros(1, size)
         for t in range(steps - 1, -1, -1):
-            now = slice(t, t + 1)
-            if outer[0] is not None:
-                back = back + outer[0][now]
-            before = np.stack([state[t - 1] for state in after]) if t else start.numpy()
-            from_states = tuple((nothing if by is None else by[now].contiguous()).numpy() for by in outer[1:])
+            if by_z is not None:
+                back += outer[0][t]
+            before = first
+            if t:
+                before = after[0][t - 1 : t] if len(after) == 1 else np.stack([state[t - 1] for state in after])
             kernel(
-                before, constants, *neuron.flags, tuple(state[now] for state in after),
-                u[now if neuron.saves_voltage else slice(1)].numpy(), *formula,
-                given[now if len(given) > 1 else slice(1)].numpy(), back.contiguous().numpy(), from_states,
-                by_x[now].numpy(), *found, 0, size,
+                before, constants, *neuron.flags, tuple(state[t : t + 1] for state in after), step_of(voltage, t),
+                *formula, step_of(slopes, t), back.numpy(), tuple(step_of(by, t) for by in from_states),
+                made[t : t + 1], *found, 0, size,
             )  # fmt: skip
             reached = by_x[t].view(-1, n)
-            back = (reached @ weight if square else reached * weight).view(1, size)
+            if square:
+                torch.mm(reached, weight, out=back.view(-1, n))
+            else:
+                torch.mul(reached, weight, out=back.view(-1, n))
         by_weight = None
         if ctx.needs_input_grad[7]:
             read = torch.cat([z0[None], z[:-1]]).view(-1, n)
-            made = by_x.view(-1, n)
-            by_weight = made.T @ read if square else (made * read).sum_to_size(weight.shape)
+            by_weight = weight_gradient(read, by_x.view(-1, n)) if square else (by_x.view(-1, n) * read)
+            by_weight = by_weight.sum_to_size(weight.shape)
         by_input = by_x if ctx.currents > 1 or steps == 1 else by_x.sum(0, keepdim=True)
         return None, None, None, by_input, by_start, by_params, back.view_as(z0), by_weight
+
+
+def step_of(rows: Any, t: int) -> Any:
+    """One step of an array (T, M), or all of one (1, M)."""
+    return rows[t : t + 1] if len(rows) > 1 else rows
+
+
+def weight_gradient(read: Tensor, made: Tensor) -> Tensor:
+    """The gradient by weights (m, n): of what they read (R, n), mostly spikes, and that by what they made (R, m)."""
+    from neurolsc.neurons.fast import cpu_kernels
+
+    entries = cpu_kernels.nonzeros(read)
+    if entries is None:
+        return made.T @ read
+    total = made.new_zeros(read.shape[1], made.shape[1])
+    cpu_kernels.add_transposed_times(total, entries, made)
+    return total.T
 
 
 PER_THREAD = 2**16  # steps of single neurons below which a thread of its own costs more than it saves

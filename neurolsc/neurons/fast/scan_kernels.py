@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from neurolsc.neurons.fast.cpu_kernels import Array, compiled
+from neurolsc.neurons.fast.cpu_kernels import Array, _add_rows, _places, compiled
 
 PIECE = 512  # entries of a piece: some rows of it fit the first cache
 
@@ -689,3 +689,78 @@ def voltage_lif_back(
                         by_leak[j] += g[j] * gain[j]
                 for j in range(size):
                     g[j] -= g[j] * gain[j]
+
+
+# ---- neurons that read their own spikes of the step before
+
+
+@_inline
+def _push(pushed: Array, x: Array, z: Array, weight_t: Array, square: bool, indices: Array) -> None:
+    """The currents of a step (B n,): those from outside, and what spikes (B n,) send by recurrent weights.
+
+    weight_t is (n, n), transposed, or a factor of each neuron's own spikes (1, n).
+    """
+    n = weight_t.shape[1]
+    for row in range(0, len(x), n):
+        out, sent, outside = pushed[row : row + n], z[row : row + n], x[row : row + n]
+        if square:
+            count = _places(sent, indices, 0)
+            out[:] = outside
+            _add_rows(out, weight_t, indices[:count], sent[indices[:count]])
+        else:
+            factor = weight_t[0]
+            for j in range(n):
+                out[j] = outside[j] + sent[j] * factor[j]
+
+
+@_compiled
+def leaky_recurrent(
+    x: Array, start: Array, params: Array, reset: int, delayed: bool,
+    z: Array, states: Arrays, u: Array, z0: Array, weight_t: Array, square: bool,
+) -> None:  # fmt: skip
+    """snnTorch's RLeaky, by the steps of :func:`leaky`."""
+    size = len(z0)
+    pushed = np.empty((1, size), x.dtype)
+    indices = np.empty(weight_t.shape[1] + 1, np.int32)
+    v = states[0]
+    for t in range(len(z)):
+        _push(pushed[0], x[t if len(x) > 1 else 0], z[t - 1] if t else z0, weight_t, square, indices)
+        now = t if len(u) > 1 else 0
+        before = v[t - 1 : t] if t else start
+        leaky(pushed, before, params, reset, delayed, z[t : t + 1], (v[t : t + 1],), u[now : now + 1], 0, size)
+
+
+@_compiled
+def synaptic_recurrent(
+    x: Array, start: Array, params: Array, reset: int, delayed: bool,
+    z: Array, states: Arrays, u: Array, z0: Array, weight_t: Array, square: bool,
+) -> None:  # fmt: skip
+    """snnTorch's RSynaptic, by the steps of :func:`synaptic`."""
+    size = len(z0)
+    pushed = np.empty((1, size), x.dtype)
+    indices = np.empty(weight_t.shape[1] + 1, np.int32)
+    before = start.copy()
+    for t in range(len(z)):
+        _push(pushed[0], x[t if len(x) > 1 else 0], z[t - 1] if t else z0, weight_t, square, indices)
+        now = t if len(u) > 1 else 0
+        after = states[0][t : t + 1], states[1][t : t + 1]
+        synaptic(pushed, before, params, reset, delayed, z[t : t + 1], after, u[now : now + 1], 0, size)
+        before[0], before[1] = states[0][t], states[1][t]
+
+
+@_compiled
+def current_lif_recurrent(
+    x: Array, start: Array, params: Array, reset: int, sends: bool, passes: bool,
+    z: Array, states: Arrays, u: Array, z0: Array, weight_t: Array, square: bool,
+) -> None:  # fmt: skip
+    """norse's LIFRecurrent, by the steps of :func:`current_lif`."""
+    size = len(z0)
+    pushed = np.empty((1, size), x.dtype)
+    indices = np.empty(weight_t.shape[1] + 1, np.int32)
+    before = start.copy()
+    for t in range(len(z)):
+        _push(pushed[0], x[t if len(x) > 1 else 0], z[t - 1] if t else z0, weight_t, square, indices)
+        now = t if len(u) > 1 else 0
+        after = states[0][t : t + 1], states[1][t : t + 1]
+        current_lif(pushed, before, params, reset, sends, passes, z[t : t + 1], after, u[now : now + 1], 0, size)
+        before[0], before[1] = states[0][t], states[1][t]
