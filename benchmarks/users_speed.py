@@ -1,12 +1,11 @@
 """How much faster does a network of snnTorch, norse or spikingjelly run after `neurolsc.accelerate`?
 
-    python benchmarks/users_speed.py [--networks "tutorial 5"] [--steps 25 100] [--rounds 7] [--compile] [--show]
+    python benchmarks/users_speed.py [--networks "tutorial 5"] [--steps 25 100] [--rounds 7] [--compile] [--memory]
 
 Each network runs as its user wrote it and accelerated, in turn, forward alone (what is needed for a backward pass is
 kept) and forward and backward. One thread, processor time, the shortest of all rounds. With --compile, `torch.compile`
 of the user's network runs beside them; it takes minutes to compile a loop of 25 steps. Memory is the growth of the
-largest resident size during one forward and backward pass in a fresh process. --show prints nothing but the table of the
-results that are there. Half an hour of one core.
+largest resident size during one forward and backward pass in a fresh process. Half an hour of one core.
 """
 
 import argparse
@@ -78,7 +77,8 @@ class Deep(nn.Module):
         self.layers = nn.ModuleList(layers)
 
     def forward(self, x: Tensor) -> Tensor:
-        states: list[Any] = [each.reset_mem() if isinstance(each, snn.SpikingNeuron) else None for each in self.layers]
+        layers: list[Any] = list(self.layers)
+        states: list[Any] = [each.reset_mem() if hasattr(each, "reset_mem") else None for each in layers]
         voltages = []
         for x_t in x:
             z = x_t
@@ -124,7 +124,9 @@ def norse_layers(width: int, depth: int, *, recurrent: bool) -> nn.Module:
     layers: list[nn.Module] = []
     for i in range(depth):
         below = width if i else 140
-        layers += [norse.LIFRecurrent(below, width, p)] if recurrent else [norse.Lift(nn.Linear(below, width)), norse.LIF(p)]
+        layers += (
+            [norse.LIFRecurrent(below, width, p)] if recurrent else [norse.Lift(nn.Linear(below, width)), norse.LIF(p)]
+        )
     return norse.SequentialState(*layers, norse.Lift(nn.Linear(width, CLASSES)), norse.LI())
 
 
@@ -257,7 +259,7 @@ def processor() -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--networks", nargs="+", default=list(NETWORKS), choices=NETWORKS)
     parser.add_argument("--steps", nargs="+", type=int, default=[25, 100, 250])
     parser.add_argument("--rounds", type=int, default=7)

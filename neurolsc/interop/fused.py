@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from neurolsc.interop.lazy import CannotDeferError, Group, LazyTensor, Recording, gathered, is_constant, now
 from neurolsc.interop.wrap import _library
-from neurolsc.neurons.fast.scan import Neuron, Slope, can_scan, recurrent_scan, scan
+from neurolsc.neurons.fast.scan import Neuron, Slope, can_scan, linear, recurrent_scan, scan
 from neurolsc.surrogate import in_two_methods
 
 SUBTRACT, ZERO, NONE, ALL = range(4)  # as in scan_kernels, whose import takes half a second
@@ -212,7 +212,9 @@ class FusedSnnTorch(FusedLayer):
         if recurrent is None:
             return None
         if type(recurrent).__name__ not in ("Linear", "RecurrentOneToOne") or has_hooks(recurrent):
-            return f"its recurrent {type(recurrent).__name__} is none of all neurons or of each with itself, or has a hook"
+            return (
+                f"its recurrent {type(recurrent).__name__} is none of all neurons or of each with itself, or has a hook"
+            )
         return "its recurrent connection has a method of its own" if "forward" in vars(recurrent) else None
 
     def forward(self, input_: Any, *passed: Any, **named: Any) -> Any:
@@ -316,10 +318,10 @@ class FusedNorse(FusedLayer):
             raise CannotDeferError("no kernel reads a sparse tensor.")
         if hasattr(layer, "input_weights"):
             weights = layer.input_weights
-            if isinstance(input_tensor, LazyTensor):
+            if type(input_tensor) is LazyTensor:
                 input_tensor = self.recording.call(functional.linear, (input_tensor, weights), {})
             else:
-                input_tensor = functional.linear(input_tensor, weights)
+                input_tensor = linear(input_tensor, weights)
         settings = (layer.p, layer.dt, getattr(layer, "recurrent_weights", None))
         count = len(self.outputs)
         if self.has_time:
@@ -327,10 +329,7 @@ class FusedNorse(FusedLayer):
             z, states, ends = self.run(x, len(x), [None] * count if state is None else [*map(now, state)], settings)
             self.recording.longest = max(self.recording.longest, len(x))
             self.recording.most = max(self.recording.most, len(x))
-            if getattr(layer, "record_states", False):
-                kept = (z, *states)
-            else:
-                kept = (z[-1], *ends)
+            kept = (z, *states) if getattr(layer, "record_states", False) else (z[-1], *ends)
             return self.recording.source(z), self.state_class(*(kept[output] for output in self.outputs))
         sent = self.record(input_tensor, [None] * count if state is None else state, settings)
         if self.state_class is None:

@@ -17,8 +17,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from neurolsc.interop.lazy_functions import IN_PLACE, RULES, Rule
+from neurolsc.neurons.fast.scan import linear
 
 
 class CannotDeferError(RuntimeError):
@@ -284,7 +286,8 @@ class Recording:
             return self.run(func, args, kwargs)
         known = self.known.get(key)
         if known is None or not rule.repeats(args, kwargs):
-            result = func(*map(now, args), **kwargs)
+            at_once = linear if func is functional.linear and not kwargs else func
+            result = at_once(*map(now, args), **kwargs)
             known = (self.source(result), args)  # args: an id is unique while its object lives
             self.known[key] = known
         return known[0]

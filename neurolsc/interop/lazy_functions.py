@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from neurolsc.neurons.fast.scan import linear
+
 Batched = Callable[[Callable[..., Any], Sequence[Any], dict[str, Any], Sequence[torch.Size]], Tensor | None]
 
 IN_PLACE = {"__iadd__", "__isub__", "__imul__", "__itruediv__", "__setitem__", "set_", "data"}
@@ -55,6 +57,13 @@ def on_last_axes(
 ) -> Tensor | None:
     """A function that takes any axes before those that it acts on."""
     return func(*args, **kwargs)
+
+
+def on_spikes(
+    func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], shapes: Sequence[torch.Size]
+) -> Tensor | None:
+    """A linear map of spikes, whose zeros it leaves out."""
+    return func(*args, **kwargs) if kwargs else linear(*args)
 
 
 def on_samples(
@@ -177,7 +186,7 @@ def _register() -> None:
         RULES[getattr(functional, name)] = Rule(entrywise, not_in_place)
     RULES[torch.relu] = Rule(entrywise, same)
     RULES[torch.Tensor.relu] = Rule(entrywise, same)
-    RULES[functional.linear] = Rule(on_last_axes, same)
+    RULES[functional.linear] = Rule(on_spikes, same)
     RULES[functional.layer_norm] = Rule(on_last_axes, same)
     RULES[functional.dropout] = Rule(entrywise, dropout_repeats)
     for name in ("dropout1d", "dropout2d", "dropout3d"):

@@ -306,6 +306,55 @@ def weight_gradient(read: Tensor, made: Tensor) -> Tensor:
     return total.T
 
 
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """``torch.nn.functional.linear`` over many steps; where few entries of x differ from zero, as sums of rows.
+
+    Like the dense product, but in another order of the sum.
+    """
+    suits = x.dtype == weight.dtype and x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64)
+    few = x.numel() < LEAST_ENTRIES or len(weight) < LEAST_ROW
+    if not suits or few or transformed([x, weight]):
+        return torch.nn.functional.linear(x, weight, bias)
+    from neurolsc.neurons.fast import cpu_kernels
+
+    entries = cpu_kernels.nonzeros(x.detach().reshape(-1, x.shape[-1]))
+    if entries is None or not weight.sum().isfinite():  # plain products multiply zeros with what is not finite
+        return torch.nn.functional.linear(x, weight, bias)
+    return _SparseLinear.apply(entries, x, weight, bias)  # type: ignore[return-value]
+
+
+class _SparseLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, entries: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        from neurolsc.neurons.fast import cpu_kernels
+
+        out = cpu_kernels.times(entries, weight.T.contiguous())
+        if bias is not None:
+            out += bias
+        ctx.entries = entries
+        ctx.save_for_backward(weight)
+        return out.view(*x.shape[:-1], len(weight))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        from neurolsc.neurons.fast import cpu_kernels
+
+        if torch.is_grad_enabled():
+            raise RuntimeError("an accelerated network has no second derivative: take it of the user's own module.")
+        (weight,) = ctx.saved_tensors
+        by_out = gradients[0]
+        made = by_out.reshape(-1, len(weight)).contiguous()
+        by_x = by_out @ weight if ctx.needs_input_grad[1] else None
+        by_weight = None
+        if ctx.needs_input_grad[2]:
+            total = torch.zeros_like(weight.T, memory_format=torch.contiguous_format)
+            cpu_kernels.add_transposed_times(total, ctx.entries, made)
+            by_weight = total.T
+        return None, by_x, by_weight, made.sum(0) if ctx.needs_input_grad[3] else None
+
+
+LEAST_ENTRIES = 2**13  # of an input, below which its zeros are not looked for
+LEAST_ROW = 32  # outputs, below which a row is too short to add
 PER_THREAD = 2**16  # steps of single neurons below which a thread of its own costs more than it saves
 
 
