@@ -161,13 +161,19 @@ def _accelerated(net: nn.Module, loop_outside: bool = False, runs_plainly: str |
 
 
 def must_run_plainly(net: nn.Module, args: Any, kwargs: Any) -> bool:
-    """True where a call cannot be put off: under compilers, transforms, autocast and global hooks, and on a GPU."""
+    """True where a call cannot be put off: under compilers, transforms, autocast, global hooks, on a GPU, in half."""
     tensors = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, Tensor)]
     if transformed(tensors) or _has_any_global_hook():
         return True
     if torch.is_autocast_enabled("cpu"):
         return True
-    return any(tensor.device.type != "cpu" for tensor in (*tensors, *net.parameters()))
+    return any(
+        tensor.device.type != "cpu" or (tensor.is_floating_point() and tensor.dtype not in PRECISIONS)
+        for tensor in (*tensors, *net.parameters())
+    )
+
+
+PRECISIONS = (torch.float32, torch.float64)  # of the kernels
 
 
 def as_input(recording: Recording, arg: Any, *, as_step: bool) -> Any:

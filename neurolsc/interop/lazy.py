@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from neurolsc.interop.lazy_functions import IN_PLACE, RULES, Rule
+from neurolsc.interop.lazy_functions import IN_PLACE, RULES, Rule, concatenated
 from neurolsc.neurons.fast.scan import linear
 
 
@@ -114,7 +114,7 @@ class InputGroup(Group):
     def compute(self, last: int) -> None:
         inputs = self.calls[self.done : last + 1]
         versions = self.versions[self.done : last + 1]
-        if any(x._version != version for x, version in zip(inputs, versions, strict=True)):
+        if any(version_of(x) != version for x, version in zip(inputs, versions, strict=True)):
             raise RuntimeError(
                 "an input of an accelerated network has been changed in place before a value of that step was asked for: "
                 "give each step a tensor of its own, x[t]."
@@ -240,7 +240,7 @@ class Recording:
         if group is None:
             group = InputGroup(self)
             self.groups[key] = group
-        group.versions.append(x._version)
+        group.versions.append(version_of(x))
         return LazyTensor(self, group, group.add(x, ()), 0)
 
     def source(self, x: Tensor) -> LazyTensor:
@@ -386,8 +386,13 @@ def ordered(groups: list[Group], *, downwards: bool = False) -> tuple[list[Group
 def key_of(value: Any) -> Any:
     """What tells a setting from another: a tensor by itself and how often it has changed, others by value."""
     if isinstance(value, Tensor):
-        return (id(value), value._version)
+        return (id(value), version_of(value))
     return (type(value), value)
+
+
+def version_of(tensor: Tensor) -> int:
+    """How often a tensor has changed; inference tensors do not count."""
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def lazies_in(tree: Any) -> list[LazyTensor]:
@@ -460,8 +465,14 @@ class LazyTensor:
             stacked = stack(args[0], dim)
             if stacked is not None:
                 return stacked
+        if func is torch.cat and isinstance(args[0], list | tuple):
+            dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
+            if dim:
+                func = concatenated
+                args = (dim, *args[0])
+                kwargs = {}
         for arg in args:
-            if isinstance(arg, LazyTensor):
+            if type(arg) is LazyTensor:
                 return arg.recording.call(func, args, kwargs)
         return lazies_in((args, kwargs))[0].recording.run(func, args, kwargs)
 
@@ -522,6 +533,11 @@ class LazyTensor:
             self.recording.known[key] = source  # an id is unique while its object lives
         return LazyTensor(self.recording, group, group.add(time % length, ()), 0)
 
+    def unbind(self, dim: int = 0) -> Any:
+        if self.tensor is None or self.group is not None:
+            return self.recording.run(torch.Tensor.unbind, (self, dim), {})
+        return tuple(self._step(dim, time) for time in range(self.tensor.shape[dim]))
+
     def __iter__(self) -> Any:
         return (self[i] for i in range(len(self)))
 
@@ -544,6 +560,9 @@ class LazyTensor:
     def __int__(self) -> int:
         return int(self.now())
 
+    def __format__(self, form: str) -> str:
+        return format(self.now(), form)
+
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
         return self.now().__array__(*args, **kwargs)
 
@@ -563,6 +582,8 @@ def time_axis(index: Any) -> int | None:
         return 0
     if not isinstance(index, tuple):
         return None
+    if len(index) == 2 and index[0] is Ellipsis and isinstance(index[1], int):
+        return -1
     whole = [axis for axis, part in enumerate(index) if isinstance(part, int) and not isinstance(part, bool)]
     others = [part for part in index if not isinstance(part, int)]
     return whole[0] if len(whole) == 1 and all(part == slice(None) for part in others) else None

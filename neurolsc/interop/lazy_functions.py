@@ -145,6 +145,19 @@ def reduced(
     return func(x, dim=moved, **settings) if moved else x
 
 
+def concatenated(dim: int, *parts: Tensor) -> Tensor:
+    """``torch.cat`` along an axis that is not the first."""
+    return torch.cat(parts, dim)
+
+
+def on_parts(
+    func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], shapes: Sequence[torch.Size]
+) -> Tensor | None:
+    """The concatenation of results of all steps; of constants with them step by step."""
+    dim, *parts = args
+    return func(dim + (dim > 0), *parts) if len(parts) == len(shapes) else None
+
+
 def unchanging(args: Sequence[Any], kwargs: dict[str, Any]) -> bool | None:
     """Whether a batch norm leaves its statistics as they are."""
     return not (dict(zip(BATCH_NORM, args, strict=False)) | kwargs).get("training")
@@ -186,6 +199,7 @@ def _register() -> None:
         RULES[getattr(functional, name)] = Rule(entrywise, not_in_place)
     RULES[torch.relu] = Rule(entrywise, same)
     RULES[torch.Tensor.relu] = Rule(entrywise, same)
+    RULES[concatenated] = Rule(on_parts, same)
     RULES[functional.linear] = Rule(on_spikes, same)
     RULES[functional.layer_norm] = Rule(on_last_axes, same)
     RULES[functional.dropout] = Rule(entrywise, dropout_repeats)

@@ -421,6 +421,56 @@ def test_unusual_loops_are_the_same(x: Tensor):
     assert_same(Unusual(), x)
 
 
+class Branches(nn.Module):
+    """Two layers side by side, time in the last axis, and a shape that is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = snn.Leaky(beta=0.9, threshold=0.3, spike_grad=FastSigmoid())
+        self.right = snn.Synaptic(alpha=0.5, beta=0.7, threshold=0.3, spike_grad=FastSigmoid())
+        self.out = nn.Linear(12, 3)
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        mem1 = self.left.reset_mem()
+        syn, mem2 = self.right.reset_mem()
+        found = []
+        for t in range(x.shape[-1]):
+            frame = x[..., t]
+            spk1, mem1 = self.left(frame, mem1)
+            spk2, syn, mem2 = self.right(frame, syn, mem2)
+            both = torch.cat([spk1, spk2], dim=1)
+            found.append(self.out(both) + both.sum(1, keepdim=True) / both.shape[1])
+        assert isinstance(found[0], Tensor) and f"{found[0].sum().detach():.1f}"
+        return found
+
+
+def test_branches_and_lists_of_steps(x: Tensor):
+    fast = assert_same(Branches(), x.permute(1, 2, 0))
+    assert fast.longest == len(x)
+
+
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+def test_evaluation_is_as_fast(x: Tensor, context: Callable[[], Any]):
+    net = Loop(nn.Linear(6, 5), snn.Leaky(beta=0.9, threshold=0.3, spike_grad=FastSigmoid()))
+    fast = accelerate(net, x)
+    with context():
+        read = x + 0
+        torch.testing.assert_close(fast(read), net(read))
+    assert fast.longest == len(x) and fast.runs_plainly is None
+
+
+def test_half_precision_takes_plain_steps():
+    net = nn.Sequential(nn.Linear(6, 5), snn.Leaky(beta=0.9, init_hidden=True, spike_grad=FastSigmoid())).bfloat16()
+    x = torch.rand(4, 6, dtype=torch.bfloat16)
+    fast = accelerate(net, x)
+    at_rest(net)
+    wanted = net(x)
+    at_rest(net)
+    assert type(fast(x)) is Tensor
+    at_rest(net)
+    assert torch.equal(fast(x), wanted)
+
+
 def test_states_stay_in_the_layers_between_calls(x: Tensor):
     net: Any = Loop(
         nn.Linear(6, 5), snn.Synaptic(alpha=0.9, beta=0.8, threshold=0.5, init_hidden=True, spike_grad=FastSigmoid())
