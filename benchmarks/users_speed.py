@@ -13,7 +13,6 @@ import datetime
 import json
 import os
 import platform
-import resource
 import subprocess
 import sys
 import time
@@ -238,9 +237,16 @@ def grown(name: str, steps: int, contestant: str) -> float:
         short = found.example[:4] if found.example.ndim == 3 else found.example
         model = accelerate(found.net, short)
     found.net.zero_grad()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    Path("/proc/self/clear_refs").write_text("5")  # the largest size is that of now
+    before = resident("VmRSS")
     found.call(model).backward()
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    return resident("VmHWM") - before
+
+
+def resident(name: str) -> float:
+    """Resident memory of this process in MiB, now (VmRSS) or at most (VmHWM); Linux alone tells it."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith(name)) / 1024
 
 
 def grown_in_a_process(name: str, steps: int, contestant: str) -> float:
@@ -258,11 +264,18 @@ def processor() -> str:
     return names[0] if names else platform.processor()
 
 
+def place_of(run: dict[str, Any]) -> tuple[int, int]:
+    """The place of a result in the table."""
+    return NETWORKS.index(run["network"]), run["steps"]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--networks", nargs="+", default=list(NETWORKS), choices=NETWORKS)
     parser.add_argument("--steps", nargs="+", type=int, default=[25, 100, 250])
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument(
+        "--rounds", type=int, default=7, help="of timing; 0 leaves the times of the results as they are"
+    )
     parser.add_argument("--compile", action="store_true", help="run torch.compile of each network beside it")
     parser.add_argument("--memory", action="store_true", help="measure memory, too, at 100 steps")
     parser.add_argument("--memory-of", help=argparse.SUPPRESS)
@@ -282,15 +295,16 @@ def main() -> None:
     }
     for name in chosen.networks:
         for steps in chosen.steps:
-            found = timed(name, steps, chosen.rounds, compiled=chosen.compile)
+            found = timed(name, steps, chosen.rounds, compiled=chosen.compile) if chosen.rounds else {}
             for contestant, spent in found.items():
                 run = runs.setdefault((name, steps, contestant), {})
                 run.update(network=name, steps=steps, contestant=contestant, **spent)
-                if chosen.memory and steps == 100 and contestant != "torch.compile":
-                    run["memory"] = grown_in_a_process(name, steps, contestant)
-            ratios = [found["own"][what] / found["accelerated"][what] for what in ("forward", "both")]
-            print(f"{name}, T = {steps}: {found}, {ratios[0]:.1f} and {ratios[1]:.1f} times as fast", flush=True)
-            RESULTS.write_text(json.dumps({"about": about, "runs": list(runs.values())}, indent=1) + "\n")
+            print(f"{name}, T = {steps}, ms: {found}", flush=True)
+            if chosen.memory and steps == 100:
+                for contestant in ("own", "accelerated"):
+                    runs[name, steps, contestant]["memory"] = grown_in_a_process(name, steps, contestant)
+            ordered = sorted(runs.values(), key=place_of)
+            RESULTS.write_text(json.dumps({"about": about, "runs": ordered}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 from torch.utils._pytree import tree_leaves
 
-from neurolsc.interop.fused import Accelerated, layers_of
+from neurolsc.interop.fused import layers_of
 from neurolsc.interop.lazy import LazyTensor, Recording, replaced
-from neurolsc.interop.wrapped import borrowed, warn_of
+from neurolsc.interop.wrapped import Accelerated, borrowed, plain_module, warn_of
 from neurolsc.network import eval_mode
 from neurolsc.neurons.fast.sequence import transformed
 
@@ -136,9 +136,7 @@ class _Accelerated(Accelerated, nn.Module):
             return replaced(out)
 
     def __reduce__(self) -> Any:
-        plain = object.__new__(self.plain_class)
-        object.__setattr__(plain, "__dict__", vars(self))
-        return _accelerated, (plain, self.loop_outside, self.runs_plainly)
+        return _accelerated, (plain_module(self), self.loop_outside, self.runs_plainly)
 
 
 def _accelerated(net: nn.Module, loop_outside: bool = False, runs_plainly: str | None = None) -> Any:

@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from neurolsc.interop.lazy import CannotDeferError, Group, LazyTensor, Recording, gathered, is_constant, now
 from neurolsc.interop.wrap import _library
+from neurolsc.interop.wrapped import Accelerated
 from neurolsc.neurons.fast.scan import Neuron, Slope, can_scan, linear, recurrent_scan, scan
 from neurolsc.surrogate import in_two_methods
 
@@ -520,12 +521,6 @@ FUSED: dict[tuple[str, str], type[FusedLayer]] = {
     **{("norse", name): FusedNorse for name in ("LIFRecurrent", "LIFRecurrentCell")},
     **{("spikingjelly", name): FusedSpikingJelly for name in ("LIFNode", "ParametricLIFNode", "IFNode")},
 }
-
-
-class Accelerated:
-    """The mark of a class that :func:`neurolsc.accelerate` made of a user's."""
-
-    plain_class: ClassVar[type[nn.Module]]
 
 
 def plain_class(module: Any) -> type[nn.Module]:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves
 
-from neurolsc import NotAcceleratedWarning, accelerate
+from neurolsc import NotAcceleratedWarning, accelerate, initialize, radius_profile
 from neurolsc.surrogate import Arctan, FastSigmoid, Surrogate
 
 pytestmark = pytest.mark.filterwarnings("error::neurolsc.NotAcceleratedWarning")
@@ -726,6 +726,20 @@ def test_a_signature_stays(x: Tensor):
     fast = accelerate(net, x)
     assert inspect.signature(fast.forward) == inspect.signature(net.forward)
     torch.testing.assert_close(fast(x, gain=2.0), net(x, gain=2.0))
+
+
+def test_radii_diagnosis_and_initialisation_take_it_as_they_take_the_users_module(x: Tensor):
+    net: Any = Loop(nn.Linear(6, 5), snn.RLeaky(beta=0.9, linear_features=5, spike_grad=FastSigmoid()), nn.Linear(5, 3))
+    fast = accelerate(net, x)
+    profile = radius_profile(fast, x, steps=4)
+    assert str(profile) == str(radius_profile(net, x, steps=4))
+    before = net.layers[1].recurrent.weight.clone()
+    initialize(fast, x)
+    assert not torch.equal(net.layers[1].recurrent.weight, before)
+    at_rest(net)
+    wanted = net(x)
+    at_rest(net)
+    torch.testing.assert_close(fast(x), wanted)
 
 
 def test_the_comparison_leaves_no_trace(x: Tensor):
