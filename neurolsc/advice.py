@@ -2,8 +2,11 @@
 
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
+from neurolsc.diagnosis.faults import OF_THE_RATE
+from neurolsc.diagnosis.losses import Loss
+from neurolsc.diagnosis.report import diagnose, learning_rate
 from neurolsc.init.base import Initialiser, InitReport, named
 from neurolsc.init.identity import Identity
 from neurolsc.validation import whole
@@ -12,13 +15,17 @@ from neurolsc.validation import whole
 def initialize(
     net: nn.Module,
     x: Any,
+    y: Tensor | None = None,
     *,
+    loss: Loss = "step",
+    lr: float | None = None,
     method: str | Initialiser | None = None,
     seed: int = 0,
 ) -> InitReport:
     """Set weights and thresholds of a network before its training, in place.
 
-    It sees one batch of inputs, neither labels nor a learning rate. The recommended method,
+    What is set depends on one batch of inputs alone, neither on labels nor on the learning rate. With `lr` and `y` the
+    report warns where that learning rate is too high for the network as it is then. The recommended method,
     :class:`neurolsc.init.Identity`, decides for each layer:
 
     - a layer that integrates, sends no spikes (RNN, GRU, LSTM, LRU), or whose currents a batch norm normalises, is left
@@ -31,6 +38,9 @@ def initialize(
         net: a :class:`neurolsc.Network`, or a module of snnTorch, norse, spikingjelly or PyTorch.
         x: one batch of inputs, as net takes it; or a batch (x, y), a list of batches or a ``DataLoader``, whose first
             batch is taken.
+        y: targets, as :func:`neurolsc.diagnose` takes them; only with lr.
+        loss: what your loop trains, as :func:`neurolsc.diagnose` takes it.
+        lr: learning rate of your loop.
         method: another method: an object of :mod:`neurolsc.init`, or its text, such as ``"LSC(0.5)"``.
         seed: seed of all draws.
 
@@ -38,9 +48,11 @@ def initialize(
         What was done, a line a layer; a tuple of the findings, what could not be reached.
 
     Raises:
-        TypeError: if net cannot be wrapped, or x or method is of another kind.
-        ValueError: if x does not fit net or is not finite; or method names no initialiser. The network is then as it
-            was.
+        TypeError: if net cannot be wrapped, or x, y, lr or method is of another kind.
+        ValueError: if x or y does not fit net or is not finite; method names no initialiser; or only one of y and lr
+            is given. The network is then as it was.
+
+    Cost: some runs of the batch; with lr that of :func:`neurolsc.diagnose`.
 
     Example:
         >>> import snntorch as snn
@@ -56,8 +68,20 @@ def initialize(
     """
     whole("seed", seed, at_least=0)
     initialiser = as_initialiser(method)
+    if lr is not None:
+        lr = learning_rate(lr)
+    has_targets = y is not None or isinstance(x, tuple)
+    if (lr is None and y is not None) or (lr is not None and not has_targets):
+        raise ValueError("y and lr belong together: with both, a copy of the network is trained for some updates.")
+    if lr is not None:
+        diagnose(net, x, y, loss=loss, samples=1, steps=1)  # refuses what does not fit before anything is set
     report = initialiser.apply(net, x, seed=seed)  # type: ignore[arg-type]  # any module, by Initialiser
-    return report if isinstance(report, InitReport) else InitReport(report, title=str(initialiser))
+    if not isinstance(report, InitReport):
+        report = InitReport(report, title=str(initialiser))
+    if lr is None:
+        return report
+    warnings = [finding for finding in diagnose(net, x, y, loss=loss, lr=lr) if finding.name in OF_THE_RATE]
+    return InitReport([*report, *warnings], report.summary, report.layers, report.title, report.layout, report.left_out)
 
 
 def as_initialiser(method: str | Initialiser | None) -> Initialiser:

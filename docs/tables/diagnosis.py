@@ -6,9 +6,9 @@ from statistics import mean
 from docs.tables.results import RESULTS, caption, grouped, rows, table
 from docs.tables.users import reported
 from neurolsc.diagnosis import FAULTS
+from neurolsc.diagnosis.faults import OF_THE_RATE
 
 SET = ("Leaky", "RLeaky")  # families on which the rules were set
-OF_THE_RATE = ("learning rate too high", "learning rate too high for a layer")
 FAILS, LEARNS = 0.5, 0.9  # shares of the best score
 
 Cell = tuple[str, str, str, float]  # network, loss, initialisation, learning rate

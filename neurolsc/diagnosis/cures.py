@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-import neurolsc
 from neurolsc.diagnosis.losses import Objective
 from neurolsc.diagnosis.measurements import Batch
+from neurolsc.init.identity import Identity
 from neurolsc.network import Network, eval_mode
 from neurolsc.neurons.cell import owner_of, set_value
 from neurolsc.stability import Activity, activity
@@ -32,7 +32,7 @@ ADVICE = "neurolsc.initialize(net, x)"  # what is advised for networks that are 
 
 def initialise(network: Network, x: Tensor) -> None:
     """Initialise a network as it is advised."""
-    neurolsc.initialize(network, x)
+    Identity().apply(network, [x])
 
 
 def leave(network: Network, x: Tensor) -> None:

@@ -259,6 +259,7 @@ FAULTS: tuple[Fault, ...] = (
 """All kinds of faults, in the order in which they are to be mended."""
 
 BY_NAME = {fault.name: fault for fault in FAULTS}
+OF_THE_RATE = tuple(fault.name for fault in FAULTS if fault.treatment is rules.treat_the_rate)
 
 
 def findings(case: Case) -> tuple[Finding, ...]:
