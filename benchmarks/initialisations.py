@@ -37,7 +37,7 @@ from neurolsc.metrics import mode_accuracy
 RESULTS = Path(__file__).parent / "results" / "initialisations.csv"
 WIDTH, CLASSES, BATCH, PIXELS = 64, 10, 64, 784
 SEEDS, RATES = (0, 1, 2), (1e-3, 3e-3, 1e-2)
-INITIALISERS = {"built": "Default()", "rate-matched": "RateMatching(0.15)"}
+INITIALISERS = {"built": "Default()", "rate-matched": "FiringRate(0.15)"}
 SURROGATES: dict[str, Callable[[Tensor], Tensor]] = {
     "fast_sigmoid(5)": theirs.fast_sigmoid(5),
     "fast_sigmoid(10)": theirs.fast_sigmoid(10),

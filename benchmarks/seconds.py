@@ -33,10 +33,10 @@ LEAST, STEPS = 10.0, 20.0  # a call may cost the larger of so many seconds and s
 CALLS = (
     "diagnose",
     "radius_profile",
-    "RateMatching(0.15)",
+    "FiringRate(0.15)",
     "Identity()",
     "Relay()",
-    "BySource()",
+    "LayerwiseScaling()",
     "LSUV()",
     "FluctuationDriven()",
     "ActivityPropagation()",

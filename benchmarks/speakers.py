@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 import neurolsc
 from neurolsc.datasets import SHD, ChannelJitter, SpikeDrop, TimeStretch, input_batches
-from neurolsc.init import BySource
+from neurolsc.init import LayerwiseScaling
 from neurolsc.io import write_json
 
 FORM = {"dt": 0.02, "window": 1.0, "channels": 140, "repeat": 1, "binary": True}
@@ -43,7 +43,7 @@ def scores(file: Path, speaker: int, epochs: int) -> dict:
     torch.manual_seed(SEED)
     cells = [neurolsc.ALIFPositive(n_in, WIDTH, **CELL) for n_in in (plain.n_in, WIDTH)]
     network = neurolsc.Network(cells, plain.n_classes)
-    BySource().apply(network, input_batches(training, 32, seed=SEED), seed=SEED)
+    LayerwiseScaling().apply(network, input_batches(training, 32, seed=SEED), seed=SEED)
     result = neurolsc.train(network, training, validation, epochs=epochs, patience=epochs, seed=SEED, progress=False)
     new = neurolsc.evaluate(network, Subset(plain, np.flatnonzero(plain.speakers.numpy() == speaker).tolist()))
     return {

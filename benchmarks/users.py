@@ -105,18 +105,20 @@ def initialise(net: nn.Module, arm: str, x: Tensor, seed: int) -> str:
     if arm == "by hand":
         by_hand(net)
         return ""
-    readout = getattr(net, "readout", "count")
-    if isinstance(net, Ours):
-        network = net.layers
-    elif isinstance(net, Jelly):
-        network = neurolsc.wrap(net.layers, input_shape=tuple(x.shape[2:]))
-    else:
-        output = "membrane" if readout == "membrane" and isinstance(net.layers[-1], snn.SpikingNeuron) else None
-        network = neurolsc.wrap(list(net.layers), input_shape=tuple(x.shape[2:]), output=output)
-    flat = x.flatten(2)
     from neurolsc.init import named
 
-    return " | ".join(str(named(arm).apply(network, [flat], seed=seed)).splitlines())
+    return " | ".join(str(named(arm).apply(wrapped(net, x), [x.flatten(2)], seed=seed)).splitlines())
+
+
+def wrapped(net: nn.Module, x: Tensor) -> neurolsc.Network:
+    """The network of a module, over the same parameters; frames are flat."""
+    if isinstance(net, Ours):
+        return net.layers
+    if isinstance(net, Jelly):
+        return neurolsc.wrap(net.layers, input_shape=tuple(x.shape[2:]))
+    integrates = net.readout == "membrane" and isinstance(net.layers[-1], snn.SpikingNeuron)
+    output = "membrane" if integrates else None
+    return neurolsc.wrap(list(net.layers), input_shape=tuple(x.shape[2:]), output=output)
 
 
 # ---------------------------------------------------------------- side by side

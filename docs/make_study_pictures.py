@@ -23,6 +23,7 @@ from docs.tables.study import (
     read_rows,
     speech_of_one,
 )
+from docs.tables.users import ARMS, LOSSES, mean_score, rates_of, reported
 from neurolsc.plots import COLORS, STYLE, finish, panels
 
 PICTURES = Path(__file__).parent / "pictures"
@@ -40,8 +41,8 @@ SHOWN = {
 """before training, the mean over layers"""
 FAMILIES = {
     "identity": ("Relay",),
-    "radii by source": ("BySource",),
-    "rate-matched": ("RateMatching", "Orthogonal() + RateMatching"),
+    "radii by source": ("LayerwiseScaling",),
+    "rate-matched": ("FiringRate", "Orthogonal() + FiringRate"),
     "LSC": ("LSC",),
     "default": ("Default",),
     "published initialisations": ("",),
@@ -253,6 +254,37 @@ def draw_today_back(path: Path) -> None:
         finish(figure, path, "gradient of the last step's loss over that by the last state; before training")
 
 
+def draw_users(path: Path) -> None:
+    """Score over the learning rate in a plain loop, a panel for each network and loss, a line for each arm."""
+    networks = grouped(reported(), "network", "loss")
+    across = 3
+    with mpl.rc_context(STYLE):
+        down = -(-len(networks) // across)
+        figure, grid = panels(down, across, figsize=(9.6, 0.8 + 2.1 * down), sharey=True, sharex=True)
+        for ax in grid.flat[len(networks) :]:
+            ax.set_visible(False)
+        for ax, ((network, loss), found) in zip(grid.flat, networks.items(), strict=False):
+            rates = rates_of(found)
+            for arm, color in zip(ARMS, COLORS, strict=False):
+                scores = [mean_score(found, arm, rate) for rate in rates]
+                ax.plot(range(len(rates)), scores, marker="o", markersize=4, color=color)
+            ax.set(title=f"{network}, {LOSSES[loss]}", ylim=(0, 100))
+            ax.set_xticks(range(len(rates)), [f"{rate:g}" for rate in rates])
+            ax.tick_params(labelbottom=True)
+            ax.axhline(10, color="0.4", linestyle=":", linewidth=1)
+        for ax in grid[:, 0]:
+            ax.set_ylabel("test (%)")
+        for ax in grid[-1]:
+            ax.set_xlabel("learning rate")
+        handles = [
+            Line2D([], [], marker="o", markersize=4, color=color, label=name.replace("`", ""))
+            for name, color in zip(ARMS.values(), COLORS, strict=False)
+        ]
+        figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize="small")
+        finish(figure, path, "Five epochs of plain Adam in the library's own loop; mean over seeds, dotted: chance")
+
+
+draw_users(PICTURES / "study_users.png")
 draw_depth(PICTURES / "study_depth.png")
 draw_registered(PICTURES / "study_registered.png", headline() + baselines())
 draw_registered(

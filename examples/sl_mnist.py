@@ -4,9 +4,8 @@ import sys
 
 import torch
 
-from neurolsc import ALIFPlus, Network, evaluate, radius_profile, train
-from neurolsc.datasets import SpikeLatencyMNIST, input_batches
-from neurolsc.init import Relay
+from neurolsc import ALIFPlus, Network, evaluate, initialize, radius_profile, train
+from neurolsc.datasets import SpikeLatencyMNIST, collate
 
 WIDTH, EPOCHS, SEED = 64, 12, 0
 
@@ -15,10 +14,9 @@ torch.manual_seed(SEED)
 layers = [ALIFPlus(784, WIDTH), ALIFPlus(WIDTH, WIDTH), ALIFPlus(WIDTH, WIDTH)]
 network = Network(layers, n_out=10, layer_delay=0)
 
-# Two layers are scaled to 0.15 spikes per neuron and step; the third hands on every spike it reads.
-inputs = input_batches(train_set, 32, seed=SEED)
-missed = Relay().apply(network, inputs, seed=SEED)
-print(radius_profile(network, inputs[0][:, :4], steps=16))
+x, _ = collate([train_set[i] for i in range(64)])
+print(initialize(network, x, seed=SEED))
+print(radius_profile(network, x[:, :4], steps=16))
 
 result = train(
     network, train_set, validation, epochs=EPOCHS, seed=SEED, progress=False,
@@ -34,8 +32,7 @@ print(
 )
 print(f"the last layer fires {scores.firing_rate[-1]:.2f} a step; steps without a vote {scores.share_without_vote:.0%}")
 
-assert not missed, "the rate is reached, and every spike handed on"
 assert scores.mode_accuracy > 0.6, "chance is 0.1"
 
-title = f"3 x {WIDTH} ALIFPlus, initialised by Relay(), spike-latency MNIST, seed {SEED}"
+title = f"3 x {WIDTH} ALIFPlus, initialised, spike-latency MNIST, seed {SEED}"
 result.plot(*sys.argv[1:], chance=0.1, title=title)

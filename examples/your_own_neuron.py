@@ -11,7 +11,7 @@ from torch import Tensor
 
 import neurolsc
 from neurolsc.datasets import SpikeLatencyMNIST, input_batches
-from neurolsc.init import RateMatching
+from neurolsc.init import FiringRate
 from neurolsc.neurons import LogParameter, NeuronCell, ScaledParameter, Term
 
 
@@ -55,7 +55,7 @@ if __name__ == "__main__":
     network = neurolsc.Network([EIF(784, 64), EIF(64, 64)], 10, layer_delay=0).double()
     digits, held_out = map(SpikeLatencyMNIST.embedded, ("train", "validation"))
     batches = [x.double() for x in input_batches(digits, 64)]
-    assert not RateMatching(0.15).apply(network, batches), "the rate is reached"
+    assert not FiringRate(0.15).apply(network, batches), "the rate is reached"
     found = []
     for closed_form in (neurolsc.Cell.closed_form, EIF.closed_form):  # the first is none: by autograd
         EIF.closed_form = closed_form

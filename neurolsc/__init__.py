@@ -3,6 +3,7 @@
 from neurolsc import datasets, export, init, metrics, surrogate, tasks, theory
 from neurolsc.advice import initialize
 from neurolsc.diagnosis import Diagnosis, diagnose, try_cures
+from neurolsc.interop.accelerate import NotAcceleratedWarning, accelerate
 from neurolsc.interop.saved import load, save
 from neurolsc.interop.wrap import wrap
 from neurolsc.interop.wrapped import WrappedNeuronWarning
@@ -44,8 +45,8 @@ __version__ = "0.1.0"
 __all__ = [
     "GRU", "LIF", "LRU", "LSTM", "RNN", "ALIFLowPass", "ALIFPlus", "ALIFPlusMinus", "ALIFPositive", "ALIFState",
     "Cell", "Criteria", "Diagnosis", "Embedding", "FeedForward", "LIFState", "Network", "NetworkState",
-    "PaperRule", "PretrainResult", "RadiusProfile", "Run", "ScaledParameter", "Scores", "SpikingCell",
-    "TrainResult", "TransitionRule", "WrappedNeuronWarning", "datasets", "diagnose", "evaluate", "export",
+    "NotAcceleratedWarning", "PaperRule", "PretrainResult", "RadiusProfile", "Run", "ScaledParameter", "Scores", "SpikingCell",
+    "TrainResult", "TransitionRule", "WrappedNeuronWarning", "accelerate", "datasets", "diagnose", "evaluate", "export",
     "init", "initialize", "load", "match_firing_rates", "metrics", "pretrain", "radius_profile", "register",
     "save", "scale_to_radius", "spectral_radius", "surrogate", "tasks", "theory", "train", "try_cures", "wrap",
 ]  # fmt: skip

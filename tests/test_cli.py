@@ -108,7 +108,7 @@ def test_a_file_of_a_network_is_sent_to_what_reads_it(tmp_path, command, name, r
 def test_radii_measures_a_new_network_a_run_a_saved_one_and_what_an_initialisation_leaves(tmp_path):
     """Each as the library measures it: the run with its own data, split and seed."""
     data = DataSettings("shd", channels=70, dt=0.05, repeat=1)
-    fresh = Experiment(NetworkSettings(width=8, seed=3), data, init=InitSettings("RateMatching(0.2)"))
+    fresh = Experiment(NetworkSettings(width=8, seed=3), data, init=InitSettings("FiringRate(0.2)"))
     network = fresh.run(tmp_path / "run").network
     ours = str(neurolsc.radius_profile(network, fresh.first_inputs("train", 2), steps=4, seed=3))
     assert "time radius, by term" in ours
@@ -116,17 +116,17 @@ def test_radii_measures_a_new_network_a_run_a_saved_one_and_what_an_initialisati
     flags = [*DIGITS, "--seed", "3"]
     assert ours in succeed("radii", tmp_path / "run", *few)
     assert ours in succeed("radii", tmp_path / "run" / "network.safetensors", *few, *flags)
-    assert ours in succeed("radii", "--width", "8", "--init", "RateMatching(0.2)", *few, *flags)
+    assert ours in succeed("radii", "--width", "8", "--init", "FiringRate(0.2)", *few, *flags)
     out = tmp_path / "matched"
-    assert ours not in succeed("radii", tmp_path / "run", "--init", "RateMatching(0.4)", *few, "--out", out)
-    assert 'init = "RateMatching(0.4)"' in (out / "settings.toml").read_text()
+    assert ours not in succeed("radii", tmp_path / "run", "--init", "FiringRate(0.4)", *few, "--out", out)
+    assert 'init = "FiringRate(0.4)"' in (out / "settings.toml").read_text()
     assert len(json.loads((out / "profile.json").read_text())["time_mean"]) == 2
     assert (out / "profile.png").stat().st_size > 1000
 
 
 def test_radii_says_how_many_steps_back_the_gradient_has_to_go():
     data = DataSettings("jsb")
-    init = InitSettings("RateMatching(0.2)")
+    init = InitSettings("FiringRate(0.2)")
     experiment = Experiment(NetworkSettings(cell="LIF", tau_v=5.0, width=8), data, init=init)
     x, (_, targets, *_) = experiment.first_inputs("train", 2), experiment.first_samples("train", 2)
     found = truncation_errors(experiment.begin()[0], x, lambda o: data.task.loss(o, targets[: len(x)]))
@@ -162,12 +162,12 @@ def taken(monkeypatch) -> list[Experiment]:
 
 def test_settings_come_from_flags_else_from_the_file_else_from_defaults(tmp_path, taken):
     (tmp_path / "settings.toml").write_text('width = 6\nlayers = 1\ncell = "LIF"\nclip_spectrum = 0.9\n')
-    words = ["--layers", "2", "--init", "Orthogonal() + RateMatching(0.15)", "--clip-gradient", "2"]
+    words = ["--layers", "2", "--init", "Orthogonal() + FiringRate(0.15)", "--clip-gradient", "2"]
     output = succeed("train", "--config", tmp_path / "settings.toml", *words, "--out", tmp_path / "run")
     assert "best epoch 1: validation mode accuracy 10.0%" in output
     (experiment,) = taken
     assert experiment.network == NetworkSettings(cell="LIF", width=6, layers=2)
-    assert experiment.init.init == "Orthogonal() + RateMatching(0.15)"
+    assert experiment.init.init == "Orthogonal() + FiringRate(0.15)"
     assert experiment.training == TrainSettings(clip_gradient=2.0, clip_spectrum=0.9)
 
 
@@ -277,14 +277,14 @@ def test_diagnose_reads_a_run_with_its_history_tries_cures_and_writes_what_it_pr
 
 @pytest.mark.slow
 def test_the_demo_trains_its_arms_reports_them_and_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
-    lif = {"init": "BySource(recurrence=0)", "cell": "LIF", "tau_v": 50.0, "lr": 2e-3}
+    lif = {"init": "LayerwiseScaling(recurrence=0)", "cell": "LIF", "tau_v": 50.0, "lr": 2e-3}
     either, fixed = [{"init": "Default", "lr": 1e-2}, lif], commands.DEMO["fixed"] | {"width": 6}
     monkeypatch.setattr(commands, "DEMO", commands.DEMO | {"either": either, "fixed": fixed})
     monkeypatch.setattr(commands.experiments, "Processes", lambda _: Here())
     out = tmp_path / "demo"
     output = succeed("demo", "--out", out, "--epochs", "1", "--workers", "2")
     report = (out / "report.md").read_text()
-    for arm in ("| Default | 0.01 |", "| BySource(recurrence=0) | 0.002 | LIF | 50 |"):
+    for arm in ("| Default | 0.01 |", "| LayerwiseScaling(recurrence=0) | 0.002 | LIF | 50 |"):
         assert arm in report and arm in output
     assert "](learning.png)" in report and (out / "learning.png").stat().st_size > 5_000
     trained = {path: path.stat().st_mtime_ns for path in out.glob("*/network.safetensors")}

@@ -29,7 +29,7 @@ WHOLE = Experiment(
     TrainSettings(epochs=1, batch_size=32, lr=0.01),
     InitSettings("Default"),
 )
-INITIALISED = replace(WHOLE, init=InitSettings("FourConditions + RateMatching(0.99)"))
+INITIALISED = replace(WHOLE, init=InitSettings("FourConditions + FiringRate(0.99)"))
 UNTRAINED = {"settings.toml", "network.safetensors"}
 RADII = {f"radii_{when}.{kind}" for when in ("before", "after") for kind in ("json", "png")} | {"pretraining.json"}
 TRAINED = {"history.csv", "history.json", "learning.png", "split.json"}
@@ -91,13 +91,13 @@ class Wordless(neurolsc.ALIFPlus):
 @pytest.mark.parametrize(
     ("parts", "initialiser"),
     [
-        ({}, "Relay()"),
+        ({}, "Identity()"),
         ({"init": InitSettings("LSUV()")}, "LSUV()"),
         ({"pretraining": PretrainSettings("0.5")}, "Default"),
         ({"pretraining": PretrainSettings("0.5"), "init": InitSettings("LSUV()")}, "LSUV()"),
         ({"network": NetworkSettings(weights="x.safetensors")}, "Default"),
         ({"network": NetworkSettings(cell="tests.test_experiment:Wordless")}, "Default"),
-        ({"network": NetworkSettings(cell="nowhere.at.all:Cell")}, "Relay()"),
+        ({"network": NetworkSettings(cell="nowhere.at.all:Cell")}, "Identity()"),
     ],
 )
 def test_the_initialisation_is_relay_unless_another_setting_sets_the_network(parts, initialiser):

@@ -13,7 +13,7 @@ from tests.patterns import stopped, succeed
 from tests.sweeps.grids import FIXED, Here, write_grid
 from tests.test_experiment import INITIALISED
 
-TEXT = "RateMatching(0.2)"
+TEXT = "FiringRate(0.2)"
 
 
 def as_before(folder: Path) -> None:
@@ -73,7 +73,7 @@ def test_a_sweep_finds_its_trials_and_has_the_same_table(tmp_path: Path):
         former = trial.name_with({"init": "start"})
         as_before(sweep / trial.name)
         os.replace(sweep / trial.name, sweep / former)
-    assert (sweep / former).exists() and "start=RateMatching" in former
+    assert (sweep / former).exists() and "start=FiringRate" in former
     old = content | {"grid": {"start": ["Default", TEXT], "seed": [0]}}
     write_grid(sweep / "grid.toml", **old)
     assert read_sweep(sweep)[1] == rows

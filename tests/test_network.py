@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from neurolsc import LIF, ALIFPlus, Cell, Network, evaluate, radius_profile
 from neurolsc.datasets import collate
-from neurolsc.init import RateMatching
+from neurolsc.init import FiringRate
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -140,7 +140,7 @@ def test_input_formats_are_equal(dtype, make_network, make_spikes):
 def test_what_does_not_fit_is_refused(make_network, make_spikes):
     network, x = make_network(), make_spikes()
     array: Any = torch.zeros(20, 6, 30).numpy()
-    for use in (network, lambda x: RateMatching(0.1).apply(network, [x]), lambda x: collate([(x[:, 0], 1)])):
+    for use in (network, lambda x: FiringRate(0.1).apply(network, [x]), lambda x: collate([(x[:, 0], 1)])):
         with pytest.raises(TypeError, match=r"got a? ?ndarray: torch\.from_numpy makes it one"):
             use(array)
     for shape in ((20, 6, 29), (0, 6, 30)):

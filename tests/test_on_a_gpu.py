@@ -15,15 +15,15 @@ from neurolsc.init import (
     LSC,
     LSUV,
     ActivityPropagation,
-    BySource,
     Default,
+    FiringRate,
     FluctuationDriven,
     FourConditions,
     He,
+    LayerwiseScaling,
     LSCLyapunov,
     LSCSingular,
     Orthogonal,
-    RateMatching,
     Relay,
 )
 from neurolsc.stability.indicators import lyapunov_exponents
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch fin
 CUDA = "cuda"
 INITIALISERS = [
     Default(), He(), Orthogonal(), LSUV(), FluctuationDriven(), IKUN(), ActivityPropagation(), FourConditions(),
-    LSCLyapunov(), LSCSingular(), LSC(0.5), LSC("balanced"), LSC(0.5, method="scale"), BySource(), RateMatching(0.15),
+    LSCLyapunov(), LSCSingular(), LSC(0.5), LSC("balanced"), LSC(0.5, method="scale"), LayerwiseScaling(), FiringRate(0.15),
     Relay(),
 ]  # fmt: skip
 

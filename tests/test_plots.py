@@ -116,10 +116,10 @@ def test_scores_stand_at_their_setting_in_order_with_every_run_as_a_dot():
 
 
 def test_where_there_are_words_every_value_has_a_row_from_the_top():
-    arms = {"one": {"Default": [0.2, 0.4], "BySource()": [0.9]}, "other": {"BySource()": [0.5, 0.7]}}
+    arms = {"one": {"Default": [0.2, 0.4], "LayerwiseScaling()": [0.9]}, "other": {"LayerwiseScaling()": [0.5, 0.7]}}
     figure = plots.plot_scores(arms, over="init", score="accuracy")
     (ax,) = figure.axes
-    assert [label.get_text() for label in ax.get_yticklabels()] == ["Default", "BySource()"]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["Default", "LayerwiseScaling()"]
     assert ax.get_ylim()[0] > ax.get_ylim()[1] and ax.get_xlim() == (0, 1)
     strokes, dots = ([line for line in ax.lines if line.get_marker() == marker] for marker in ("|", "."))
     means = [point for line in strokes for point in line.get_xydata().tolist()]

@@ -19,7 +19,7 @@ from headline import NEW, Arm, Trial, command_line, finish, run, trial_of
 from torch import Tensor
 
 from neurolsc import Network, init
-from neurolsc.init import Initialiser, RateMatching, Relay
+from neurolsc.init import FiringRate, Initialiser, Relay
 from neurolsc.stability.conditions import Finding
 
 RESULTS = Path(__file__).parents[1] / "results" / "study_apart.csv"
@@ -50,7 +50,7 @@ class PartOfRelay(Initialiser):
         network.load_state_dict(
             {name: value if kept.fullmatch(name) else drawn[name] for name, value in network.state_dict().items()}
         )
-        return RateMatching(self.rate).apply(network, inputs)
+        return FiringRate(self.rate).apply(network, inputs)
 
 
 @init.register
@@ -87,7 +87,7 @@ def main() -> None:
     args = command_line(__doc__, RESULTS).parse_args()
     initialisers = [
         *map(part, list(PARTS)[:-1]),
-        "RateMatching(0.15) + Scaled(8)",
+        "FiringRate(0.15) + Scaled(8)",
         f"{part('adaptation')} + Scaled(0.125)",
     ]
     arms = [Arm(5, "ALIFPlus", initialiser) for initialiser in initialisers]

@@ -29,18 +29,18 @@ from neurolsc.stability.conditions import Finding
 
 RESULTS = Path(__file__).parents[1] / "results" / "study_baselines.csv"
 ARMS = [
-    Arm(5, "LIF", "BySource(depth=0, rate=0.1)"),
+    Arm(5, "LIF", "LayerwiseScaling(depth=0, rate=0.1)"),
     Arm(5, "SkipALIFPlus", "RateMatchedBranches(0.15)"),
     Arm(2, "GRU", "Default()"),
-    Arm(5, "ALIFPlus", "WeakAdaptation(0.01) + RateMatching(0.15)"),
-    Arm(2, "ALIFPlus", "WeakAdaptation(0.01) + RateMatching(0.15)"),
+    Arm(5, "ALIFPlus", "WeakAdaptation(0.01) + FiringRate(0.15)"),
+    Arm(2, "ALIFPlus", "WeakAdaptation(0.01) + FiringRate(0.15)"),
     Arm(2, "LSTM", "Default()"),
     Arm(5, "NormedALIFPlus", "RateMatchedNorms(0.15)"),
     Arm(5, "LIF", part("all but w_in", rate=0.1)),
-    Arm(10, "ALIFPlus", "WeakAdaptation(0.01) + RateMatching(0.15)"),
+    Arm(10, "ALIFPlus", "WeakAdaptation(0.01) + FiringRate(0.15)"),
     Arm(10, "ALIFPlus", part("all but w_in")),
-    Arm(5, "LIF", "Orthogonal() + RateMatching(0.1)"),
-    Arm(5, "LIF", "FluctuationDriven() + RateMatching(0.1)"),
+    Arm(5, "LIF", "Orthogonal() + FiringRate(0.1)"),
+    Arm(5, "LIF", "FluctuationDriven() + FiringRate(0.1)"),
 ]
 
 

@@ -45,7 +45,7 @@ MOST = 200  # steps of a pre-training
 INITS = {
     "none": "Default()",
     "radius 1": f"LSC(1.0, loop='paper', max_steps={MOST})",
-    "rate-matched": "RateMatching(0.15)",
+    "rate-matched": "FiringRate(0.15)",
     "radius 0.5": f"LSC(0.5, loop='paper', max_steps={MOST})",
     "balanced": f"LSC('balanced', loop='paper', max_steps={MOST})",
 }

@@ -27,7 +27,7 @@ from neurolsc.stability import lyapunov_exponents
 
 OUT = Path(__file__).parents[1] / "results" / "study_flossing.csv"
 SETTINGS = {"data": "store-recall", "cell": "LIF", "tau_v": 20.0, "layers": 1, "width": 64, "layer_delay": 0}
-SETTINGS |= {"init": "RateMatching(0.15)", "batch_size": 32, "epochs": 12, "patience": 12}
+SETTINGS |= {"init": "FiringRate(0.15)", "batch_size": 32, "epochs": 12, "patience": 12}
 ARMS: dict[str, dict] = {"without": {}, "flossing": {"floss": 100.0, "floss_every": 20}}
 ARMS["clipping"] = {"clip_spectrum": 1.0}
 DELAYS, RATES, SEEDS, CHANCE = (100, 200, 400), (5e-3, 1e-2), range(3), 0.25

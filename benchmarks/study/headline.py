@@ -41,7 +41,7 @@ SETTINGS |= {"channel_jitter": 10.0, "time_stretch": 0.1, "spike_drop": 0.1}
 SETTINGS |= {"optimizer": "adam", "schedule": "cosine", "by_gain": True, "centralize": True, "clip_gradient": 1.0}
 SETTINGS |= {"batch_size": 32, "epochs": 40, "patience": 40}
 CELLS = {"ALIFPlusMinus": 0.15, "ALIFPlus": 0.15, "LIF": 0.1}  # and the rate of rate-matched networks
-INITIALISERS = ("RateMatching({rate})", "Relay(rate={rate})")
+INITIALISERS = ("FiringRate({rate})", "Relay(rate={rate})")
 DRAWN = ("Relay(rate={rate}, drawn=1)",)
 
 

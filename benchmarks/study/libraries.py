@@ -28,7 +28,7 @@ GRID = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 NETWORKS = [
     (*kind, n) for n in (4, 8) for kind in itertools.product(("RLeaky", "Leaky"), ("subtract",), (COMMON, WIDE))
 ]
-OF_ALL, OF_RECURRENT = ("built", "rate-matched", "Relay()"), (part("recurrence"), "BySource(depth=0)")
+OF_ALL, OF_RECURRENT = ("built", "rate-matched", "Relay()"), (part("recurrence"), "LayerwiseScaling(depth=0)")
 ARMS = [
     Arm(*network, initialiser)
     for network in NETWORKS

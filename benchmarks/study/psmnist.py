@@ -38,7 +38,7 @@ CELL: dict[str, tuple[str, dict[str, Any]]] = {
     "BRF": ("BRF", {"omega_range": (15.0, 85.0), "damping_range": (0.1, 1.0)}),
 }
 BY_SCALE = "direction='time', method='scale', samples=2, steps=4"
-INITIALISERS = ("Default()", "RateMatching(0.1)", "Relay(rate=0.1)", f"LSC(0.5, {BY_SCALE})", f"LSC(1.0, {BY_SCALE})")
+INITIALISERS = ("Default()", "FiringRate(0.1)", "Relay(rate=0.1)", f"LSC(0.5, {BY_SCALE})", f"LSC(1.0, {BY_SCALE})")
 INITIALISERS += ("FluctuationDriven()",)
 SEEDS, TRUNCATED, LR, EPOCHS, BATCH, WIDTH, CHANCE = range(3), 50, (0.003, 0.01), 30, 25, 64, 0.1
 BACK, PIECES = (0, 50, 100, 200, 400, 783), 4

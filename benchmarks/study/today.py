@@ -54,7 +54,7 @@ NEURONS: dict[str, tuple[str, dict[str, Any]]] = {
     "exact RF": ("ExactRF", {}),
     "TC-LIF": ("TCLIF", {}),
 }
-OWN, RATE_MATCHED, RELAYS = "Default()", "RateMatching(0.1)", "Relay(rate=0.1)"
+OWN, RATE_MATCHED, RELAYS = "Default()", "FiringRate(0.1)", "Relay(rate=0.1)"
 LSC = "LSC(1.0, direction='time', method='scale', samples=2, steps=4)"
 LONG = "long speech"  # measured, not trained
 TASKS = {"speech": 0.04, LONG: 0.01}  # seconds a step: 25 and 100 steps

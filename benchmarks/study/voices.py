@@ -18,11 +18,11 @@ from headline import Arm, Trial, command_line, finish, run, trial_of
 RESULTS = Path(__file__).parents[1] / "results"
 FILES = {"voice": "study_voices.csv", "utterance": "study_folds.csv"}
 LR = {  # chosen in section 1
-    Arm(5, "ALIFPlus", "RateMatching(0.15)"): 4e-3,
+    Arm(5, "ALIFPlus", "FiringRate(0.15)"): 4e-3,
     Arm(5, "ALIFPlus", "Relay(rate=0.15)"): 4e-3,
-    Arm(5, "ALIFPlusMinus", "RateMatching(0.15)"): 4e-3,
+    Arm(5, "ALIFPlusMinus", "FiringRate(0.15)"): 4e-3,
     Arm(5, "ALIFPlusMinus", "Relay(rate=0.15)"): 2e-3,
-    Arm(5, "LIF", "RateMatching(0.1)"): 1e-3,
+    Arm(5, "LIF", "FiringRate(0.1)"): 1e-3,
     Arm(5, "LIF", "Relay(rate=0.1)"): 2e-3,
     Arm(2, "ALIFPlus", "Relay(rate=0.15)"): 8e-3,
     Arm(2, "ALIFPlusMinus", "Relay(rate=0.15)"): 8e-3,

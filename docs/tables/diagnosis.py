@@ -1,7 +1,17 @@
-"""The faults that `diagnose` finds, from its own table."""
+"""The faults that `diagnose` finds, from its own table; and how often it is right (benchmarks/diagnoses.py)."""
 
-from docs.tables.results import rows, table
+import csv
+from statistics import mean
+
+from docs.tables.results import RESULTS, caption, grouped, rows, table
+from docs.tables.users import reported
 from neurolsc.diagnosis import FAULTS
+
+SET = ("Leaky", "RLeaky")  # families on which the rules were set
+OF_THE_RATE = ("learning rate too high", "learning rate too high for a layer")
+FAILS, LEARNS = 0.5, 0.9  # shares of the best score
+
+Cell = tuple[str, str, str, float]  # network, loss, initialisation, learning rate
 
 
 @table
@@ -9,3 +19,65 @@ def faults() -> list[str]:
     """Each kind of fault, when it is one, and what is to be done."""
     body = [[fault.name, fault.condition, fault.advice, "yes" if fault.treatment else ""] for fault in FAULTS]
     return rows(["fault", "it is one if", "what to do", "tried"], body)
+
+
+def cell_of(row: dict[str, str]) -> Cell:
+    """The cell of a row of results."""
+    return row["network"], row["loss"], row["arm"], float(row["lr"])
+
+
+def outcomes() -> dict[Cell, str]:
+    """What became of each cell: "fails", "learns" or "between"."""
+    scores: dict[Cell, list[float]] = {}
+    for row in reported():
+        scores.setdefault(cell_of(row), []).append(float(row["test"]))
+    means = {cell: mean(each) for cell, each in scores.items()}
+    best: dict[tuple[str, str], float] = {}
+    for (network, loss, *_), score in means.items():
+        best[network, loss] = max(best.get((network, loss), 0.0), score)
+    found = {}
+    for cell, score in means.items():
+        share = score / best[cell[:2]]
+        found[cell] = "fails" if share < FAILS else "between"
+        if share >= LEARNS:
+            found[cell] = "learns"
+    return found
+
+
+def told_to_change(row: dict[str, str]) -> bool:
+    """True if something other than the learning rate is to be changed."""
+    return any(name not in OF_THE_RATE for name in row["findings"].split("; ") if name)
+
+
+@table
+def diagnosis_counts() -> list[str]:
+    """Of each family: failing cells that are named, and learning ones that are told to change something."""
+    with (RESULTS / "diagnoses.csv").open(encoding="utf-8", newline="") as file:
+        found = list(csv.DictReader(file))
+    became = outcomes()
+    found = [row for row in found if cell_of(row) in became]
+    set_on = [row for row in found if row["family"] in SET]
+    held_back = [row for row in found if row["family"] not in SET]
+    groups = {"**set**": set_on, "**held back**": held_back}
+    groups |= {family: of_family for (family,), of_family in grouped(found, "family").items()}
+    body = []
+    for name, of_group in groups.items():
+        ends = {end: [row for row in of_group if became[cell_of(row)] == end] for end in ("fails", "learns", "between")}
+        named = {end: sum(bool(row["findings"]) for row in of_end) for end, of_end in ends.items()}
+        alarms = sum(map(told_to_change, ends["learns"]))
+        body.append(
+            [
+                name,
+                f"{named['fails']} of {len(ends['fails'])}",
+                f"{alarms} of {len(ends['learns'])}",
+                f"{named['between']} of {len(ends['between'])}",
+            ]
+        )
+    head = [
+        "family",
+        "fail, and something is found",
+        "learn, and are told to change",
+        "between, and something is found",
+    ]
+    said = {"date": max(row["date"] for row in found), "data": "cells: network, loss, initialisation, learning rate"}
+    return [*rows(head, body), *caption(said)]

@@ -10,7 +10,7 @@ from scipy.stats import rankdata
 from docs.tables.results import grouped, rows, table
 from docs.tables.study import of_layers, read_rows
 
-OWN, RATE_MATCHED, SPEECH = "Default()", "RateMatching(0.1)", ("speech", "0")
+OWN, RATE_MATCHED, SPEECH = "Default()", "FiringRate(0.1)", ("speech", "0")
 INITIALISERS = {
     OWN: "own",
     RATE_MATCHED: "rate-matched",

@@ -110,6 +110,32 @@ def layers_gpu() -> list[str]:
     return [*rows(head, body), *caption(found["about"])]
 
 
+@table
+def users_speed() -> list[str]:
+    """Users' networks, accelerated, next to themselves."""
+    found = read("users_speed")
+    body = []
+    for (network, steps), runs in grouped(found["runs"], "network", "steps").items():
+        by = {run["contestant"]: run for run in runs}
+        own = by["own"]
+        fast = by["accelerated"]
+        memory = ""
+        if "memory" in own:
+            memory = f"{own['memory']:.0f} and {fast['memory']:.0f}"
+        line = [network, steps, f"{own['both']:.0f}", f"{fast['both']:.0f}", f"{own['both'] / fast['both']:.1f}"]
+        body.append([*line, f"{own['forward'] / fast['forward']:.1f}", memory])
+    head = [
+        "network",
+        "T",
+        "its own loop, ms",
+        "accelerated, ms",
+        "times as fast",
+        "forward alone",
+        "MiB, own and ours",
+    ]
+    return [*rows(head, body), *caption(found["about"], "forward and backward, processor time")]
+
+
 def _two(ms: dict[str, float], other: str) -> str:
     return f"{ms['ours']:.2f} ({ms[other] / ms['ours']:.2f})"
 

@@ -4,6 +4,7 @@ import csv
 import math
 import re
 from collections.abc import Callable, Iterable
+from functools import cache
 from statistics import mean, stdev
 from typing import Any, NamedTuple
 
@@ -112,8 +113,8 @@ def _arms(*sweeps: str, score: str = "mode_accuracy") -> list[str]:
 INITIALISERS = {
     "identity": ("Relay()", "Relay(rate=0.1)"),
     "from layer 2 on": ("Relay(drawn=1)", "Relay(recurrence=0, rate=0.1, drawn=1)"),
-    "radii by source": ("BySource()", "BySource(recurrence=0, rate=0.1)"),
-    "rate-matched": ("RateMatching(0.15)", "RateMatching(0.1)", "RateMatching(0.2)"),
+    "radii by source": ("LayerwiseScaling()", "LayerwiseScaling(recurrence=0, rate=0.1)"),
+    "rate-matched": ("FiringRate(0.15)", "FiringRate(0.1)", "FiringRate(0.2)"),
     "LSC 0.5": ("LSC(0.5)",),
     "thresholds fixed": ("LSC(0.5, rule='hold-threshold', method='scale')", "LSC(0.5, rule='hold-threshold')"),
     "LSC 1": ("LSC(1.0)",),
@@ -154,9 +155,9 @@ table(study_summary, "study-lsc", *list(INITIALISERS)[4:])
 
 # cells of the study's depths, with their sweep and the initialisations that are compared
 _CELLS = {
-    "ALIF±": ("cells", "Relay()", "RateMatching(0.15)"),
-    "ALIF+": ("depth", "Relay()", "RateMatching(0.15)"),
-    "LIF": ("lif", "Relay(rate=0.1)", "RateMatching(0.1)"),
+    "ALIF±": ("cells", "Relay()", "FiringRate(0.15)"),
+    "ALIF+": ("depth", "Relay()", "FiringRate(0.15)"),
+    "LIF": ("lif", "Relay(rate=0.1)", "FiringRate(0.1)"),
 }
 
 
@@ -201,13 +202,13 @@ _NAMED = {"ALIFPlusMinus": "ALIF±", "ALIFPlus": "ALIF+", "LIF": "LIF"}
 
 
 _INITIALISED = {
-    r"RateMatching\(.*\) \+ Scaled\(8\)": "as rate-matched, times 8",
+    r"FiringRate\(.*\) \+ Scaled\(8\)": "as rate-matched, times 8",
     r"PartOfRelay\('adaptation', .*\) \+ Scaled\(0.125\)": "adaptation, times 1/8",
-    r"WeakAdaptation\(0.01\) \+ RateMatching\(.*": "weak adaptation",
+    r"WeakAdaptation\(0.01\) \+ FiringRate\(.*": "weak adaptation",
     r"PartOfRelay\('(.+)', .*": r"\1",
     r"Relay\((rate=[\d.]+)?\)": "identity",
-    r"BySource\(depth=0.*": "bounded",
-    r"RateMatching\(.*": "rate-matched",
+    r"LayerwiseScaling\(depth=0.*": "bounded",
+    r"FiringRate\(.*": "rate-matched",
 }
 
 
@@ -298,8 +299,8 @@ def baselines() -> list[Comparison]:
     }
     others = {
         "normalised": ("NormedALIFPlus", "RateMatchedNorms(0.15)", "ALIFPlus"),
-        "orthogonal, LIF": ("LIF", "Orthogonal() + RateMatching(0.1)", "LIF"),
-        "fluctuation-driven, LIF": ("LIF", "FluctuationDriven() + RateMatching(0.1)", "LIF"),
+        "orthogonal, LIF": ("LIF", "Orthogonal() + FiringRate(0.1)", "LIF"),
+        "fluctuation-driven, LIF": ("LIF", "FluctuationDriven() + FiringRate(0.1)", "LIF"),
     }
     rate_matched: dict[str, tuple[Arm, Arm]] = {
         f"{name} - {other}": ((cell, "5", initialiser), (plain, "5", other))
@@ -339,15 +340,26 @@ def _interval(test: Any) -> str:
     return f"{(low + high) / 2:+.1f} ({low:+.1f} to {high:+.1f})"
 
 
+@cache
+def over_all() -> dict[str, float]:
+    """The p of each registered comparison after Holm's correction over all sections, by name."""
+    from docs.tables.elsewhere import libraries  # reads this module
+
+    found = [*headline(), *baselines(), *apart(), *libraries()]
+    return dict(zip([each.name for each in found], holm([each.test.pvalue for each in found]), strict=True))
+
+
 def compared_rows(found: list[Comparison], trials: Trials) -> list[str]:
-    """A table of comparisons."""
+    """A table of comparisons; p is corrected over the section, and over all sections."""
     scores, fire = trials
     body = []
     for name, pair, test, corrected in found:
         means = [f"{mean(scores[arm].values()):.1f}±{stdev(scores[arm].values()):.1f}" for arm in pair]
         spikes = ", ".join(f"{min(fire[arm]):.2f} to {max(fire[arm]):.2f}" if fire[arm] else "-" for arm in pair)
-        body.append([name, *means, _interval(test), f"{test.pvalue:.2g}", f"{corrected:.2g}", spikes])
-    return rows(["test, %", "first", "second", "difference", "p", "p, Holm", "spikes of layers"], body)
+        corrections = [f"{p:.2g}" for p in (test.pvalue, corrected, over_all()[name])]
+        body.append([name, *means, _interval(test), *corrections, spikes])
+    head = ["test, %", "first", "second", "difference", "p", "Holm", "Holm, all", "spikes of layers"]
+    return rows(head, body)
 
 
 @table
@@ -507,6 +519,12 @@ def holm(p: list[float]) -> list[float]:
 def study_ablation() -> list[str]:
     """LSC whole and without one of its parts, and published initialisations, at five layers."""
     return _arms("initialisations", "ablation")
+
+
+@table
+def study_training() -> list[str]:
+    """Five layers by the default training, and by plain Adam."""
+    return _arms("training")
 
 
 @table

@@ -1,7 +1,10 @@
 """Initialisations in a user's own loop (benchmarks/users.py): networks x learning rates."""
 
 import csv
+import math
 from statistics import mean, stdev
+
+from scipy import stats
 
 from docs.tables.results import RESULTS, caption, grouped, rows, table
 
@@ -23,42 +26,115 @@ def cell(runs: list[dict[str, str]]) -> str:
     return f"{mean(scores):.0f}±{stdev(scores):.0f}"
 
 
-def about(found: list[dict[str, str]]) -> list[str]:
+def about(found: list[dict[str, str]], note: str) -> list[str]:
     """The caption: how many seeds, and how networks were trained."""
-    seeds = len({row["seed"] for row in found})
+    counts = {len({row["seed"] for row in of_one}) for of_one in grouped(found, "network", "loss").values()}
+    seeds = " to ".join(map(str, sorted({min(counts), max(counts)})))
     said = {
         "date": max(row["date"] for row in found),
-        "data": f"{seeds} seeds that chose nothing; 64 wide, 25 steps, 1,000 digits, 5 epochs of plain Adam",
+        "data": f"{seeds} seeds that chose nothing; 1,000 digits, or 2,025 spoken ones; 5 epochs of plain Adam",
     }
-    return caption(said, "test, %, mean±deviation")
+    return caption(said, note)
 
 
-def body_of(found: list[dict[str, str]], arms: tuple[str, ...]) -> tuple[list[str], list[list[str]]]:
-    """The head and the lines of a table of arms by learning rate."""
-    rates = sorted({float(row["lr"]) for row in found})
-    head = ["network, loss", "", *(f"{rate:g}" for rate in rates), "spikes before"]
-    body = []
-    for (network, loss), of_network in grouped(found, "network", "loss").items():
-        for arm in arms:
-            runs = [run for run in of_network if run["arm"] == arm]
-            by_rate = [cell([run for run in runs if float(run["lr"]) == rate]) for rate in rates]
-            before = [float(fires) for run in runs for fires in run["rates_before"].split()]
-            span = f"{min(before):.2g} to {max(before):.2g}"
-            body.append([f"{network}, {LOSSES[loss]}", ARMS[arm], *by_rate, span])
-    return head, body
+def rates_of(found: list[dict[str, str]]) -> list[float]:
+    """All learning rates."""
+    return sorted({float(row["lr"]) for row in found})
+
+
+def runs_of(found: list[dict[str, str]], arm: str, rate: float) -> list[dict[str, str]]:
+    """Runs of an arm at a learning rate."""
+    return [run for run in found if run["arm"] == arm and float(run["lr"]) == rate]
+
+
+def mean_score(found: list[dict[str, str]], arm: str, rate: float) -> float:
+    """The mean test score of an arm at a learning rate, in %."""
+    return mean(100 * float(run["test"]) for run in runs_of(found, arm, rate))
 
 
 @table
 def users_front() -> list[str]:
-    """As built and initialised."""
+    """A line for each network and loss: as built, then initialised."""
     found = reported()
-    head, body = body_of(found, FRONT)
-    return [*rows(head[:-1], [line[:-1] for line in body]), *about(found)]
+    rates = rates_of(found)
+    body = []
+    for (network, loss), of_network in grouped(found, "network", "loss").items():
+        cells = []
+        for rate in rates:
+            built, initialised = (mean_score(of_network, arm, rate) for arm in FRONT)
+            cells.append(f"{built:.0f} → {initialised:.0f}")
+        body.append([f"{network}, {LOSSES[loss]}", *cells])
+    head = ["network, loss", *(f"{rate:g}" for rate in rates)]
+    return [*rows(head, body), *about(found, "test, %, mean")]
 
 
 @table
 def users() -> list[str]:
     """All arms, with the firing rates of single layers before training."""
     found = reported()
-    head, body = body_of(found, tuple(ARMS))
-    return [*rows(head, body), *about(found)]
+    rates = rates_of(found)
+    body = []
+    for (network, loss), of_network in grouped(found, "network", "loss").items():
+        for arm, called in ARMS.items():
+            by_rate = [cell(runs_of(of_network, arm, rate)) for rate in rates]
+            runs = [run for run in of_network if run["arm"] == arm]
+            before = [float(fires) for run in runs for fires in run["rates_before"].split()]
+            span = f"{min(before):.2g} to {max(before):.2g}"
+            body.append([f"{network}, {LOSSES[loss]}", called, *by_rate, span])
+    head = ["network, loss", "", *(f"{rate:g}" for rate in rates), "spikes before"]
+    return [*rows(head, body), *about(found, "test, %, mean±deviation")]
+
+
+# ---------------------------------------------------------------- what counts
+
+
+def paired(of_network: list[dict[str, str]], rate: float) -> tuple[float, float, float]:
+    """Points by which initialised networks are above those as built: mean and 95 % interval over seeds."""
+    scores = {(run["arm"], run["seed"]): 100 * float(run["test"]) for run in of_network if float(run["lr"]) == rate}
+    seeds = {seed for arm, seed in scores if arm == "built"} & {seed for arm, seed in scores if arm == "Identity()"}
+    values = [scores["Identity()", seed] - scores["built", seed] for seed in seeds]
+    half = stats.t.ppf(0.975, len(values) - 1) * stdev(values) / math.sqrt(len(values))
+    return mean(values), mean(values) - half, mean(values) + half
+
+
+def epochs_to(of_network: list[dict[str, str]], arm: str, rate: float, score: float) -> str:
+    """Epochs until the mean curve of an arm reaches a score."""
+    curves = [[float(point) for point in run["curve"].split()] for run in runs_of(of_network, arm, rate)]
+    for epoch, points in enumerate(zip(*curves, strict=True), start=1):
+        if 100 * mean(points) >= score:
+            return str(epoch)
+    return "more"
+
+
+@table
+def users_counts() -> list[str]:
+    """No harm, gain, basin and speed, of each network and loss."""
+    found = reported()
+    rates = rates_of(found)
+    body = []
+    for (network, loss), of_network in grouped(found, "network", "loss").items():
+        means = {arm: {rate: mean_score(of_network, arm, rate) for rate in rates} for arm in ARMS}
+        built, initialised = means["built"], means["Identity()"]
+        near = [rate for rate in rates if built[rate] >= 0.9 * max(built.values())]
+        worst = min(near, key=lambda rate: paired(of_network, rate)[1])
+        middle, low, high = paired(of_network, worst)
+        others = {arm: max(of_arm.values()) for arm, of_arm in means.items() if arm != "Identity()"}
+        rival = max(others, key=others.__getitem__)
+        best = max(others[rival], max(initialised.values()))
+        within = {arm: sum(score >= best - 5 for score in means[arm].values()) for arm in FRONT}
+        top = max(built, key=built.__getitem__)
+        epochs = {arm: epochs_to(of_network, arm, top, 0.95 * built[top]) for arm in FRONT}
+        body.append(
+            [
+                f"{network}, {LOSSES[loss]}",
+                f"{middle:+.1f} ({low:+.1f} to {high:+.1f}) at {worst:g}",
+                f"{max(initialised.values()):.0f} ({ARMS[rival]} {others[rival]:.0f})",
+                f"{within['Identity()']} ({within['built']})",
+                f"{epochs['Identity()']} ({epochs['built']})",
+            ]
+        )
+    head = ["network, loss", "above as built, where least", "best score", "rates within 5 of it", "epochs to 95 %"]
+    return [
+        *rows(head, body),
+        *about(found, "95 % intervals, paired by seed; in brackets the best other arm, or as built"),
+    ]

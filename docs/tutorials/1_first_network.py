@@ -8,9 +8,8 @@
 import matplotlib.pyplot as plt
 import torch
 
-from neurolsc import LIF, Network, evaluate, radius_profile, train
+from neurolsc import LIF, Network, evaluate, initialize, radius_profile, train
 from neurolsc.datasets import SpikeLatencyMNIST, input_batches
-from neurolsc.init import Relay
 from neurolsc.stability import state_gradients
 
 SEED = 0
@@ -98,12 +97,12 @@ print(untrained)
 #
 # ## Initialise it
 #
-# `Relay` reads a batch of inputs, without labels. It scales the thresholds of the two lowest layers
-# until they fire at a rate, and their recurrence until no radius through time is above 1. Every
-# layer above is an *identity layer*: it passes on each spike that it reads, until it learns better.
+# `initialize` reads a batch of inputs, without labels. It scales the thresholds of the lowest layer
+# until it fires at a rate, and bounds its recurrence. Every layer above is an *identity layer*: it begins by
+# passing on each spike that it reads, plus a part of its drawn weights ([how](../initialise.md#what-it-does)).
 
 # %%
-missed = Relay(rate=0.1).apply(network, inputs, seed=SEED)
+print(initialize(network, inputs[0], seed=SEED))
 initialised = radius_profile(network, inputs[0][:, :4], steps=16)
 print(initialised)
 
@@ -134,8 +133,7 @@ print(f"test: mode accuracy {scores.mode_accuracy:.1%}, spikes per neuron and st
 assert radii[0] < 1 < radii[-1] and radii == sorted(radii), "a longer memory, a larger radius"
 assert all(abs(slope - radius) < 0.02 for slope, radius in zip(slopes, radii, strict=True))
 assert untrained.time_mean.min() > 1 > 0.5 > untrained.depth_mean[1:].max(), "explodes in time, fades in depth"
-assert not missed, "rate and radius are reached, and every spike passed on"
-assert initialised.firing_rate.min() > 0.05
+assert initialised.firing_rate.min() > 0.04
 assert (initialised.time_mean < 1.02).all()
 assert (initialised.depth_mean[1:] > untrained.depth_mean[1:]).all()
 assert scores.mode_accuracy > 0.7, "chance is 0.1"

@@ -13,7 +13,7 @@ import torch
 
 from neurolsc import ALIFPlus, Network, evaluate, train
 from neurolsc.datasets import SHD, ChannelJitter, SpikeDrop, TimeStretch, collate, input_batches
-from neurolsc.init import RateMatching, Relay
+from neurolsc.init import FiringRate, Identity
 
 EPOCHS, SEEDS = 40, (0, 1, 2)
 plt.rcParams["figure.figsize"] = (9, 3)
@@ -74,12 +74,12 @@ for n in (20, 50, 250, 2264):
 # ## The control, and seeds
 #
 # Five layers of 64 ALIF+ (leaky neurons whose threshold rises with each of their spikes) begin as
-# identity layers from the third on. The control is merely scaled to the same firing rate: without it a
+# identity layers from the second on. The control is merely scaled to the same firing rate: without it a
 # good score may be due to the firing alone. Each has three seeds, which draw the weights, the order
 # of the utterances and their changes.
 
 # %%
-initialisers = {"identity": Relay(), "rate-matched": RateMatching(0.15)}
+initialisers = {"identity": Identity(), "rate-matched": FiringRate(0.15)}
 scores = {name: [] for name in initialisers}
 for name, initialiser in initialisers.items():
     for seed in SEEDS:

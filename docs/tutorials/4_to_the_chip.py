@@ -11,10 +11,9 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import torch
 
-from neurolsc import LIF, Network, evaluate, train
-from neurolsc.datasets import LatencyEncoding, SpikeLatencyMNIST, collate, input_batches
+from neurolsc import LIF, Network, evaluate, initialize, train
+from neurolsc.datasets import LatencyEncoding, SpikeLatencyMNIST, collate
 from neurolsc.export import QuantizationAware, from_nir, quantize, to_netx, to_nir, verify
-from neurolsc.init import Relay
 
 SEED = 0
 plt.rcParams["figure.figsize"] = (9, 3)
@@ -33,7 +32,8 @@ train_set, validation, test_set = (SpikeLatencyMNIST.embedded(split, encoding=co
 # %%
 torch.manual_seed(SEED)
 network = Network([LIF(784, 64, tau_v=25.0), LIF(64, 64, tau_v=25.0)], n_out=10)
-Relay(recurrence=0, rate=0.1, drawn=1).apply(network, input_batches(train_set, 32, seed=SEED), seed=SEED)
+x, _ = collate([train_set[i] for i in range(64)])
+print(initialize(network, x, seed=SEED))
 settings = {"clip_weight": 3.0, "seed": SEED, "progress": False}
 result = train(network, train_set, validation, epochs=3, lr=2e-3, **settings)
 print(f"validation: mode accuracy {result.best['validation_mode_accuracy']:.1%} in epoch {result.best_epoch}")

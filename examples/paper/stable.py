@@ -395,7 +395,7 @@ class Reach:
     rate: float  # spikes per neuron and step
 
 
-INITIALISERS = {"rate-matched": "RateMatching(0.1)", "radius 0.5": "LSC(0.5, method='scale')"}
+INITIALISERS = {"rate-matched": "FiringRate(0.1)", "radius 0.5": "LSC(0.5, method='scale')"}
 
 
 class SpikesFigure(Figure[list[Reach]]):

@@ -46,7 +46,7 @@ class InitCallback(Callback):
     checkpoint is not initialised again. Training in several processes is refused: each would begin with other weights.
 
     Args:
-        init: any of :mod:`neurolsc.init`, such as ``Relay()``.
+        init: any of :mod:`neurolsc.init`, such as ``Identity()``.
         module: name of the attribute of the LightningModule that holds the network, a :class:`neurolsc.Network` or what
             :func:`neurolsc.wrap` takes; dotted names reach further down. Empty: the LightningModule itself.
         batches: initialise on so many batches of the training data.
@@ -59,7 +59,7 @@ class InitCallback(Callback):
         findings: what the initialisation missed, printed with its summary; None before it.
 
     Example:
-        >>> Trainer(callbacks=[InitCallback(Relay(), "net", batch_first=True)])  # doctest: +SKIP
+        >>> Trainer(callbacks=[InitCallback(Identity(), "net", batch_first=True)])  # doctest: +SKIP
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class InitCallback(Callback):
         seed: int = 0,
     ) -> None:
         if not isinstance(init, Initialiser):
-            raise TypeError(f"init must be an initialiser, such as Relay(), got {type(init).__name__}.")
+            raise TypeError(f"init must be an initialiser, such as Identity(), got {type(init).__name__}.")
         self.initialiser, self.module, self.batches = init, module, whole("batches", batches)
         self.batch_first, self.input_shape, self.seed = batch_first, input_shape, seed
         self.findings: tuple[Finding, ...] | None = None

@@ -55,7 +55,7 @@ def app() -> None:
 
     \b
       neurolsc radii                                  the radii of an untrained network
-      neurolsc radii --init "Relay()"                 and after an initialisation
+      neurolsc radii --init "Identity()"              and after an initialisation
       neurolsc pretrain --target 0.5 --out runs/half  set its radii
       neurolsc train --for netx --epochs 10 --out runs/digits
                                                       train one that fits a chip
@@ -400,9 +400,9 @@ DEMO: dict[str, Any] = {
     "either": [
         {"init": "Default", "lr": 1e-2},
         {"init": "LSC(0.5, rule='hold-threshold', method='scale')", "lr": 1e-2},
-        {"init": "RateMatching(0.15)", "lr": 5e-3},
-        {"init": "Relay()", "lr": 1e-2},
-        {"init": "Relay(recurrence=0, rate=0.1, drawn=1)", "lr": 2e-3, "cell": "LIF", "tau_v": 50.0, "shift": 1},
+        {"init": "FiringRate(0.15)", "lr": 5e-3},
+        {"init": "Identity()", "lr": 1e-2},
+        {"init": "Identity()", "lr": 2e-3, "cell": "LIF", "tau_v": 50.0, "shift": 1},
     ],
     "budgets": [3, 6],
 }
@@ -414,9 +414,8 @@ validation and 500 test digits, a standard error of 1.5 to 3 points. Made in {se
 
 {table}
 *Default*: the paper's initial values, which hardly fire. *LSC*: radii through time and depth set to 0.5, thresholds
-fixed. *RateMatching*: thresholds scaled until a layer fires 0.15 spikes per neuron and step; a control: the rate
-changes, no radius is set. *Relay()*: the same rate, recurrent currents of a fifth of the input's; from the third layer
-on, which is not here, it passes on every spike, and with `drawn=1` from the second. In the last arm, which uses that,
+fixed. *FiringRate*: thresholds scaled until a layer fires 0.15 spikes per neuron and step; a control: the rate
+changes, no radius is set. *Identity*: the upper layer begins by passing on the spikes that it reads. In the last arm
 the neuron keeps its voltage for 50 steps and has no recurrence, and training images are moved by up to a pixel.
 
 ![learning curves](learning.png)

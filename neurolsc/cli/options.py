@@ -20,7 +20,7 @@ NEW_FOLDER = click.Path(path_type=Path)
 NETX: dict[str, Any] = {
     "cell": "LIF",
     "tau_v": 50.0,
-    "init": "Relay(recurrence=0, rate=0.1, drawn=1)",
+    "init": "Identity()",
     "lr": 2e-3,
     "clip_weight": 3.0,
 }  # settings under which a network can be exported to Loihi however long it is trained

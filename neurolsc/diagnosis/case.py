@@ -106,6 +106,12 @@ class Case:
         """True if a layer, counted from 1, is read by the loss itself: no weights come after it."""
         return layer == len(self.measured.layers) and not list(self.network.readout.parameters())
 
+    @property
+    def spikes_are_read(self) -> bool:
+        """True if the loss reads spikes of the last layer."""
+        last = len(self.measured.layers)
+        return self.is_output(last) and not self.network.cells[-1].integrator
+
     @cached_property
     def surrogates(self) -> list[Finding]:
         """Surrogates without a derivative, or with one that is not finite."""
@@ -154,20 +160,40 @@ class Case:
         measured = replace(self.measured, layers=tuple(layers))
         return replace(self, network=copy, measurable=copy, measured=measured)
 
+    @property
+    def start(self) -> float:
+        """The loss from which learning is counted: the first one, or that of guessing where the first is higher."""
+        first = self.measured.loss
+        assert first is not None
+        classes = self.measured.classes or 0
+        return min(first, math.log(classes)) if classes > 1 else first
+
     @cached_property
     def outcomes(self) -> dict[float, Outcome]:
-        """What a few updates on copies come to, by learning rate; lower ones are tried where the user's does badly."""
+        """What a few updates on copies come to, by learning rate; a lower one is tried where the user's does badly."""
         if self.lr is None or self.batch.targets is None or self.judged:
             return {}
-
-        def trained(lr: float) -> Outcome:
-            return update(copied(self.measurable), self.batch, self.loss, lr, self.bounds.updates)
-
-        found = {self.lr: trained(self.lr)}
-        well = found[self.lr].loss < self.bounds.lower * (self.measured.loss or 0.0)
-        if not well or self.broken(found[self.lr]):
-            found[self.lr / 10] = trained(self.lr / 10)
+        found = {self.lr: self.trained(self.measurable, self.lr)}
+        if not self.falls(found[self.lr]) or self.broken(found[self.lr]):
+            found[self.lr / 10] = self.trained(self.measurable, self.lr / 10)
         return found
+
+    @cached_property
+    def initialised_outcome(self) -> Outcome | None:
+        """What the same updates make of a copy that was initialised; None where the user's network does well."""
+        if not self.outcomes or self.initialised or self.lr is None:
+            return None
+        if self.falls(self.outcomes[self.lr]) or self.treated is None:
+            return None
+        return self.trained(self.treated.network, self.lr)
+
+    def trained(self, network: Network, lr: float) -> Outcome:
+        """What a few updates come to, on a copy of a network."""
+        return update(copied(network), self.batch, self.loss, lr, self.bounds.updates)
+
+    def falls(self, outcome: Outcome) -> bool:
+        """True if updates lower the loss by more than a twentieth."""
+        return outcome.loss < self.bounds.lower * self.start
 
     def broken(self, outcome: Outcome) -> list[str]:
         """Layers that were well and have fallen silent or fire always after updates, in words."""

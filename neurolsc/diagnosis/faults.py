@@ -57,15 +57,21 @@ class Bounds:
     stuck: float = 0.5
     # Chance that as many labels, drawn evenly, leave out a class.
     chance: float = 0.01
-    # Thresholds by which a step of Adam moves the voltages of a layer above the first. Four Leaky of snnTorch train up
-    # to 0.3, and end with an output that fires always or never from 0.5 to 1 on.
+    # Thresholds by which a step of Adam moves the voltages of a layer above the first, where the loss reads spikes:
+    # four and eight Leaky of snnTorch train up to 0.4, and end with an output that fires always or never from 0.9 on;
+    # and where it reads a linear layer or an integrator: eight Leaky train up to 2.5, and not at 8.
     step: float = 0.7
-    bearable_step: float = 0.3
+    step_below_linear: float = 3.0
     # Updates on a batch after which a loss has moved if it moves at all; the share of its first value below which it
     # moves well, and how much higher than at a lower rate it has to end to be a fault.
     updates: int = 10
     lower: float = 0.95
     higher: float = 1.005
+    # What updates gain over what they gain in an initialised copy, below which a start is slow. Four and eight Leaky
+    # and RLeaky have less than 0.05 where they end at less than half of the best score.
+    slow: float = 0.2
+    # Share of the loss that updates of the initialised copy have to gain, so that two of noise are not compared.
+    gains: float = 0.02
     # Share of its first value to which a training loss has to fall, over at least three epochs, to count as learnt.
     learnt: float = 0.9
 
@@ -222,11 +228,22 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "learning rate too high for a layer",
-        f"with `lr`: a step of Adam moves voltages above the first layer by more than {BOUNDS.step:g} thresholds",
+        f"with `lr`: a step of Adam moves voltages above the first layer by more than {BOUNDS.step:g} thresholds "
+        f"({BOUNDS.step_below_linear:g} where no spikes are read out)",
         "lower the learning rate to the one given",
         rules.steps_are_large,
         rules.bear_the_step,
         rules.treat_the_rate,
+    ),
+    Fault(
+        "slow start",
+        f"with `lr` and `y`: {BOUNDS.updates} updates lower the loss by less than {1 - BOUNDS.lower:.0%} and that of an "
+        f"initialised copy by {BOUNDS.gains:.0%} or more, {1 / BOUNDS.slow:g} times as much",
+        "`initialize`",
+        rules.starts_slowly,
+        rules.start_faster,
+        rules.treat_by_initialising,
+        untrained=True,
     ),
     Fault(
         "learning rate too high",

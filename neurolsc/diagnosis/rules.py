@@ -374,18 +374,42 @@ def steps_are_large(case: Case) -> Iterator[Sign]:
     if case.lr is None or case.learnt:
         return
     sizes = {i: size * case.lr for i, size in enumerate(case.step_sizes, start=1) if i > 1}
-    sizes = {i: size for i, size in sizes.items() if size > case.bounds.step}
+    sizes = {i: size for i, size in sizes.items() if size > largest_step(case)}
     if sizes:
         worst = max(sizes, key=sizes.__getitem__)
         problem = f"a step of Adam at {case.lr:g} moves its voltages by up to {sizes[worst]:.2g} thresholds"
         yield Sign(worst, problem, "inputs x their rate x memory / threshold, times the learning rate")
 
 
+def largest_step(case: Case) -> float:
+    """Thresholds by which a step may move voltages."""
+    return case.bounds.step if case.spikes_are_read else case.bounds.step_below_linear
+
+
 def bear_the_step(case: Case, sign: Sign) -> str:
     """The learning rate whose step the layer bears."""
     assert sign.layer is not None
-    lr = case.bounds.bearable_step / case.step_sizes[sign.layer - 1]
+    lr = largest_step(case) / 2 / case.step_sizes[sign.layer - 1]
     return f"lower the learning rate to {lr:.1g}, or begin at a lower firing rate"
+
+
+def starts_slowly(case: Case) -> Iterator[Sign]:
+    """Updates on a copy that hardly lower the loss, where they lower that of an initialised copy."""
+    treated = case.initialised_outcome
+    if treated is None or case.lr is None:
+        return
+    untreated = case.outcomes[case.lr].loss
+    gain = case.start - treated.loss
+    before = case.start - untreated
+    if gain > case.bounds.gains * case.start and not before > case.bounds.slow * gain:
+        updates = f"{case.bounds.updates} updates on this batch at {case.lr:g}"
+        problem = f"{updates} bring its loss from {case.start:.4g} to {untreated:.4g}"
+        yield Sign(None, problem, f"that of an initialised copy falls to {treated.loss:.4g}")
+
+
+def start_faster(case: Case, sign: Sign) -> str:
+    """The initialisation."""
+    return cures.ADVICE
 
 
 def is_too_fast(case: Case) -> Iterator[Sign]:
@@ -395,7 +419,7 @@ def is_too_fast(case: Case) -> Iterator[Sign]:
         problem = f"the training loss only grew, from {losses[0]:.3g} to {losses[-1]:.3g} in {len(losses)} epochs"
         yield Sign(None, problem, "steps that are small enough lower it")
         return
-    if len(case.outcomes) < 2:
+    if len(case.outcomes) < 2 or found_by(case, starts_slowly):
         return
     (lr, high), (lower, low) = case.outcomes.items()
     broken = [words for words in case.broken(high) if words not in case.broken(low)]

@@ -267,7 +267,7 @@ class InitSettings:
 
     init: str = setting(
         "",
-        "initialiser, such as 'LSUV + RateMatching(0.15)'; empty: Relay(), or Default if radii are set by a target",
+        "initialiser, such as 'LSUV + FiringRate(0.15)'; empty: Identity(), or Default if radii are set by a target",
     )
 
     def __post_init__(self) -> None:

@@ -210,17 +210,17 @@ class Experiment:
         """The initialiser of the network, as :func:`neurolsc.init.named` reads it.
 
         If the settings name none: ``Default`` where weights are read from a file, radii are set to a target, or the
-        cell does not name the input matrix, voltage and threshold that Relay sets; else ``Relay()``.
+        cell does not name the input matrix, voltage and threshold that Identity sets; else ``Identity()``.
         """
         if self.init.init:
             return self.init.init
         try:
             cell = CELLS.find(self.network.cell)
         except ValueError:
-            return "Relay()"  # building the network raises
+            return "Identity()"  # building the network raises
         named = cell.thresholds is not Cell.thresholds and cell.membrane is not Cell.membrane
         has_inputs = any(parameter.radius == "depth" for parameter in cell.scaled_parameters)
-        return "Relay()" if named and has_inputs and self.lsc is None and not self.network.weights else "Default"
+        return "Identity()" if named and has_inputs and self.lsc is None and not self.network.weights else "Default"
 
     @property
     def title(self) -> str:

@@ -343,7 +343,7 @@ def _alif(name: str, cell: ALIF, force: bool, halvings: int) -> AtrlifLayer:
     if scale < 1:
         raise ValueError(
             f"{name}: the step of the threshold rounds to 0: the adaptation is too small for the weights; "
-            "train from an initialisation that leaves it, such as BySource()."
+            "train from an initialisation that leaves it, such as LayerwiseScaling()."
         )
     weight_exp, rec_exp = (_exponent(peak * scale, W_MAX) for peak in peaks)
     threshold = rest * rows * scale

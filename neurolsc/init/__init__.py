@@ -3,12 +3,12 @@
 `base` has what all share, chains, and their texts; `identity` has the recommended one, :class:`Identity`, which
 :func:`neurolsc.initialize` applies. `weights` initialises by variance and the statistics of spikes (Default, Glorot,
 He, IKUN, LSUV, FluctuationDriven, ActivityPropagation, FourConditions); `spectral` by radii, exponents and singular
-values (LSC and its relatives, Orthogonal); `relay` at a firing rate (RateMatching, BySource, Relay).
+values (LSC and its relatives, Orthogonal); `relay` at a firing rate (FiringRate, LayerwiseScaling, Relay).
 """
 
 from neurolsc.init.base import Chain, Initialiser, InitReport, LayerReport, named, register
 from neurolsc.init.identity import Identity
-from neurolsc.init.relay import BySource, RateMatching, Relay
+from neurolsc.init.relay import FiringRate, LayerwiseScaling, Relay
 from neurolsc.init.spectral import LSC, LSCLyapunov, LSCSingular, Orthogonal
 from neurolsc.init.weights import (
     IKUN,
@@ -26,9 +26,9 @@ __all__ = [
     "LSC",
     "LSUV",
     "ActivityPropagation",
-    "BySource",
     "Chain",
     "Default",
+    "FiringRate",
     "FluctuationDriven",
     "FourConditions",
     "Glorot",
@@ -39,8 +39,8 @@ __all__ = [
     "LSCLyapunov",
     "LSCSingular",
     "LayerReport",
+    "LayerwiseScaling",
     "Orthogonal",
-    "RateMatching",
     "Relay",
     "named",
     "register",

@@ -227,19 +227,22 @@ def register(cls: I) -> I:
     return cls
 
 
+FORMER = {"RateMatching": "FiringRate", "BySource": "LayerwiseScaling"}  # names in settings of earlier versions
+
+
 def named(spec: str) -> Initialiser:
     """Parse the text of an initialiser; nothing in it is executed.
 
     Args:
         spec: a name, with numbers and words in brackets where it takes some, or several joined by ``+``: ``"Default"``,
-            ``"LSUV(variance=0.5)"``, ``"Orthogonal() + RateMatching(0.15)"``.
+            ``"LSUV(variance=0.5)"``, ``"Orthogonal() + FiringRate(0.15)"``.
 
     Raises:
         ValueError: if it cannot be read, or the name is unknown; the message lists the known ones.
 
     Example:
-        >>> named("Orthogonal+RateMatching(0.15)").parts
-        (Orthogonal(gain=1.0), RateMatching(rate=0.15))
+        >>> named("Orthogonal+FiringRate(0.15)").parts
+        (Orthogonal(gain=1.0), FiringRate(rate=0.15))
     """
     try:
         return _make(ast.parse(spec.strip(), mode="eval").body)
@@ -248,7 +251,7 @@ def named(spec: str) -> Initialiser:
         why += "" if why.endswith("?") else "."
         raise ValueError(
             f"{spec[:80]!r} is no initialiser: {why} Write a name, with numbers or words in brackets, such as "
-            f"RateMatching(0.15), or several joined by +; known are {', '.join(sorted(INITIALISERS))}."
+            f"FiringRate(0.15), or several joined by +; known are {', '.join(sorted(INITIALISERS))}."
         ) from error
 
 
@@ -263,6 +266,7 @@ def _make(tree: ast.expr) -> Initialiser:
             words = {str(word.arg): ast.literal_eval(word.value) for word in tree.keywords}
         case _:
             raise SyntaxError("neither a name nor a call nor a sum")
+    name = FORMER.get(name, name)
     if name not in INITIALISERS:
         raise ValueError(f"unknown name {name[:80]}{meant(INITIALISERS, name)}")
     return INITIALISERS[name](*args, **words)
@@ -301,8 +305,8 @@ def first_input(network: Network, inputs: Sequence[Tensor]) -> Tensor:
 
 Need = Literal["inputs", "recurrent", "membrane"]
 _LACKS: dict[Need, str] = {
-    "inputs": "names no input matrix among its scaled_parameters: use RateMatching(0.15).",
-    "recurrent": "names no recurrent matrix among its scaled_parameters: use RateMatching(0.15) or LSUV().",
+    "inputs": "names no input matrix among its scaled_parameters: use FiringRate(0.15).",
+    "recurrent": "names no recurrent matrix among its scaled_parameters: use FiringRate(0.15) or LSUV().",
     "membrane": "has no membrane(): use Glorot(), Orthogonal() or LSC().",
 }
 

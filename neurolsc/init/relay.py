@@ -40,7 +40,7 @@ from neurolsc.validation import number, whole
 
 @register
 @dataclass(frozen=True)
-class RateMatching(Initialiser):
+class FiringRate(Initialiser):
     r"""Thresholds scaled layer by layer until each fires at one rate; weights stay.
 
     .. math:: \vartheta_l \leftarrow c_l \vartheta_l, \quad
@@ -52,7 +52,8 @@ class RateMatching(Initialiser):
     Attributes:
         rate: r, spikes per neuron and step.
 
-    Source: ours.
+    Source: threshold balancing of Diehl et al. (2015), *Fast-classifying, high-accuracy spiking deep networks through
+    weight and threshold balancing*; here without a trained network.
     """
 
     rate: float
@@ -122,7 +123,7 @@ def recurrence_share(t: Transitions) -> float:
 
 @register
 @dataclass(frozen=True)
-class BySource(Initialiser):
+class LayerwiseScaling(Initialiser):
     r"""Scale each layer to a depth radius, a ratio of recurrent to input current, and a firing rate.
 
     .. math:: \mathrm{E}\,\rho\Big(\frac{\partial h[t, l]}{\partial h[t', l-1]}\Big) = \rho_{depth},
@@ -307,7 +308,8 @@ class Relay(Initialiser):
     would pass next to no gradient: where it would be less than a tenth of the most, its threshold is lowered until it
     is that, or to where the drawn layer fires at ``rate`` if that is higher.
 
-    The lowest layers keep their random weights, at a rate and with a bounded recurrence, as by :class:`BySource`.
+    The lowest layers keep their random weights, at a rate and with a bounded recurrence, as by
+    :class:`LayerwiseScaling`.
     Resting thresholds of identity layers, where these can be set, are equal; what spikes add to a threshold is a share
     of what it was. A layer wider than the one below reads its neurons in turn. A layer is set as the lowest are where
     it is narrower, as an output layer often is, or where as an identity layer it would pass on less than 95 % of its
@@ -335,8 +337,8 @@ class Relay(Initialiser):
         number("adaptation", self.adaptation, zero_allowed=True)
         whole("drawn", self.drawn, at_least=0)
 
-    def _lowest(self) -> BySource:
-        return BySource(depth=0, recurrence=self.recurrence, rate=self.rate, time=self.time)
+    def _lowest(self) -> LayerwiseScaling:
+        return LayerwiseScaling(depth=0, recurrence=self.recurrence, rate=self.rate, time=self.time)
 
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> InitReport:
         """Set all layers on the first batch; what is no identity layer, or is missed, is a finding."""
@@ -351,7 +353,7 @@ class Relay(Initialiser):
                 _require_thresholds(layer)
             if any(matrix.weights.ndim > 2 for matrix in layer.matrices):
                 raise TypeError(
-                    f"{layer.name} is a convolution: an identity layer needs a matrix. Use RateMatching(0.15)."
+                    f"{layer.name} is a convolution: an identity layer needs a matrix. Use FiringRate(0.15)."
                 )
 
         def set_layer(layer: Layer, points: Points) -> list[Finding]:

@@ -1,6 +1,8 @@
 """Other people's neurons as our cells, and our cells as their layers.
 
 - ``wrap``: a model as a network of cells over the same parameters, whatever library it is of.
+- ``accelerate``: a user's network as it is, over all steps at once; ``lazy`` puts off what its forward computes,
+  ``lazy_functions`` says which functions of PyTorch can be, and ``fused`` which layers.
 - ``prepared``: a user's module and x as such a network and what it reads.
 - ``wrapped``: the base of wrapped layers; PyTorch's own; our cells behind other modules.
 - ``saved``: files of such modules, with the values that their own state_dict leaves out.

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc.interop.wrap import Layout, wrap, wrap_with_layout
+from neurolsc.interop.wrapped import plain_module
 from neurolsc.network import Network, copied
 from neurolsc.neurons.cell import dtype_and_device
 from neurolsc.validation import BatchParts, as_batch, dense, numpy_hint, swapped_axes, tensor
@@ -152,6 +153,7 @@ class Reader:
         """Wrap a module as it reads a batch; a network and a list of modules read (T, B, n_in)."""
         if hasattr(net, "_orig_mod"):
             raise TypeError("net must be a module as it was made, got one in torch.compile: give the module itself.")
+        net = plain_module(net)
         if not isinstance(net, nn.Module):
             net = wrap(net)
         net = _in_full_precision(net, copy_it=float32_copy)

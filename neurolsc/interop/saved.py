@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from neurolsc import io
+from neurolsc.interop.wrapped import plain_module
 from neurolsc.network import Network
 
 OF_SPIKINGJELLY = ("v_threshold", "v_reset", "tau")
@@ -58,7 +59,7 @@ def save(net: nn.Module, path: str | PathLike[str]) -> None:
             )
     tensors = {LIKE_STATE + name: value for name, value in state.items()}
     tensors |= {OUTSIDE + name: value for name, value in values_outside(net).items()}
-    io.write_tensors(path, tensors, "module", {"class": type(net).__name__})
+    io.write_tensors(path, tensors, "module", {"class": type(plain_module(net)).__name__})
 
 
 def load(path: str | PathLike[str], net: nn.Module | None = None) -> Any:

@@ -13,7 +13,15 @@ from torch.nn.parameter import UninitializedParameter
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from neurolsc.interop.spikingjelly import SpikingJellyCell, is_dropout, step_of
-from neurolsc.interop.wrapped import OWN_NEURON, CellWithModules, WrappedCell, borrowed, torch_cells, warn_of
+from neurolsc.interop.wrapped import (
+    OWN_NEURON,
+    CellWithModules,
+    WrappedCell,
+    borrowed,
+    plain_module,
+    torch_cells,
+    warn_of,
+)
 from neurolsc.network import Network, copied, eval_mode
 from neurolsc.neurons.cell import Cell, dtype_and_device
 from neurolsc.validation import dense, one_of, shown
@@ -122,6 +130,7 @@ def wrap_with_layout(
     output: Literal["spikes", "membrane"] | None = None,
 ) -> tuple[Network, Layout | None]:
     """Do what :func:`wrap` does, and return also where time and batch are in x; None without x."""
+    module = plain_module(module)
     modules: list[Any] = (
         list(module) if isinstance(module, Iterable) and not isinstance(module, nn.Module) else [module]
     )

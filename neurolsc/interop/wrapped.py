@@ -9,7 +9,7 @@ from collections import namedtuple
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +34,7 @@ class WrappedNeuronWarning(UserWarning):
     """A wrapped layer whose derivatives are not what its user may expect."""
 
 
-def warn_of(text: str, category: type[UserWarning] = WrappedNeuronWarning) -> None:
+def warn_of(text: str, category: type[Warning] = WrappedNeuronWarning) -> None:
     """Warn of a layer, at the line that called this package."""
     level = 2
     frame = sys._getframe(1)
@@ -42,6 +42,21 @@ def warn_of(text: str, category: type[UserWarning] = WrappedNeuronWarning) -> No
         frame = frame.f_back
         level += 1
     warnings.warn(text, category, stacklevel=level)
+
+
+class Accelerated:
+    """The mark of a class that :func:`neurolsc.accelerate` made of a user's, ``plain_class``."""
+
+    plain_class: ClassVar[type[nn.Module]]
+
+
+def plain_module(module: Any) -> Any:
+    """A module as it was before it was accelerated, which shares everything with it."""
+    if not isinstance(module, Accelerated):
+        return module
+    plain = object.__new__(module.plain_class)
+    object.__setattr__(plain, "__dict__", vars(module))
+    return plain
 
 
 @cache

@@ -74,7 +74,7 @@ def test_a_loader_whose_labels_say_that_it_is_batch_first_is_refused_and_an_init
         fit(Model(), InitCallback(Relay(), "net"), tmp_path, max_epochs=1, enable_checkpointing=False)
     with pytest.raises(ValueError, match=r"or Flossing\(..., batch_first=True\)"):
         fit(Model(), Flossing(1.0, module="net", every=1), tmp_path, max_epochs=1, enable_checkpointing=False)
-    with pytest.raises(TypeError, match="init must be an initialiser, such as Relay"):
+    with pytest.raises(TypeError, match="init must be an initialiser, such as Identity"):
         InitCallback("Relay()", "net")
 
 

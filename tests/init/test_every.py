@@ -12,16 +12,16 @@ from neurolsc import LIF, Network, diagnose, init, wrap
 from neurolsc.init import (
     LSC,
     LSUV,
-    BySource,
     Chain,
     Default,
+    FiringRate,
     FluctuationDriven,
     Glorot,
     Initialiser,
+    LayerwiseScaling,
     LSCLyapunov,
     LSCSingular,
     Orthogonal,
-    RateMatching,
     Relay,
     named,
     register,
@@ -41,14 +41,14 @@ SPECS = [
     "ActivityPropagation",
     "IKUN",
     "FourConditions",
-    "RateMatching(0.1)",
+    "FiringRate(0.1)",
     "LSC(0.5, method='scale', samples=2, steps=4)",
     "LSCLyapunov(samples=2)",
     "LSCSingular(samples=2, steps=4)",
-    "BySource(samples=2, steps=4)",
+    "LayerwiseScaling(samples=2, steps=4)",
     "Relay",
     "Identity(rate=0.1)",
-    "Orthogonal(2.0) + RateMatching(0.1)",
+    "Orthogonal(2.0) + FiringRate(0.1)",
 ]
 DRAWN = {"Glorot", "He", "Orthogonal", "LSUV", "FluctuationDriven", "ActivityPropagation", "IKUN"}
 
@@ -138,7 +138,7 @@ def test_a_cell_that_says_nothing_of_itself_is_refused_by_name_and_nothing_is_ch
         lambda: LSUV(variance=0.0),
         lambda: LSCSingular(target=0.0),
         lambda: LSCLyapunov(samples=0),
-        lambda: BySource(depth=-1.0),
+        lambda: LayerwiseScaling(depth=-1.0),
         lambda: Relay(drawn=-1),
         lambda: FluctuationDriven(sigma=-1.0),
     ],
@@ -152,12 +152,12 @@ def test_inputs_that_do_not_fit_are_refused():  # as pre-training does: test_pre
     with pytest.raises(ValueError, match=r"inputs must be \(T, B, 40\), got \(20, 4, 7\)"):
         LSUV().apply(NETWORKS["LIF"](), [few()[..., :7]])
     with pytest.raises(ValueError, match="inputs must be finite"):
-        RateMatching(0.1).apply(NETWORKS["LIF"](), [few() / 0])
+        FiringRate(0.1).apply(NETWORKS["LIF"](), [few() / 0])
     with pytest.raises(TypeError, match=r"x must be a tensor, a batch .*, got str"):
         LSUV().apply(NETWORKS["LIF"](), "x")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("spec", ["RateMatching(0.1)", "BySource", "Relay", "Relay(drawn=1)"])
+@pytest.mark.parametrize("spec", ["FiringRate(0.1)", "LayerwiseScaling", "Relay", "Relay(drawn=1)"])
 def test_frozen_thresholds_are_refused_and_stay(spec):
     network = NETWORKS["ALIFPlus"]()
     network.cells[1].adaptation.requires_grad_(False)
@@ -168,7 +168,7 @@ def test_frozen_thresholds_are_refused_and_stay(spec):
 
 
 @pytest.mark.filterwarnings("ignore:LSNNRecurrent. at tau_adapt_inv")
-@pytest.mark.parametrize(("text", "recurrent"), [("RateMatching(0.15)", False), ("Relay()", True)])
+@pytest.mark.parametrize(("text", "recurrent"), [("FiringRate(0.15)", False), ("Relay()", True)])
 def test_norse_networks_with_a_leaky_integrator_at_the_end_are_set_and_it_stays(text, recurrent):
     torch.manual_seed(0)
     below = (
@@ -194,7 +194,7 @@ def test_spikes_without_a_finite_derivative_are_a_finding_and_no_relays(make_spi
         layers += [nn.Linear(16, 16), snntorch.Leaky(0.5, spike_grad=spike)]
         return wrap([*layers, nn.Linear(16, 3)])
 
-    x, initialiser = make_spikes(T=12, B=8, N=20).float(), RateMatching(0.15)
+    x, initialiser = make_spikes(T=12, B=8, N=20).float(), FiringRate(0.15)
     found = initialiser.apply(network(snntorch.surrogate.sigmoid(slope=25)), [x])
     assert sum("derivative of its surrogate is not finite" in f.problem for f in found) == 2
     without = network(lambda v: (v > 0).float())
@@ -214,7 +214,7 @@ def test_spikes_without_a_finite_derivative_are_a_finding_and_no_relays(make_spi
         (" Default ( ) ", Default()),
         ("LSC('balanced', rule=\"paper\", kappa=False)", LSC("balanced", "paper", kappa=False)),
         ("FluctuationDriven(-0.5, alpha=1)", FluctuationDriven(-0.5, alpha=1)),
-        ("Glorot+(Orthogonal+RateMatching(0.1))", Glorot() + Orthogonal() + RateMatching(0.1)),
+        ("Glorot+(Orthogonal+FiringRate(0.1))", Glorot() + Orthogonal() + FiringRate(0.1)),
     ],
 )
 def test_a_text_makes_the_object_and_the_object_its_text(spec, made):
@@ -223,7 +223,7 @@ def test_a_text_makes_the_object_and_the_object_its_text(spec, made):
 
 
 def test_a_chain_is_flat():
-    a, b, c = Glorot(), Orthogonal(), RateMatching(0.1)
+    a, b, c = Glorot(), Orthogonal(), FiringRate(0.1)
     assert (a + b) + c == a + (b + c) == Chain((a, b, c))
     with pytest.raises(TypeError):
         a + "LSUV"  # type: ignore[operator]
@@ -234,7 +234,7 @@ def test_a_chain_is_flat():
     [
         ("LSVU", r"unknown name LSVU; did you mean LSUV\? Write .* known are .*LSUV"),
         ("LSUV(varience=1)", "unexpected keyword argument 'varience'"),
-        ("RateMatching(2)", r"rate must be .* in \(0, 1\), got 2"),
+        ("FiringRate(2)", r"rate must be .* in \(0, 1\), got 2"),
         ("LSC(rule='mine')", "rule must be one of 'default', "),
         *((spec, "is no initialiser") for spec in ("", "LSUV(\x1b[2J)", "LSUV() - Default()", "LSUV(open('x'))")),
     ],
@@ -262,3 +262,8 @@ def test_ones_own_is_known_after_it_is_registered():
             register(type("Mine", (Mine,), {"__module__": "elsewhere"}))
     finally:
         del INITIALISERS["Mine"]
+
+
+def test_initialisers_of_earlier_settings_are_read_under_their_names_of_today():
+    assert named("RateMatching(0.15)") == init.FiringRate(0.15)
+    assert named("Orthogonal() + BySource(depth=0)") == named("Orthogonal() + LayerwiseScaling(depth=0)")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Network, radius_profile, wrap
-from neurolsc.init import BySource, RateMatching, Relay
+from neurolsc.init import FiringRate, LayerwiseScaling, Relay
 from neurolsc.init.relay import recurrence_share
 from neurolsc.neurons import ALIFPositive
 from neurolsc.neurons.cell import set_value
@@ -39,14 +39,14 @@ def short(make_spikes):
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_layer_gets_the_rate(name):
     network, x = NETWORKS[name](), spikes()
-    assert RateMatching(0.15).apply(network, [x]) == ()
+    assert FiringRate(0.15).apply(network, [x]) == ()
     assert rates(network, x) == pytest.approx([0.15] * 2, rel=0.1)
 
 
 def test_a_rate_out_of_reach_is_a_finding_with_the_nearest():
     torch.manual_seed(0)
     network = Network([LIF(40, 16), LIF(16, 16)], 4)
-    found = RateMatching(0.9).apply(network, [spikes()])
+    found = FiringRate(0.9).apply(network, [spikes()])
     assert [f.layer for f in found] == [1, 2]
     fires = re.match(r"layer 1: fires ([\d.]+) spikes per neuron and step, not 0.9", str(found[0]))
     assert fires and float(fires[1]) == pytest.approx(rates(network, spikes())[0], abs=0.005)
@@ -69,7 +69,7 @@ def test_radii_and_rates_are_where_they_were_wanted(make_network, short):
     taus = [c.tau_v.clone() for c in network.cells]
     for c in network.cells:
         set_value(c, "w_rec", 4 * c.w_rec.detach())  # so that the bound is reached from above
-    all_points = BySource(depth=0.5, recurrence=0.3, rate=0.2, samples=8, steps=12)
+    all_points = LayerwiseScaling(depth=0.5, recurrence=0.3, rate=0.2, samples=8, steps=12)
     assert all_points.apply(network, [short], seed=3) == ()
     profile = radius_profile(network, short)
     transitions, spikes = follow(network, short, torch.arange(12))
@@ -87,7 +87,7 @@ def test_a_recurrence_is_no_more_than_the_bound_on_the_radius_through_time_allow
     x = make_spikes(T=40, B=8, N=40)
     network, free = (make_network(LIF, n_in=40, width=24, tau_v=tau_v) for _ in range(2))
     drawn = [cell.w_rec.clone() for cell in network.cells]
-    initialiser = BySource(depth=0.4, recurrence=10.0, samples=8, steps=14)
+    initialiser = LayerwiseScaling(depth=0.4, recurrence=10.0, samples=8, steps=14)
     assert initialiser.apply(network, [x]) == ()
     assert replace(initialiser, time=9.0).apply(free, [x]) == ()
     ours, theirs = (radius_profile(found, x) for found in (network, free))
@@ -163,7 +163,7 @@ def test_spikes_are_where_the_surrogate_passes_a_quarter_and_the_gradient_comes_
 def test_the_lowest_layers_are_those_of_the_radii_by_source_and_the_others_pass_on(drawn: int, x: Tensor):
     ours, theirs = deep(LIF), deep(LIF)
     assert Relay(recurrence=0.1, drawn=drawn).apply(ours, [x.double()], seed=3) == ()
-    BySource(depth=0, recurrence=0.1).apply(theirs, [x.double()], seed=3)
+    LayerwiseScaling(depth=0, recurrence=0.1).apply(theirs, [x.double()], seed=3)
     for mine, other in zip(ours.cells[:drawn], theirs.cells, strict=False):
         assert all(torch.equal(a, b) for a, b in zip(mine.parameters(), other.parameters(), strict=True))
     spikes = ours.run(x.double()).spikes

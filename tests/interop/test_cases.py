@@ -21,7 +21,7 @@ from neurolsc import (
     scale_to_radius,
     wrap,
 )
-from neurolsc.init import BySource, RateMatching, Relay
+from neurolsc.init import FiringRate, LayerwiseScaling, Relay
 from neurolsc.interop.prepared import prepare
 from neurolsc.neurons.cell import weight_matrices
 from tests.interop.modules import norse
@@ -312,7 +312,7 @@ def test_a_radius_that_recurrence_raises_is_said_to_be_and_comes_down_with_its_w
     before = radius_profile(net, x, steps=6).time_mean.item()
     stored = next(iter(lif.recurrent.parameters()))
     drawn = stored.detach().clone()
-    BySource(depth=0.0).apply(net, x)
+    LayerwiseScaling(depth=0.0).apply(net, x)
     after = radius_profile(net, x, steps=6).time_mean.item()
     assert before > 1.2
     assert after < 1.02
@@ -501,7 +501,7 @@ def node(**given) -> nn.Module:
     return made
 
 
-@pytest.mark.parametrize("init", [RateMatching(0.15), Relay()], ids=str)
+@pytest.mark.parametrize("init", [FiringRate(0.15), Relay()], ids=str)
 @pytest.mark.parametrize(
     "make",
     [
@@ -544,14 +544,14 @@ def test_a_frozen_threshold_of_spikingjelly_stays():
     lif = node(v_threshold=nn.Parameter(torch.tensor(1.0), requires_grad=False))
     net = nn.Sequential(layer.Linear(12, 16, step_mode="m"), lif)
     with pytest.raises(ValueError, match="frozen thresholds"):
-        RateMatching(0.15).apply(net, spikes(20, 8, 12))
+        FiringRate(0.15).apply(net, spikes(20, 8, 12))
     assert lif.v_threshold.item() == 1
 
 
 def test_a_trainable_threshold_of_norse_is_scaled():
     p = norse.LIFParameters(v_th=nn.Parameter(torch.tensor(1.0)))
     net, x = norse.SequentialState(nn.Linear(12, 16), norse.LIFCell(p), nn.Linear(16, 4)), 20 * spikes(20, 8, 12)
-    RateMatching(0.15).apply(net, x)
+    FiringRate(0.15).apply(net, x)
     assert net[1].p.v_th is p.v_th and p.v_th.item() != 1
     assert prepare(net, x).network.run(x).spikes[0].mean().item() == pytest.approx(0.15, abs=0.02)
 
@@ -573,7 +573,7 @@ def test_half_precision_is_measured_in_float32_and_changed_by_nothing(dtype, wra
         lambda: scale_to_radius(given, x, progress=False),
         lambda: match_firing_rates(given, x, [0.1]),
         lambda: initialize(given, x),
-        lambda: RateMatching(0.1).apply(given, [x]),
+        lambda: FiringRate(0.1).apply(given, [x]),
     )
     for change in changing:
         with pytest.raises(TypeError, match=rf"must be float32 or float64, got {dtype}"):

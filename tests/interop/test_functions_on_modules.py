@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from neurolsc import load, match_firing_rates, pretrain, radius_profile, save, scale_to_radius, wrap
 from neurolsc.export import read_netx, to_netx, to_nir, verify
-from neurolsc.init import LSC, Chain, Glorot, Initialiser, InitReport, RateMatching
+from neurolsc.init import LSC, Chain, FiringRate, Glorot, Initialiser, InitReport
 from neurolsc.interop.neurobench import model
 from neurolsc.interop.prepared import prepare
 from tests.interop.modules import CASES, CLASSES, N_IN, STEPS, N, Tutorial, norse, sequence
@@ -104,7 +104,7 @@ def test_firing_rates_of_a_module_are_matched_in_it():
 # ---------------------------------------------------------------- initialisations
 
 
-@pytest.mark.parametrize("init", [Glorot(), RateMatching(0.2), Glorot() + RateMatching(0.2)], ids=str)
+@pytest.mark.parametrize("init", [Glorot(), FiringRate(0.2), Glorot() + FiringRate(0.2)], ids=str)
 @pytest.mark.parametrize("name", ["snnTorch batch first", "norse over time", "spikingjelly step"])
 def test_an_initialisation_of_a_module_is_that_of_its_network(init, name):
     case = CASES[name]
@@ -159,9 +159,7 @@ def leaky() -> nn.Module:
 
 
 @pytest.mark.parametrize("make", [lif_nodes, norse_layers, leaky])
-@pytest.mark.parametrize(
-    "init", [RateMatching(0.2), LSC(0.5, method="scale", direction="time")], ids=["rates", "radii"]
-)
+@pytest.mark.parametrize("init", [FiringRate(0.2), LSC(0.5, method="scale", direction="time")], ids=["rates", "radii"])
 def test_what_an_initialisation_sets_is_in_the_file_of_the_module(make, init, tmp_path):
     net, x = make(), 10 * sequence()
     report = init.apply(net, x)

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from neurolsc import LIF, WrappedNeuronWarning, load, pretrain, radius_profile, save, wrap
 from neurolsc.export import quantize
-from neurolsc.init import RateMatching
+from neurolsc.init import FiringRate
 from neurolsc.interop import norse as in_norse
 from tests.interop.layers import SNNTORCH
 
@@ -61,7 +61,7 @@ def test_a_membrane_that_is_read_is_that_of_the_librarys_loop_and_no_initialiser
     assert_close(network(x), torch.stack(mems), rtol=1e-5, atol=1e-6)
     assert network.spiking == (0,)
     before = tail[1].threshold.clone()
-    RateMatching(0.3).apply(network, [x])
+    FiringRate(0.3).apply(network, [x])
     assert network.run(x).spikes[0].mean().item() == pytest.approx(0.3, abs=0.03)
     assert torch.equal(tail[1].threshold, before)
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from neurolsc import Network, WrappedNeuronWarning, diagnose, pretrain, radius_profile, wrap
-from neurolsc.init import RateMatching, Relay
+from neurolsc.init import FiringRate, Relay
 
 sj = pytest.importorskip("spikingjelly.activation_based")
 from spikingjelly.activation_based import functional, layer, neuron, surrogate  # noqa: E402
@@ -170,7 +170,7 @@ def test_a_state_dict_has_tau_and_threshold():
     net = nn.Sequential(nn.Linear(N_IN, N), neuron.LIFNode())
     network, x = wrap(net), 3 * torch.rand(STEPS, BATCH, N_IN)
     saved = copy.deepcopy(network.state_dict())
-    RateMatching(0.3).apply(network, [x])
+    FiringRate(0.3).apply(network, [x])
     assert network.run(x).spikes[0].mean().item() == pytest.approx(0.3, abs=0.02)
     assert net[1].v_threshold != 1.0
     network.load_state_dict(saved)

@@ -1,0 +1,220 @@
+"""The functions of PyTorch that act on each sample of a step alone, and so on all steps at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from neurolsc.neurons.fast.scan import linear
+
+Batched = Callable[[Callable[..., Any], Sequence[Any], dict[str, Any], Sequence[torch.Size]], Tensor | None]
+
+IN_PLACE = {"__iadd__", "__isub__", "__imul__", "__itruediv__", "__setitem__", "set_", "data"}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How a function is called for all steps at once.
+
+    Attributes:
+        batched: the call, of the function, its arguments with the steps along axis 0 of the lazy ones, its settings and
+            the shapes of the lazy ones in one step; None, or a result None, where it is called in each step.
+        repeats: of the arguments and settings, True if the same arguments give the same result, False if they may not
+            (they draw random numbers), None if the call must not be put off.
+    """
+
+    batched: Batched | None
+    repeats: Callable[[Sequence[Any], dict[str, Any]], bool | None]
+
+
+def same(args: Sequence[Any], kwargs: dict[str, Any]) -> bool | None:
+    """The same result of the same arguments."""
+    return True
+
+
+def entrywise(
+    func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], shapes: Sequence[torch.Size]
+) -> Tensor | None:
+    """A function of each entry: shapes of a step must not be broadcast from fewer axes than the steps have."""
+    axes = len(shapes[0])
+    if any(len(shape) != axes for shape in shapes):
+        return None
+    if any(isinstance(arg, Tensor) and arg.ndim > axes + 1 for arg in args):
+        return None
+    # of constants, those with an axis more than the lazy arguments of one step have would meet the axis of steps
+    lazies = len(shapes)
+    stacked = [arg for arg in args if isinstance(arg, Tensor) and arg.ndim == axes + 1]
+    return func(*args, **kwargs) if len(stacked) == lazies else None
+
+
+def on_last_axes(
+    func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], shapes: Sequence[torch.Size]
+) -> Tensor | None:
+    """A function that takes any axes before those that it acts on."""
+    return func(*args, **kwargs)
+
+
+def on_spikes(
+    func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], shapes: Sequence[torch.Size]
+) -> Tensor | None:
+    """A linear map of spikes, whose zeros it leaves out."""
+    return func(*args, **kwargs) if kwargs else linear(*args)
+
+
+def on_samples(
+    func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], shapes: Sequence[torch.Size]
+) -> Tensor | None:
+    """A function of a batch of samples, called over (T B)."""
+    x, *rest = args
+    if any(isinstance(arg, Tensor) and arg.shape[:2] == x.shape[:2] and arg.ndim == x.ndim for arg in rest):
+        return None
+    return func(x.flatten(0, 1), *rest, **kwargs).unflatten(0, x.shape[:2])
+
+
+def on_convolved(
+    func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], shapes: Sequence[torch.Size]
+) -> Tensor | None:
+    """A convolution or pooling, called over (T B); without a batch, over T."""
+    axes = SPATIAL[func] + 2
+    if args[0].ndim == axes:
+        return func(*args, **kwargs)
+    return on_samples(func, args, kwargs, shapes) if args[0].ndim == axes + 1 else None
+
+
+def on_views(
+    func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], shapes: Sequence[torch.Size]
+) -> Tensor | None:
+    """A view that leaves the samples, which are its first axis, as they are."""
+    x, *sizes = args
+    if len(sizes) == 1 and isinstance(sizes[0], tuple | list):
+        sizes = list(sizes[0])
+    if kwargs or not sizes or sizes[0] != shapes[0][0] or not all(isinstance(size, int) for size in sizes):
+        return None
+    return func(x, len(x), *sizes)
+
+
+def on_flatten(
+    func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], shapes: Sequence[torch.Size]
+) -> Tensor | None:
+    """``flatten`` of some axes of a step."""
+    x, start, end = (*args, 0, -1)[:3] if len(args) == 1 else (*args, -1)[:3]
+    start = kwargs.get("start_dim", start)
+    end = kwargs.get("end_dim", end)
+    return func(x, start + (start >= 0), end + (end >= 0))
+
+
+def dropout_repeats(args: Sequence[Any], kwargs: dict[str, Any]) -> bool | None:
+    """Whether a dropout does nothing, which gives the same result again."""
+    settings = dict(zip(("p", "training", "inplace"), args[1:], strict=False)) | kwargs
+    if settings.get("inplace"):
+        return None
+    return not settings.get("training", True)
+
+
+def batch_norm(
+    func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], shapes: Sequence[torch.Size]
+) -> Tensor | None:
+    """A batch norm in evaluation; in training each step has its own statistics."""
+    settings = dict(zip(BATCH_NORM, args, strict=False)) | kwargs
+    if settings.get("training") or settings.get("running_mean") is None:
+        return None
+    return on_samples(func, args, kwargs, shapes)
+
+
+def only_dtype(args: Sequence[Any], kwargs: dict[str, Any]) -> bool | None:
+    """Whether ``to`` changes the dtype alone."""
+    return True if not kwargs and len(args) == 2 and isinstance(args[1], torch.dtype) else None
+
+
+def reduced(
+    func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], shapes: Sequence[torch.Size]
+) -> Tensor | None:
+    """A sum or mean of a step, over all of its axes or some."""
+    x, *rest = args
+    settings = dict(zip(("dim", "keepdim"), rest, strict=False)) | kwargs
+    dim = settings.pop("dim", None)
+    if not settings.keys() <= {"keepdim"} or len(rest) > 2:
+        return None
+    axes = range(len(shapes[0])) if dim is None else [dim] if isinstance(dim, int) else dim
+    moved = tuple(axis + 1 if axis >= 0 else axis for axis in axes)
+    return func(x, dim=moved, **settings) if moved else x
+
+
+def concatenated(dim: int, *parts: Tensor) -> Tensor:
+    """``torch.cat`` along an axis that is not the first."""
+    return torch.cat(parts, dim)
+
+
+def on_parts(
+    func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], shapes: Sequence[torch.Size]
+) -> Tensor | None:
+    """The concatenation of results of all steps; of constants with them step by step."""
+    dim, *parts = args
+    return func(dim + (dim > 0), *parts) if len(parts) == len(shapes) else None
+
+
+def unchanging(args: Sequence[Any], kwargs: dict[str, Any]) -> bool | None:
+    """Whether a batch norm leaves its statistics as they are."""
+    return not (dict(zip(BATCH_NORM, args, strict=False)) | kwargs).get("training")
+
+
+def not_in_place(args: Sequence[Any], kwargs: dict[str, Any]) -> bool | None:
+    """The same result of the same arguments, unless these are changed."""
+    return None if kwargs.get("inplace") or (len(args) > 1 and args[1] is True) else True
+
+
+def without_indices(args: Sequence[Any], kwargs: dict[str, Any]) -> bool | None:
+    """The same result of the same arguments, unless a pooling returns indices, too."""
+    return None if kwargs.get("return_indices") else True
+
+
+BATCH_NORM = ("input", "running_mean", "running_var", "weight", "bias", "training")
+SPATIAL: dict[Callable[..., Any], int] = {}  # the number of spatial axes of convolutions and poolings
+RULES: dict[Callable[..., Any], Rule] = {}
+
+
+def _register() -> None:
+    two = "add", "sub", "mul", "div", "true_divide", "maximum", "minimum", "pow", "gt", "ge", "lt", "le"
+    one = "neg", "abs", "exp", "sigmoid", "tanh", "square", "sqrt", "detach", "clone", "clamp", "float", "double"
+    dunder = ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "neg", "gt", "ge", "lt", "le")
+    for owner in (torch, torch.Tensor):
+        for name in (*two, *one):
+            if hasattr(owner, name):
+                RULES[getattr(owner, name)] = Rule(entrywise, same)
+        RULES[owner.flatten] = Rule(on_flatten, same)
+        RULES[owner.reshape] = Rule(on_views, same)
+    for name in dunder:
+        RULES[getattr(torch.Tensor, f"__{name}__")] = Rule(entrywise, same)
+    for name in ("sum", "mean"):
+        RULES[getattr(torch, name)] = Rule(reduced, same)
+        RULES[getattr(torch.Tensor, name)] = Rule(reduced, same)
+    RULES[torch.Tensor.to] = Rule(entrywise, only_dtype)
+    RULES[torch.Tensor.view] = Rule(on_views, same)
+    for name in ("relu", "leaky_relu", "elu", "gelu", "silu"):
+        RULES[getattr(functional, name)] = Rule(entrywise, not_in_place)
+    RULES[torch.relu] = Rule(entrywise, same)
+    RULES[torch.Tensor.relu] = Rule(entrywise, same)
+    RULES[concatenated] = Rule(on_parts, same)
+    RULES[functional.linear] = Rule(on_spikes, same)
+    RULES[functional.layer_norm] = Rule(on_last_axes, same)
+    RULES[functional.dropout] = Rule(entrywise, dropout_repeats)
+    for name in ("dropout1d", "dropout2d", "dropout3d"):
+        RULES[getattr(functional, name)] = Rule(on_samples, dropout_repeats)
+    RULES[functional.batch_norm] = Rule(batch_norm, unchanging)
+    for axes in (1, 2, 3):
+        names = f"conv{axes}d", f"conv_transpose{axes}d", f"avg_pool{axes}d", f"max_pool{axes}d"
+        adaptive = f"adaptive_avg_pool{axes}d", f"adaptive_max_pool{axes}d"
+        for owner in (torch, functional):
+            for name in (*names, *adaptive):
+                function = getattr(owner, name, None)
+                if function is not None:
+                    SPATIAL[function] = axes
+                    RULES[function] = Rule(on_convolved, without_indices)
+
+
+_register()

@@ -1,0 +1,771 @@
+"""A user's network, accelerated, does what it does: values, gradients, states, hooks, and in its own words."""
+
+import copy
+import inspect
+import pickle
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import norse.torch as norse
+import pytest
+import snntorch as snn
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from norse.torch.functional.lif_box import LIFBoxParameters
+from norse.torch.functional.reset import reset_subtract, reset_value
+from snntorch import surrogate, utils
+from spikingjelly.activation_based import functional, layer, neuron
+from spikingjelly.activation_based import surrogate as jelly
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils._pytree import tree_leaves
+
+from neurolsc import NotAcceleratedWarning, accelerate, initialize, radius_profile
+from neurolsc.surrogate import Arctan, FastSigmoid, Surrogate
+
+pytestmark = pytest.mark.filterwarnings("error::neurolsc.NotAcceleratedWarning")
+
+
+class Loop(nn.Module):
+    """A network as users write it: a loop over time around layers that are called one after the other."""
+
+    def __init__(self, *layers: nn.Module, steps: int | None = None) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        self.steps = steps
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        states: list[Any] = [None] * len(self.layers)
+        layers: list[Any] = list(self.layers)
+        for i, each in enumerate(layers):
+            if isinstance(each, snn.SpikingNeuron) and not each.init_hidden:
+                states[i] = as_tuple(each.reset_mem())  # type: ignore[operator]
+        sent = []
+        voltages = []
+        for t in range(self.steps or len(x)):
+            z = x if self.steps else x[t]
+            for i, each in enumerate(self.layers):
+                if isinstance(each, snn.SpikingNeuron) and not each.init_hidden:
+                    z, *after = each(z, *states[i])
+                    states[i] = (z, *after) if hasattr(each, "recurrent") else after
+                elif type(each).__module__.startswith("norse"):
+                    z, states[i] = each(z, states[i])
+                else:
+                    z = each(z)
+                z = z.to(x.dtype)  # snnTorch's spikes are float32
+            sent.append(z)
+            voltages.append(states[1][-1] if states[1] is not None else z)
+        return torch.stack(sent), torch.stack(voltages)
+
+
+def as_tuple(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def at_rest(net: nn.Module) -> None:
+    functional.reset_net(net)
+    modules: list[Any] = list(net.modules())
+    for each in modules:
+        if isinstance(each, snn.SpikingNeuron):
+            each.reset_mem()  # type: ignore[operator]
+
+
+def outcome(net: nn.Module, call: Callable[[], Any]) -> tuple[list[Tensor], list[Tensor | None]]:
+    """All tensors that a call returns, and the gradients of a random sum of them."""
+    tensors = [t for t in tree_leaves(call()) if isinstance(t, Tensor)]
+    random = torch.Generator().manual_seed(5)
+    weighted = [(t * torch.randn(t.shape, generator=random)).sum() for t in tensors if t.requires_grad]
+    parameters = [p for p in net.parameters() if p.requires_grad]
+    gradients: Any = torch.autograd.grad(sum(weighted), parameters, allow_unused=True)  # type: ignore[arg-type]
+    return [t.detach() for t in tensors], list(gradients)
+
+
+def assert_same(net: nn.Module, x: Tensor, *, tolerance: float = 1e-10, fires: bool = True) -> Any:
+    """The network and the accelerated one agree, from rest; the accelerated one."""
+    fast = accelerate(net, x)
+    at_rest(net)
+    values, gradients = outcome(net, lambda: net(x))
+    at_rest(net)
+    others, other_gradients = outcome(net, lambda: fast(x))
+    assert fast.runs_plainly is None
+    for ours, theirs in zip(others, values, strict=True):
+        assert ours.shape == theirs.shape and ours.dtype == theirs.dtype
+        assert ours.is_contiguous() == theirs.is_contiguous()
+        torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
+    for ours, theirs in zip(other_gradients, gradients, strict=True):
+        if theirs is None:  # of what has no influence on what is returned
+            assert ours is None or not ours.any()
+            continue
+        assert ours is not None
+        scale = theirs.abs().max().item() + 1e-30
+        torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance * scale)
+    if fires:
+        assert values[0].abs().mean() > 0
+    return fast
+
+
+def names_of_nodes(out: Tensor) -> list[str]:
+    """The functions that have made a tensor, each call once."""
+    left: list[Any] = [out.grad_fn]
+    found: dict[Any, str] = {}
+    while left:
+        node = left.pop()
+        if node is not None and node not in found:
+            found[node] = node.name()
+            left += [parent for parent, _ in node.next_functions]
+    return list(found.values())
+
+
+@pytest.fixture
+def x(float64: None) -> Tensor:
+    return torch.rand(12, 4, 6)
+
+
+# ---- the same numbers
+
+OURS = st.sampled_from([Arctan(dampening=1.0, sharpness=2.0), FastSigmoid(dampening=0.7, sharpness=5.0)])
+THEIRS = st.sampled_from(
+    [surrogate.atan(2.0), surrogate.fast_sigmoid(10), surrogate.sigmoid(5), surrogate.triangular(2)]
+)
+RESETS = st.sampled_from(["subtract", "zero", "none"])
+TENTHS = st.integers(1, 9).map(lambda n: n / 10)
+
+
+@st.composite
+def snntorch_layers(draw: Callable[[Any], Any]) -> tuple[nn.Module, float]:
+    """A layer of snnTorch, and how near its gradients must be: with its own surrogates its spikes are float32."""
+    kind = draw(st.sampled_from([snn.Leaky, snn.Synaptic, snn.Alpha, snn.RLeaky, snn.RSynaptic]))
+    recurrent = kind in (snn.RLeaky, snn.RSynaptic)
+    ours = recurrent or draw(st.booleans())  # recurrent weights in float64 do not take snnTorch's float32
+    each = draw(st.booleans())
+    beta = draw(TENTHS)
+    options = {
+        "beta": torch.full((5,), beta) if each else beta,
+        "threshold": torch.tensor(draw(st.sampled_from([0.125, 0.25, 0.5]))),
+        "spike_grad": draw(OURS) if ours else draw(THEIRS),
+        "reset_mechanism": draw(RESETS),
+        "learn_beta": draw(st.booleans()),
+        "learn_threshold": draw(st.booleans()),
+        "init_hidden": draw(st.booleans()),
+    }
+    if recurrent:
+        options["learn_recurrent"] = draw(st.booleans())
+        connection = draw(st.sampled_from(["all", "one factor", "factors"]))
+        if connection == "all":
+            options["linear_features"] = 5
+        else:
+            options["all_to_all"] = False
+            options["V"] = 0.5 if connection == "one factor" else torch.linspace(-0.5, 0.5, 5)
+    if kind is snn.Leaky:
+        options["graded_spikes_factor"] = draw(st.sampled_from([1.0, 2.0, torch.tensor([1.0, 0.5, 2.0, 4.0, 1.0])]))
+        options["learn_graded_spikes_factor"] = draw(st.booleans())
+    elif kind is not snn.RLeaky:
+        options["alpha"] = beta + 0.05 if kind is snn.Alpha else draw(TENTHS)
+    if kind in (snn.Synaptic, snn.RSynaptic):
+        options["learn_alpha"] = draw(st.booleans())
+    if kind not in (snn.Alpha, snn.RSynaptic):
+        options["reset_delay"] = draw(st.booleans())
+    for name in ("learn_beta", "learn_threshold", "learn_graded_spikes_factor", "learn_alpha"):
+        target = name.removeprefix("learn_")
+        if options.get(name):
+            options[target] = torch.as_tensor(options[target], dtype=torch.float64)
+    return kind(**options), 1e-10 if ours else 1e-5
+
+
+@given(made=snntorch_layers(), output=st.sampled_from(["subtract", "none"]))
+@settings(max_examples=50)
+@pytest.mark.filterwarnings("ignore:.*:UserWarning")
+def test_a_network_of_snntorch_is_the_same(made: tuple[nn.Module, float], output: str):
+    torch.set_default_dtype(torch.float64)
+    torch.manual_seed(0)
+    each, tolerance = made
+    last = snn.Leaky(beta=0.9, reset_mechanism=output, spike_grad=FastSigmoid())
+    assert_same(
+        Loop(nn.Linear(6, 5), each, nn.Linear(5, 3), last), torch.rand(12, 4, 6), tolerance=tolerance, fires=False
+    )
+    snn.SpikingNeuron.instances.clear()
+
+
+@st.composite
+def norse_layers(draw: Callable[[Any], Any]) -> nn.Module:
+    numbers = {
+        "v_th": torch.tensor(draw(st.sampled_from([0.0625, 0.25]))),
+        "v_leak": torch.tensor(draw(st.sampled_from([0.0, 0.0625]))),  # norse starts from float32
+        "v_reset": torch.tensor(draw(st.sampled_from([0.0, -0.25]))),
+        "tau_mem_inv": torch.tensor(draw(st.sampled_from([100.0, 500.0, 1000.0]))),
+        "method": draw(st.sampled_from(["super", "heaviside", "tanh", "circ", "heavi_erfc", "triangle"])),
+    }
+    if draw(st.booleans()):
+        numbers["v_th"] = nn.Parameter(numbers["v_th"])
+        numbers["tau_mem_inv"] = nn.Parameter(numbers["tau_mem_inv"])
+    if draw(st.booleans()):
+        reset = draw(st.sampled_from([reset_value, reset_subtract]))
+        return norse.LIFBoxCell(LIFBoxParameters(reset_method=reset, **numbers), dt=draw(st.sampled_from([1e-3, 5e-4])))
+    numbers["tau_syn_inv"] = torch.tensor(draw(st.sampled_from([200.0, 1000.0])))
+    if draw(st.booleans()):
+        return norse.LIFRecurrentCell(5, 5, norse.LIFParameters(**numbers), autapses=draw(st.booleans()))
+    return norse.LIFCell(norse.LIFParameters(**numbers), dt=draw(st.sampled_from([1e-3, 5e-4])))
+
+
+@given(each=norse_layers(), output=st.sampled_from(["LI", "LILinear"]))
+@settings(max_examples=20)
+def test_a_network_of_norse_is_the_same(each: nn.Module, output: str):
+    torch.set_default_dtype(torch.float64)
+    torch.manual_seed(0)
+    last = [nn.Linear(5, 3), norse.LICell()] if output == "LI" else [norse.LILinearCell(5, 3)]
+    net = Loop(nn.Linear(6, 5), each, *last)
+    for name in ("v_th", "tau_mem_inv"):  # norse registers none of them
+        value = getattr(each.p, name)
+        if isinstance(value, nn.Parameter):
+            net.register_parameter(name, value)
+    assert_same(net, torch.rand(12, 4, 6), fires=False)
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("recurrent", [False, True])
+def test_norses_layers_with_time_run_at_once(x: Tensor, recorded: bool, recurrent: bool):
+    p = norse.LIFParameters(v_th=torch.tensor(0.25))
+    hidden: Any = norse.LIF(p, record_states=recorded)
+    if recurrent:
+        hidden = norse.LIFRecurrent(5, 5, p, record_states=recorded)
+    net = norse.SequentialState(norse.Lift(nn.Linear(6, 5)), hidden, norse.Lift(nn.Linear(5, 3)), norse.LI())
+    fast = assert_same(net, x)
+    assert fast.longest == len(x)
+    hidden.record_states = False
+    _, state = net(x[:5])
+    torch.testing.assert_close(fast(x[5:], copy.copy(state))[0], net(x[5:], state)[0])
+
+
+@st.composite
+def jelly_layers(draw: Callable[[Any], Any]) -> nn.Module:
+    spike = draw(
+        st.sampled_from([jelly.ATan(), jelly.Sigmoid(), jelly.PiecewiseQuadratic(), jelly.SoftSign(), FastSigmoid()])
+    )
+    if isinstance(spike, Surrogate):
+        spike = jelly.PiecewiseExp()
+    options = {
+        "v_threshold": draw(st.sampled_from([0.25, 0.5])),
+        "v_reset": draw(st.sampled_from([None, 0.0, -0.25])),
+        "surrogate_function": spike,
+        "detach_reset": draw(st.booleans()),
+    }
+    kind = draw(st.sampled_from([neuron.LIFNode, neuron.ParametricLIFNode, neuron.IFNode]))
+    if kind is neuron.IFNode:
+        return kind(**options)
+    tau = draw(st.sampled_from([1.5, 2.0, 5.0]))
+    return kind(tau, decay_input=draw(st.booleans()), **options)
+
+
+@given(each=jelly_layers(), mode=st.sampled_from(["s", "m"]))
+@settings(max_examples=30)
+def test_a_network_of_spikingjelly_is_the_same(each: nn.Module, mode: str):
+    torch.set_default_dtype(torch.float64)
+    torch.manual_seed(0)
+    layers = [layer.Linear(6, 5), each, layer.Linear(5, 3), neuron.LIFNode(surrogate_function=jelly.ATan())]
+    net: nn.Module = nn.Sequential(*layers)
+    functional.set_step_mode(net, mode)
+    if mode == "s":
+        net = Loop(*layers)
+    assert_same(net, 2 * torch.rand(12, 4, 6), fires=False)
+
+
+def test_a_sequence_of_voltages_is_stored_as_spikingjelly_does(x: Tensor):
+    net: Any = nn.Sequential(layer.Linear(6, 5), neuron.IFNode(store_v_seq=True))
+    functional.set_step_mode(net, "m")
+    fast = assert_same(net, x)
+    wanted = net[1].v_seq
+    at_rest(net)
+    fast(x)
+    torch.testing.assert_close(net[1].v_seq, wanted)
+
+
+def test_convolutions_and_the_like_run_once_over_all_steps_and_samples(float64: None):
+    class Images(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv1 = nn.Conv2d(1, 4, 3)
+            self.norm = nn.BatchNorm2d(4)
+            self.lif1 = snn.Leaky(beta=0.8, threshold=0.5, spike_grad=FastSigmoid())
+            self.conv2 = nn.Conv2d(4, 3, 3)
+            self.pool = nn.AvgPool2d(2)
+            self.lif2 = snn.Leaky(beta=0.8, threshold=0.25, spike_grad=FastSigmoid())
+            self.drop = nn.Dropout(0.5)
+            self.out = nn.Linear(12, 5)
+            self.lif3 = snn.Leaky(beta=0.8, spike_grad=FastSigmoid())
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            mem1 = self.lif1.init_leaky()
+            mem2 = self.lif2.init_leaky()
+            mem3 = self.lif3.init_leaky()
+            batch_size = x.shape[1]
+            spikes = []
+            rates = []
+            for t in range(x.size(0)):
+                spk1, mem1 = self.lif1(F.max_pool2d(self.norm(self.conv1(x[t])), 2), mem1)
+                spk2, mem2 = self.lif2(self.pool(self.conv2(spk1)), mem2)
+                rates.append(spk2.detach().mean() + spk1.mean(dim=(1, 2, 3)).sum())
+                spk3, mem3 = self.lif3(self.out(self.drop(spk2.view(batch_size, -1))), mem3)
+                spikes.append(F.relu(mem3 - 0.1) + spk3)
+            return torch.stack(spikes, dim=1), torch.stack(rates)
+
+    net: Any = Images().eval()
+    x = torch.rand(6, 3, 1, 14, 14)
+    fast = assert_same(net, x)
+    assert fast.longest == 6
+    at_rest(net)
+    made_by = names_of_nodes(fast(x)[0])
+    assert made_by.count("ConvolutionBackward0") == 2
+    assert made_by.count("NativeBatchNormBackward0") == 1
+    net.train()
+    at_rest(net)
+    torch.manual_seed(3)
+    wanted = net(x)
+    at_rest(net)
+    statistics = net.norm.running_mean.clone()
+    torch.manual_seed(3)
+    came = fast(x)
+    assert not torch.equal(net.norm.running_mean, statistics)
+    assert came[0].shape == wanted[0].shape
+
+
+def test_batch_norm_in_training_has_the_statistics_of_each_step(x: Tensor):
+    net: Any = Loop(
+        nn.Linear(6, 5),
+        nn.BatchNorm1d(5),
+        snn.Leaky(beta=0.9, threshold=0.3, init_hidden=True, spike_grad=FastSigmoid()),
+    )
+    twin = copy.deepcopy(net)
+    fast = accelerate(twin, x)
+    at_rest(twin)
+    torch.testing.assert_close(fast(x)[0], net(x)[0])
+    torch.testing.assert_close(twin.layers[1].running_var, net.layers[1].running_var)
+    assert twin.layers[1].num_batches_tracked == net.layers[1].num_batches_tracked == len(x)
+    assert fast.longest == len(x)
+
+
+def test_an_input_that_is_the_same_in_every_step_is_projected_once(x: Tensor):
+    class Counting(nn.Linear):
+        pass
+
+    net = Loop(
+        Counting(6, 5),
+        snn.Leaky(beta=0.9, spike_grad=FastSigmoid()),
+        nn.Linear(5, 3),
+        snn.Leaky(beta=0.9, spike_grad=FastSigmoid()),
+        steps=20,
+    )
+    fast = assert_same(net, 3 * x[0])
+    at_rest(net)
+    made_by = names_of_nodes(fast(x[0])[0])
+    assert made_by.count("AddmmBackward0") == 2  # one for each Linear
+
+
+# ---- loops of every kind
+
+
+class Recurrent(nn.Module):
+    """A connection back to the layer itself, written by hand: no layer can run ahead of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into = nn.Linear(6, 5)
+        self.lif1 = snn.Leaky(beta=0.9, threshold=0.3, spike_grad=FastSigmoid())
+        self.back = nn.Linear(5, 5)
+        self.out = nn.Linear(5, 3)
+        self.lif2 = snn.Leaky(beta=0.9, threshold=0.3, spike_grad=FastSigmoid())
+
+    def forward(self, x: Tensor) -> Tensor:
+        mem1 = self.lif1.init_leaky()
+        mem2 = self.lif2.init_leaky()
+        spk1: Any = 0.0
+        total: Any = 0
+        for x_t in x:
+            spk1, mem1 = self.lif1(self.into(x_t) + (self.back(spk1) if isinstance(spk1, Tensor) or spk1 else 0), mem1)
+            spk2, mem2 = self.lif2(self.out(spk1), mem2)
+            total = total + spk2 * mem2
+        return total
+
+
+def test_what_reads_its_own_spikes_runs_step_by_step_and_the_layer_above_at_once(x: Tensor):
+    fast = assert_same(Recurrent(), x)
+    assert fast.longest == len(x)
+
+
+class Unusual(nn.Module):
+    """Detached states, a time without gradients, a loop that ends by a value, and steps that are left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into = nn.Linear(6, 5)
+        self.lif = snn.Leaky(beta=0.9, threshold=0.3, spike_grad=FastSigmoid())
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        mem = self.lif.init_leaky()
+        with torch.no_grad():
+            for t in range(3):
+                _, mem = self.lif(self.into(x[t]), mem)
+        seen = []
+        for t in range(3, len(x), 2):
+            spk, mem = self.lif(self.into(x[t]), mem)
+            if t == 7:
+                mem = mem.detach()
+            seen.append(spk.sum(0))
+            if spk.sum() > 18:
+                break
+        return torch.stack(seen), mem * 2
+
+
+def test_unusual_loops_are_the_same(x: Tensor):
+    assert_same(Unusual(), x)
+
+
+class Branches(nn.Module):
+    """Two layers side by side, time in the last axis, and a shape that is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = snn.Leaky(beta=0.9, threshold=0.3, spike_grad=FastSigmoid())
+        self.right = snn.Synaptic(alpha=0.5, beta=0.7, threshold=0.3, spike_grad=FastSigmoid())
+        self.out = nn.Linear(12, 3)
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        mem1 = self.left.reset_mem()
+        syn, mem2 = self.right.reset_mem()
+        found = []
+        for t in range(x.shape[-1]):
+            frame = x[..., t]
+            spk1, mem1 = self.left(frame, mem1)
+            spk2, syn, mem2 = self.right(frame, syn, mem2)
+            both = torch.cat([spk1, spk2], dim=1)
+            found.append(self.out(both) + both.sum(1, keepdim=True) / both.shape[1])
+        assert isinstance(found[0], Tensor) and f"{found[0].sum().detach():.1f}"
+        return found
+
+
+def test_branches_and_lists_of_steps(x: Tensor):
+    fast = assert_same(Branches(), x.permute(1, 2, 0))
+    assert fast.longest == len(x)
+
+
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+def test_evaluation_is_as_fast(x: Tensor, context: Callable[[], Any]):
+    net = Loop(nn.Linear(6, 5), snn.Leaky(beta=0.9, threshold=0.3, spike_grad=FastSigmoid()))
+    fast = accelerate(net, x)
+    with context():
+        read = x + 0
+        torch.testing.assert_close(fast(read), net(read))
+    assert fast.longest == len(x) and fast.runs_plainly is None
+
+
+def test_half_precision_takes_plain_steps():
+    net = nn.Sequential(nn.Linear(6, 5), snn.Leaky(beta=0.9, init_hidden=True, spike_grad=FastSigmoid())).bfloat16()
+    x = torch.rand(4, 6, dtype=torch.bfloat16)
+    fast = accelerate(net, x)
+    at_rest(net)
+    wanted = net(x)
+    at_rest(net)
+    assert type(fast(x)) is Tensor
+    at_rest(net)
+    assert torch.equal(fast(x), wanted)
+
+
+def test_states_stay_in_the_layers_between_calls(x: Tensor):
+    net: Any = Loop(
+        nn.Linear(6, 5), snn.Synaptic(alpha=0.9, beta=0.8, threshold=0.5, init_hidden=True, spike_grad=FastSigmoid())
+    )
+    fast = accelerate(net, x)
+    at_rest(net)
+    wanted = torch.cat([net(x)[0], net(x)[0]])
+    state = net.layers[1].mem
+    at_rest(net)
+    came = torch.cat([fast(x)[0], fast(x)[0]])
+    torch.testing.assert_close(came, wanted)
+    torch.testing.assert_close(net.layers[1].mem, state)
+    assert type(net.layers[1].mem) is Tensor
+    net.layers[1].mem.detach_()  # as snnTorch does between batches
+    snn.Synaptic.detach_hidden()
+
+
+def test_a_state_of_another_batch_starts_from_rest_as_in_snntorch(x: Tensor):
+    net = Loop(nn.Linear(6, 5), snn.Leaky(beta=0.9, init_hidden=True, spike_grad=FastSigmoid()))
+    fast = accelerate(net, x)
+    wanted = net(x)[0][:, :2]
+    at_rest(net)
+    fast(x)
+    torch.testing.assert_close(fast(x[:, :2])[0], wanted)
+
+
+# ---- a loop around the network
+
+
+@pytest.mark.parametrize("constant", [True, False])
+def test_a_network_that_takes_one_step_a_call_runs_when_a_value_is_asked_for(x: Tensor, constant: bool):
+    net = nn.Sequential(
+        nn.Linear(6, 5),
+        snn.Leaky(beta=0.9, threshold=0.3, init_hidden=True, spike_grad=FastSigmoid()),
+        nn.Linear(5, 3),
+        snn.Leaky(beta=0.9, threshold=0.2, init_hidden=True, output=True, spike_grad=FastSigmoid()),
+    )
+    fast = accelerate(net, x[0])
+    assert fast.loop_outside
+
+    def loop(model: nn.Module) -> tuple[Tensor, Tensor]:
+        utils.reset(net)
+        spk_rec = []
+        mem_rec = []
+        for t in range(len(x)):
+            spk, mem = model(x[0] if constant else x[t])
+            spk_rec.append(spk)
+            mem_rec.append(mem)
+        return torch.stack(spk_rec), torch.stack(mem_rec)
+
+    values, gradients = outcome(net, lambda: loop(net))
+    assert values[0].sum() > 0
+    for _ in range(2):
+        others, other_gradients = outcome(net, lambda: loop(fast))
+        torch.testing.assert_close(others, values)
+        torch.testing.assert_close(other_gradients, gradients)
+        assert all(type(t) is Tensor for t in others)
+    utils.reset(net)
+    with torch.no_grad():
+        first, voltage = fast(x[0])
+        assert voltage.shape == (4, 3)
+        assert isinstance(first, Tensor)
+        assert float(first.sum()) == first.sum().item() == net_sum(net, x[0])
+
+
+def net_sum(net: nn.Module, x: Tensor) -> float:
+    at_rest(net)
+    return net(x)[0].sum().item()
+
+
+def test_a_step_that_is_changed_in_place_before_it_is_used_is_an_error(x: Tensor):
+    net = nn.Sequential(nn.Linear(6, 5), snn.Leaky(beta=0.9, init_hidden=True, spike_grad=FastSigmoid()))
+    fast = accelerate(net, x[0])
+    spikes = []
+    read = torch.zeros(4, 6)
+    for t in range(3):
+        read.copy_(x[t])
+        spikes.append(fast(read))
+    with pytest.raises(RuntimeError, match="an input of an accelerated network has been changed in place"):
+        torch.stack(spikes)
+
+
+# ---- what is not run at once
+
+
+class MyLeaky(snn.Leaky):
+    pass
+
+
+def plainly(kind: str) -> nn.Module:
+    each: Any = (
+        MyLeaky(beta=0.9) if kind == "subclass" else snn.Leaky(beta=0.9, threshold=0.3, inhibition=kind == "inhibition")
+    )
+    if kind == "hook":
+        each.register_forward_hook(lambda module, args, out: (out[0] * 2, out[1]))
+    elif kind == "method":
+        each.fire = lambda mem: (mem > 0.2).float()  # type: ignore[method-assign]
+    elif kind == "surrogate":
+        each.spike_grad = lambda distance: torch.sigmoid(5 * distance)
+    elif kind == "class":
+        each = snn.Lapicque(beta=0.9)  # type: ignore[arg-type]
+    return Loop(nn.Linear(6, 5), each, nn.Linear(5, 3), snn.Leaky(beta=0.9))
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("subclass", r"layers.1 \(MyLeaky is a class of its own, which may step otherwise\)"),
+        ("hook", r"layers.1 \(it has a hook"),
+        ("method", r"layers.1 \(its method fire has been changed"),
+        ("surrogate", r"layers.1 \(its surrogate .* has no known derivative"),
+        ("inhibition", r"layers.1 \(inhibition lets its neurons depend on each other"),
+        ("class", r"layers.1 \(there is no kernel for Lapicque of snntorch"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Inhibition is an unstable feature", "ignore:.*Lapicque.*")
+def test_what_cannot_be_run_at_once_is_named_once_and_runs_as_ever(kind: str, reason: str):
+    net = plainly(kind)
+    x = torch.rand(12, 4, 6)
+    with pytest.warns(NotAcceleratedWarning, match=reason):
+        fast = accelerate(net, x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        at_rest(net)
+        wanted = outcome(net, lambda: net(x))
+        at_rest(net)
+        came = outcome(net, lambda: fast(x))
+    torch.testing.assert_close(came, wanted)
+    assert fast.longest == len(x)  # the last layer runs at once
+
+
+def test_a_hook_that_comes_later_sees_every_step_and_then_no_longer(x: Tensor):
+    net = Loop(nn.Linear(6, 5), snn.Leaky(beta=0.9, init_hidden=True, spike_grad=FastSigmoid()), nn.Linear(5, 3))
+    fast = accelerate(net, x)
+    seen: list[Any] = []
+    handles = [
+        net.layers[1].register_forward_hook(lambda module, args, out: seen.append(out)),
+        net.layers[2].register_forward_hook(lambda module, args, out: seen.append(args[0])),
+    ]
+    with pytest.warns(NotAcceleratedWarning, match="layers.1 .it has a hook.*layers.2 .it has a hook"):
+        fast(x)
+    assert len(seen) == 2 * len(x) and all(type(t) is Tensor for t in seen)
+    for handle in handles:
+        handle.remove()
+    fast(x)
+    assert len(seen) == 2 * len(x)
+
+
+class InPlace(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.into = nn.Linear(6, 5)
+        self.lif = snn.Leaky(beta=0.9, spike_grad=FastSigmoid())
+
+    def forward(self, x: Tensor) -> Tensor:
+        mem = self.lif.init_leaky()
+        spk = mem
+        for t in range(len(x)):
+            spk, mem = self.lif(self.into(x[t]), mem)
+            spk.mul_(2.0)
+        return spk
+
+
+def test_a_forward_that_cannot_be_put_off_runs_as_ever_and_says_why(x: Tensor):
+    net = InPlace()
+    with pytest.warns(
+        NotAcceleratedWarning, match="runs in plain steps: its forward cannot be put off .*changed in place by mul_"
+    ):
+        fast = accelerate(net, x)
+    torch.testing.assert_close(fast(x), net(x))
+
+
+def test_errors_of_the_users_network_are_its_own(x: Tensor):
+    net = Loop(nn.Linear(6, 5), snn.Leaky(beta=0.9, spike_grad=FastSigmoid()))
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        accelerate(net, torch.rand(12, 4, 7))
+    fast = accelerate(net, x)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        fast(torch.rand(12, 4, 7))
+    assert fast.runs_plainly is None
+    assert fast(x)[0].shape == (12, 4, 5)
+
+
+def test_compilers_and_transforms_take_plain_steps(x: Tensor):
+    net = Loop(nn.Linear(6, 5), norse.LIFCell(norse.LIFParameters(v_th=torch.tensor(0.25))))
+    fast = accelerate(net, x)
+    parameters = dict(net.named_parameters())
+
+    def loss(parameters: Mapping[str, Tensor]) -> Tensor:
+        return torch.func.functional_call(fast, dict(parameters), (x,))[0].sum()
+
+    gradients = torch.func.grad(loss)(parameters)
+    wanted = torch.autograd.grad(net(x)[0].sum(), list(net.parameters()))
+    torch.testing.assert_close(list(gradients.values()), list(wanted))
+
+
+# ---- the same module
+
+
+def test_it_is_the_users_module_in_all_but_speed(x: Tensor):
+    net: Any = Loop(nn.Linear(6, 5), snn.Leaky(beta=0.9, spike_grad=FastSigmoid()))
+    fast = accelerate(net, x)
+    assert isinstance(fast, Loop) and accelerate(fast, x) is fast
+    assert list(fast.state_dict()) == list(net.state_dict())
+    assert all(a is b for a, b in zip(fast.parameters(), net.parameters(), strict=True))
+    assert repr(fast).replace("Accelerated", "") == repr(net)
+    fast.eval()
+    assert not net.training and not net.layers[1].training
+    net.train()
+    assert fast.training
+    net.steps = 3
+    assert fast.steps == 3
+    net.steps = None
+    seen: list[Any] = []
+    net.register_forward_hook(lambda module, args, out: seen.append(out))
+    fast(x)
+    assert len(seen) == 1 and type(seen[0][0]) is Tensor
+    with torch.no_grad():
+        net.layers[0].weight.mul_(3)
+    torch.testing.assert_close(fast(x)[0], net(x)[0])
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))])
+def test_copies_are_accelerated_too_and_share_nothing(x: Tensor, again: Callable[[Any], Any]):
+    net: Any = Loop(nn.Linear(6, 5), snn.Leaky(beta=0.9, spike_grad=FastSigmoid()))
+    if again is not copy.deepcopy:
+        net = Loop(nn.Linear(6, 5), neuron.LIFNode())  # snnTorch's surrogates are closures
+    fast = accelerate(net, x)
+    other = again(fast)
+    assert type(other).__name__ == "AcceleratedLoop"
+    torch.testing.assert_close(other(x)[0], net(x)[0])
+    with torch.no_grad():
+        other.layers[0].weight.zero_()
+    assert net.layers[0].weight.abs().sum() > 0
+
+
+def test_a_signature_stays(x: Tensor):
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lif = snn.Leaky(beta=0.9, spike_grad=FastSigmoid())
+
+        def forward(self, x: Tensor, *, gain: float = 1.0) -> dict[str, Tensor]:
+            """Spikes by name."""
+            mem = self.lif.init_leaky()
+            spikes = []
+            for frame in x.unbind(0):
+                spk, mem = self.lif(gain * frame, mem)
+                spikes.append(spk)
+            return {"spikes": torch.stack(spikes), "mem": mem}
+
+    net = Named()
+    fast = accelerate(net, x)
+    assert inspect.signature(fast.forward) == inspect.signature(net.forward)
+    torch.testing.assert_close(fast(x, gain=2.0), net(x, gain=2.0))
+
+
+def test_radii_diagnosis_and_initialisation_take_it_as_they_take_the_users_module(x: Tensor):
+    net: Any = Loop(nn.Linear(6, 5), snn.RLeaky(beta=0.9, linear_features=5, spike_grad=FastSigmoid()), nn.Linear(5, 3))
+    fast = accelerate(net, x)
+    profile = radius_profile(fast, x, steps=4)
+    assert str(profile) == str(radius_profile(net, x, steps=4))
+    before = net.layers[1].recurrent.weight.clone()
+    initialize(fast, x)
+    assert not torch.equal(net.layers[1].recurrent.weight, before)
+    at_rest(net)
+    wanted = net(x)
+    at_rest(net)
+    torch.testing.assert_close(fast(x), wanted)
+
+
+def test_the_comparison_leaves_no_trace(x: Tensor):
+    net: Any = Loop(nn.Linear(6, 5), snn.Leaky(beta=0.9, init_hidden=True, spike_grad=FastSigmoid()), nn.Dropout(0.5))
+    net(x)
+    before = net.layers[1].mem.clone()
+    random = torch.random.get_rng_state()
+    accelerate(net, x)
+    assert torch.equal(net.layers[1].mem, before)
+    assert torch.equal(torch.random.get_rng_state(), random)
+    assert net.training and net.layers[0].weight.grad is None
+
+
+def test_a_second_derivative_is_refused(x: Tensor):
+    net = Loop(nn.Linear(6, 5), snn.Leaky(beta=0.9, threshold=0.2, spike_grad=FastSigmoid()))
+    fast = accelerate(net, x)
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        torch.autograd.grad(fast(x)[0].sum(), list(net.parameters()), create_graph=True)
+
+
+def test_what_cannot_be_accelerated_at_all_is_an_error(x: Tensor):
+    with pytest.raises(TypeError, match="net must be a module, got int"):
+        accelerate(3, x)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="x must be a tensor, an example of what net takes, got list"):
+        accelerate(nn.Linear(3, 2), [1.0])  # type: ignore[arg-type]
+    with pytest.raises(
+        ValueError, match=r"net has no layer of neurons that the kernels know: layers.1 .there is no kernel"
+    ):
+        accelerate(Loop(nn.Linear(6, 5), norse.LIFRefracCell()), x)
