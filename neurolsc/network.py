@@ -323,7 +323,9 @@ class Network(nn.Module):
 
 def copied(module: M) -> M:
     """An independent copy, also of layers of others that hold states with a history."""
-    tensors = [value for part in module.modules() for value in (*part._buffers.values(), *vars(part).values())]
+    tensors: list[object] = []
+    for part in module.modules():
+        tensors += [*part._buffers.values(), *vars(part).values(), *getattr(part, "_memories", {}).values()]
     memo = {id(t): t.detach().clone() for t in tensors if isinstance(t, Tensor) and not t.is_leaf}
     return copy.deepcopy(module, memo)
 

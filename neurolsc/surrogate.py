@@ -154,7 +154,7 @@ def exact_values(module: nn.Module) -> Iterator[None]:
         yield
     finally:
         for spike in spikes:
-            spike._exact_values = False
+            del spike._exact_values
 
 
 class FastSigmoid(Surrogate):

@@ -23,6 +23,27 @@ def tensor(name: str, value: object) -> Tensor:
     raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}{cure}.")
 
 
+def dense(x: object, name: str = "x") -> Tensor:
+    """A tensor with values; of a sparse one its dense form.
+
+    Raises:
+        TypeError: if it is no tensor, or a nested one.
+        ValueError: if it lies on the device meta, which holds no values.
+    """
+    value = tensor(name, x)
+    if value.is_nested:
+        raise TypeError(f"{name} must be a tensor of samples of one length, got a nested one: pad it, and give a mask.")
+    if value.device.type == "meta":
+        raise ValueError(f"{name} lies on the device meta, which holds no values.")
+    return value if value.layout == torch.strided else value.to_dense()
+
+
+def shown(value: object) -> str:
+    """What a value is, in a few words for a message: a short repr, or its type."""
+    text = repr(value)
+    return text if len(text) < 80 and "\n" not in text else f"a {type(value).__name__}"
+
+
 class BatchParts(NamedTuple):
     """The parts of a batch; targets and mask are None where it has none."""
 

@@ -1,6 +1,5 @@
-"""The batch that a network is diagnosed with, what is measured on it layer by layer, and copies of the network."""
+"""The batch that a network is diagnosed with, and what is measured on it layer by layer."""
 
-import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from torch import Tensor
 from neurolsc.diagnosis.losses import Objective
 from neurolsc.interop.prepared import Prepared
 from neurolsc.network import Network, eval_mode
+from neurolsc.network import copied as copied  # read here by others of this folder
 from neurolsc.stability import (
     Activity,
     RadiusProfile,
@@ -264,13 +264,3 @@ def _back(network: Network, batch: Batch, loss: Objective) -> Tensor:
     there = at >= 0
     rows = samples * norms.gather(1, at.clamp(min=0).expand_as(norms))  # the loss is a mean over samples
     return (rows * there).sum(2).cpu() / there.sum(1).cpu()
-
-
-# ---- copies
-
-
-def copied(network: Network) -> Network:
-    """An independent copy, also of layers of others that hold states with a history."""
-    tensors = [tensor for module in network.modules() for tensor in (*module._buffers.values(), *vars(module).values())]
-    memo = {id(t): t.detach().clone() for t in tensors if isinstance(t, Tensor) and not t.is_leaf}
-    return copy.deepcopy(network, memo)

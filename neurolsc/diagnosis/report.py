@@ -15,10 +15,10 @@ from neurolsc.diagnosis.case import Case
 from neurolsc.diagnosis.causes import fresh_batch_norms, set_statistics
 from neurolsc.diagnosis.faults import BOUNDS, findings
 from neurolsc.diagnosis.losses import Loss, check, objective
-from neurolsc.diagnosis.measurements import Batch, Measurements, copied, measure
+from neurolsc.diagnosis.measurements import Batch, Measurements, measure
 from neurolsc.display import Displayed, Table, or_dash
 from neurolsc.interop.prepared import prepare
-from neurolsc.network import Network, eval_mode
+from neurolsc.network import Network, copied, eval_mode
 from neurolsc.stability.conditions import Finding, finite_distances, surrogate_fault
 from neurolsc.validation import positive
 

@@ -10,8 +10,8 @@ from neurolsc.diagnosis.case import Case
 from neurolsc.diagnosis.cures import Treatment, update
 from neurolsc.diagnosis.faults import BY_NAME, findings
 from neurolsc.diagnosis.losses import Loss
-from neurolsc.diagnosis.measurements import copied
 from neurolsc.diagnosis.report import Diagnosis, Trial, examined, learning_rate
+from neurolsc.network import copied
 from neurolsc.stability.conditions import Finding
 
 LOWER = 0.995  # share of the untreated loss below which a cure has helped: orders of summation move it by 0.001

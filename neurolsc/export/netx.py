@@ -159,7 +159,7 @@ def to_netx(
         network = network_of(net)
     else:
         network, x, targets, _, layout, _ = prepare(net, x, labels)
-        x, labels = x.cpu(), targets
+        x, labels = x.detach().cpu(), targets
     own = copy.deepcopy(from_wrapped(network)).cpu().eval()
     quantized = quantize(own, x, force=force)
     report = make_report(own, quantized, x, None if labels is None else labels.cpu())

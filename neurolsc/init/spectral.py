@@ -1,5 +1,6 @@
 """Initialisers by the spectrum of derivatives and matrices: radii, exponents, singular values."""
 
+import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -130,7 +131,7 @@ class LSCSingular(Initialiser):
                 for _ in range(6):  # in turns: in norse's cells one scale moves the other value
                     if depth:
                         rule.apply(cell, time=1.0, depth=self.target / depth)
-                    start = {name: value.clone() for name, value in cell.state_dict().items()}
+                    start = copy.deepcopy(cell.state_dict())
 
                     def scale(log: float, cell: Cell = cell, start: dict[str, Tensor] = start) -> None:
                         cell.load_state_dict(start)

@@ -20,7 +20,7 @@ from neurolsc.interop.wrap import Layout, wrap, wrap_with_layout
 from neurolsc.interop.wrapped import plain_module
 from neurolsc.network import Network, copied
 from neurolsc.neurons.cell import dtype_and_device
-from neurolsc.validation import BatchParts, as_batch, numpy_hint, swapped_axes, tensor
+from neurolsc.validation import BatchParts, as_batch, dense, numpy_hint, swapped_axes, tensor
 
 AS_READ = "as the network reads it"
 
@@ -113,6 +113,8 @@ def prepare_batches(net: nn.Module | Iterable[nn.Module], x: Any) -> PreparedBat
     batches = as_batches(x)
     if isinstance(net, Network):
         _in_full_precision(net, copy_it=False)
+        if isinstance(batches, Sequence):
+            batches = [_dense_batch(batch) for batch in batches]
         return PreparedBatches(net, batches, AS_READ)
     first = as_batch(first_batch(batches))
     reader = Reader.of(net, first)
@@ -121,6 +123,15 @@ def prepare_batches(net: nn.Module | Iterable[nn.Module], x: Any) -> PreparedBat
     if isinstance(batches, Sequence):
         return PreparedBatches(reader.network, [reader.read(as_batch(batch)) for batch in batches], str(reader))
     return PreparedBatches(reader.network, ReadBatches(batches, reader), str(reader))
+
+
+def _dense_batch(batch: Any) -> Any:
+    """A batch whose input is dense; what is no batch stays, and is refused where it is read."""
+    if isinstance(batch, Tensor):
+        return dense(batch)
+    if isinstance(batch, tuple) and batch and isinstance(batch[0], Tensor):
+        return (dense(batch[0]), *batch[1:])
+    return batch
 
 
 def network_of(net: nn.Module | Iterable[nn.Module], x: Any = None) -> Network:
@@ -235,7 +246,7 @@ def _wrapped(net: nn.Module, batch: BatchParts) -> tuple[Network, Layout]:
         step_by_step = _wrapped_as_step(net, batch)
         if step_by_step is not None:
             return step_by_step
-        if type(net).forward is not nn.Sequential.forward:
+        if not isinstance(net, nn.Sequential) or type(net).forward is not nn.Sequential.forward:
             raise
         # its order of definition is its order of use, even where layers return tuples and it cannot be called
         network = wrap(net)
@@ -285,7 +296,8 @@ def _in_full_precision(net: nn.Module, *, copy_it: bool) -> nn.Module:
 
 
 def _checked(x: Tensor) -> Tensor:
-    """An input, if it is real, finite, not empty, and has at least two axes."""
+    """An input, dense, if it is real, finite, not empty, and has at least two axes."""
+    x = dense(x)
     if x.is_complex():
         raise TypeError(f"x must be real, got {x.dtype}.")
     if x.ndim < 2 or not x.numel():

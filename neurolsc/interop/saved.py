@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
 from neurolsc import io
 from neurolsc.interop.wrapped import plain_module
@@ -37,8 +38,8 @@ def save(net: nn.Module, path: str | PathLike[str]) -> None:
     Raises:
         TypeError: if net is no module, or a surrogate, the readout, a wrapped layer or a value cannot be described in a
             file.
-        ValueError: if a cell is not registered, two cells share a parameter, or the network has tensors that its layout
-            does not explain.
+        ValueError: if a cell is not registered, two cells share a parameter, the network has tensors that its layout
+            does not explain, or a parameter has no values.
         OSError: if the file cannot be written.
     """
     if not isinstance(net, nn.Module):
@@ -51,6 +52,11 @@ def save(net: nn.Module, path: str | PathLike[str]) -> None:
         raise TypeError(
             f"{odd[0]} of net.state_dict() is a {type(state[odd[0]]).__name__}; a file holds tensors alone."
         )
+    for name, value in state.items():
+        if isinstance(value, UninitializedParameter) or value.device.type == "meta":
+            raise ValueError(
+                f"{name} of net has no values: it is of a lazy layer that was not called, or on the device meta."
+            )
     tensors = {LIKE_STATE + name: value for name, value in state.items()}
     tensors |= {OUTSIDE + name: value for name, value in values_outside(net).items()}
     io.write_tensors(path, tensors, "module", {"class": type(plain_module(net)).__name__})

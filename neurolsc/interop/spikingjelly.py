@@ -66,6 +66,8 @@ class SpikingJellyCell(WrappedCell):
                 f"spikingjelly's {kind} cannot be wrapped: only {', '.join(NODES)} are, alone or in a "
                 f"LinearRecurrentContainer.{hint}"
             )
+        if node.v_threshold is None:
+            raise TypeError(f"{kind}: v_threshold must be a number or a tensor, got None.")
         if not (_double(node.v_threshold) > _rest(node)).all():
             raise ValueError(f"{kind}: v_threshold must be above rest, got {node.v_threshold}, v_reset={node.v_reset}.")
         self.reset_gradient = not node.detach_reset

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from neurolsc.interop.spikingjelly import SpikingJellyCell, is_dropout, step_of
@@ -23,7 +24,7 @@ from neurolsc.interop.wrapped import (
 )
 from neurolsc.network import Network, copied, eval_mode
 from neurolsc.neurons.cell import Cell, dtype_and_device
-from neurolsc.validation import one_of, tensor
+from neurolsc.validation import dense, one_of, shown
 
 NO_LAYER = (
     "there is no recurrent layer of snnTorch, norse, spikingjelly, neurolsc or torch.nn (RNN, GRU, LSTM) to wrap. "
@@ -133,12 +134,17 @@ def wrap_with_layout(
     modules: list[Any] = (
         list(module) if isinstance(module, Iterable) and not isinstance(module, nn.Module) else [module]
     )
-    if not all(isinstance(part, nn.Module) for part in modules):
-        raise TypeError(f"wrap takes a module or a list of modules, got {module!r}.")
+    if odd := [part for part in modules if not isinstance(part, nn.Module)]:
+        listed = "a list with " if odd[0] is not module else ""
+        raise TypeError(f"wrap takes a module or a list of modules, got {listed}{shown(odd[0])}.")
+    for part in modules:
+        _refuse_values(part)
     one_of("output", output or "spikes", ("spikes", "membrane"))
     if x is not None and not isinstance(module, nn.Module):
         raise TypeError("x is for a model whose forward takes it, got a list of modules.")
-    if x is not None and not (tensor("x", x).numel() and x.isfinite().all()):
+    if x is not None:
+        x = dense(x)
+    if x is not None and not (x.numel() and x.isfinite().all()):
         raise ValueError(
             f"x must be finite and not empty, got {tuple(x.shape)}{' with NaN or infinity' * bool(x.numel())}."
         )
@@ -211,6 +217,21 @@ def wrap_with_layout(
             raise ValueError(f'output="membrane" reads a layer of snnTorch that has a mem at the very end, got {end}.')
         last.integrator = True
     return network, None if run is None else run.layout
+
+
+def _refuse_values(module: nn.Module) -> None:
+    """Refuse a module whose parameters are no real, finite numbers."""
+    for name, value in module.named_parameters():
+        if isinstance(value, UninitializedParameter):
+            continue
+        if value.device.type == "meta":
+            raise ValueError(
+                f"{name} of net lies on the device meta, which holds no values: give net.to_empty(...) some."
+            )
+        if value.is_complex():
+            raise TypeError(f"the parameters of net must be real, got {name} of {value.dtype}.")
+        if value.is_floating_point() and not value.isfinite().all():
+            raise ValueError(f"the parameters of net must be finite, got NaN or infinity in {name}.")
 
 
 class _Use(NamedTuple):
@@ -375,12 +396,21 @@ class _Run:
                 stack.enter_context(called)
             try:
                 return list(_tensors(model(self.x))), uses, called
-            except (RuntimeError, TypeError) as error:  # of shapes, or the model's own
-                error.add_note(
+            except (RuntimeError, IndexError, TypeError) as error:
+                wanted = dtype_and_device(model)["dtype"]
+                reads_words = any(isinstance(part, nn.Embedding) for part in model.modules())
+                if self.x.dtype != wanted and not reads_words:
+                    raise TypeError(
+                        f"the model cannot read an x of {self.x.dtype} ({error}): its weights are {wanted}, give x.to({wanted})."
+                    ) from error
+                hint = (
                     f"wrap called the model with its x of shape {tuple(self.x.shape)}: x must be what the model takes, which "
                     "is one step, (B, ...), where it does not go through time by itself."
                 )
-                raise
+                if isinstance(error, TypeError):  # of the model's own code
+                    error.add_note(hint)
+                    raise
+                raise ValueError(f"the model cannot read x: {error}. {hint}") from error  # of shapes
 
     def compare(self, layer: nn.Module, cells: list[Cell]) -> None:
         """Refuse cells that read or send something else than their layer did."""

@@ -121,6 +121,8 @@ class WrappedCell(Cell):
             self.current_shape = tuple(shape)
             self.output_shape = tuple(self.emitted(self.initial_state(1)).shape[1:])
         self.n_hidden = math.prod(self.output_shape)
+        if not self.n_hidden:
+            raise ValueError(f"a {type(layer).__name__} of output shape {self.output_shape} has no neurons.")
 
     @abstractmethod
     def start(self, current: Tensor) -> State:

@@ -435,14 +435,18 @@ def parametrized_by(module: nn.Module, name: str) -> list[nn.Parameter]:
 def _set_parametrized(module: nn.Module, name: str, value: Tensor, originals: list[nn.Parameter]) -> None:
     before = [original.detach().clone() for original in originals]
     failed: Exception | None = None
+    largest = value.abs().max().item() or getattr(module, name).detach().abs().max().item()
+    # a weight norm divides by the norm of a row, which of a row of zeros is 0
+    almost = torch.where(value == 0, 1e-6 * largest, value)
     with torch.no_grad():
-        try:
-            setattr(module, name, value)
-            miss = (getattr(module, name) - value).abs().max().item()
-        except (NotImplementedError, RuntimeError, ValueError) as error:
-            failed, miss = error, math.inf
-        if miss <= 1e-3 * value.abs().max().item():  # NaN is not
-            return
+        for wanted in (value, almost):
+            try:
+                setattr(module, name, wanted)
+                miss = (getattr(module, name) - value).abs().max().item()
+            except (NotImplementedError, RuntimeError, ValueError) as error:
+                failed, miss = error, math.inf
+            if miss <= 1e-3 * largest:  # NaN is not
+                return
         for original, values in zip(originals, before, strict=True):
             original.copy_(values)
     kinds = ", ".join(type(part).__name__.strip("_") for part in module.parametrizations[name])  # type: ignore[index]

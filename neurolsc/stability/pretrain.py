@@ -12,6 +12,7 @@ until the radii have converged. Which inputs a step takes, and when radii have c
 (:mod:`neurolsc.stability.loops`): ours, the one that the paper prints, or the one of its released code.
 """
 
+import copy
 import math
 import time as clock
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -148,7 +149,7 @@ def pretrain(
 @contextmanager
 def put_back(network: Network) -> Iterator[None]:
     """Put the weights back as they were, if the block ends in an error or is interrupted."""
-    before = {name: value.detach().clone() for name, value in network.state_dict().items()}
+    before = copy.deepcopy(network.state_dict())
     try:
         yield
     except BaseException:

@@ -6,6 +6,7 @@ a root on a logarithmic axis. Layers above do not act on those below, so one swe
 scales thresholds, the control for pre-training. `layer_inputs`, `steps` and `settle` serve initialisers as well.
 """
 
+import copy
 import math
 import time as clock
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +25,7 @@ from neurolsc.stability.pretrain import CLOSER, InputStream, Meter, PretrainResu
 from neurolsc.stability.profile import depth_radius, time_radius
 from neurolsc.stability.rules import PretrainOptions, Target, as_rule, radius_target
 from neurolsc.stability.transitions import Transitions, draw_steps, stacked
+from neurolsc.validation import shown
 
 # ---- radii
 
@@ -103,7 +105,7 @@ def scale_to_radius(
                         break  # the last turn has set the radius through time
                 if goal.time is None:
                     break
-                start = {name: value.clone() for name, value in cell.state_dict().items()}
+                start = copy.deepcopy(cell.state_dict())
 
                 def set_to(log: float, cell: Cell = cell, start: dict[str, Tensor] = start) -> None:
                     nonlocal scale
@@ -166,6 +168,8 @@ def match_firing_rates(net: nn.Module, x: Any, rates: Sequence[float], *, tolera
     prepared = prepare(net, x)
     network, x = prepared.network, prepared.without_padding()
     cells, reached = network.cells, list[float]()
+    if not isinstance(rates, Sequence):
+        raise TypeError(f"rates must be one number for each layer, here {[0.1] * len(cells)}, got {shown(rates)}.")
     if len(rates) != len(cells) or not all(0 <= rates[i] <= 1 for i in network.spiking):
         raise ValueError(f"rates must be {len(cells)} numbers in [0, 1], got {list(rates)}.")
     thresholds: dict[int, Thresholds] = {}
