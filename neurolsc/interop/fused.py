@@ -32,6 +32,7 @@ class NeuronGroup(Group):
     def __init__(self, recording: Recording, layer: FusedLayer, outputs: int) -> None:
         super().__init__(recording, outputs)
         self.layer = layer
+        self.settings: tuple[Any, ...] | None = None  # of the last step
         self.ends: dict[tuple[int, int], Tensor] = {}
 
     def compute(self, last: int) -> None:
@@ -93,7 +94,6 @@ class FusedLayer(ABC):
     def __init__(self, layer: Any) -> None:
         self.layer = layer
         self.outputs: tuple[int, ...] = ()  # which results of a step the next one starts from; 0 are its spikes
-        self.settings: tuple[Any, ...] | None = None
         self.group: NeuronGroup | None = None
 
     @classmethod
@@ -131,9 +131,6 @@ class FusedLayer(ABC):
 
     def record(self, current: Any, states: Sequence[Any], settings: tuple[Any, ...]) -> list[LazyTensor]:
         """Write a step down: its spikes and its states."""
-        last = self.settings
-        if last is None or not all(map(is_, last, settings)):
-            self.settings = settings
         recording = self.recording
         group = self.group
         if group is None or group.recording is not recording or group.grad is not torch.is_grad_enabled():
@@ -149,7 +146,10 @@ class FusedLayer(ABC):
                 group.reads.add(state.group)
             else:
                 states = [recording.own(value) for value in states]
-        index = group.add((current, states, self.settings), ())
+        last = group.settings
+        if last is None or not all(map(is_, last, settings)):
+            group.settings = last = settings
+        index = group.add((current, states, last), ())
         return [LazyTensor(recording, group, index, output) for output in self.sent]
 
     def _group(self) -> NeuronGroup:

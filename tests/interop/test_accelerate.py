@@ -558,6 +558,8 @@ def test_a_network_that_takes_one_step_a_call_runs_when_a_value_is_asked_for(x: 
         torch.testing.assert_close(others, values)
         torch.testing.assert_close(other_gradients, gradients)
         assert all(type(t) is Tensor for t in others)
+    made_by = names_of_nodes(loop(fast)[0])
+    assert made_by.count("_ScanBackward") == made_by.count("AddmmBackward0") == 2  # one for each layer
     utils.reset(net)
     with torch.no_grad():
         first, voltage = fast(x[0])
