@@ -122,17 +122,11 @@ def users_speed() -> list[str]:
         memory = ""
         if "memory" in own:
             memory = f"{own['memory']:.0f} and {fast['memory']:.0f}"
-        line = [network, steps, f"{own['both']:.0f}", f"{fast['both']:.0f}", f"{own['both'] / fast['both']:.1f}"]
-        body.append([*line, f"{own['forward'] / fast['forward']:.1f}", memory])
-    head = [
-        "network",
-        "T",
-        "its own loop, ms",
-        "accelerated, ms",
-        "times as fast",
-        "forward alone",
-        "MiB, own and ours",
-    ]
+        compiled = f"{by['torch.compile']['both']:.0f}" if "torch.compile" in by else ""
+        line = [network, steps, f"{own['both']:.0f}", compiled, f"{fast['both']:.0f}"]
+        body.append([*line, *(f"{own[what] / fast[what]:.1f}" for what in ("both", "forward")), memory])
+    head = ["network", "T", "its own loop, ms", "torch.compile, ms", "accelerated, ms", "times as fast as its loop"]
+    head += ["forward alone", "MiB, loop and accelerated"]
     return [*rows(head, body), *caption(found["about"], "forward and backward, processor time")]
 
 

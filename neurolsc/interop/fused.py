@@ -32,6 +32,7 @@ class NeuronGroup(Group):
     def __init__(self, recording: Recording, layer: FusedLayer, outputs: int) -> None:
         super().__init__(recording, outputs)
         self.layer = layer
+        self.settings: tuple[Any, ...] | None = None  # of the last step
         self.ends: dict[tuple[int, int], Tensor] = {}
 
     def compute(self, last: int) -> None:
@@ -68,6 +69,7 @@ class NeuronGroup(Group):
         if 0 in self.layer.outputs:
             self.ends[0, stop - 1] = z[-1].clone()
         self.recording.longest = max(self.recording.longest, stop - first)
+        self.recording.most = max(self.recording.most, len(self.calls))
 
     def value(self, output: int, index: int) -> Tensor:
         # the state at the end is a tensor of its own: libraries detach it in place, which a view does not allow
@@ -92,7 +94,7 @@ class FusedLayer(ABC):
     def __init__(self, layer: Any) -> None:
         self.layer = layer
         self.outputs: tuple[int, ...] = ()  # which results of a step the next one starts from; 0 are its spikes
-        self.settings: tuple[Any, ...] | None = None
+        self.group: NeuronGroup | None = None
 
     @classmethod
     @abstractmethod
@@ -129,21 +131,38 @@ class FusedLayer(ABC):
 
     def record(self, current: Any, states: Sequence[Any], settings: tuple[Any, ...]) -> list[LazyTensor]:
         """Write a step down: its spikes and its states."""
-        last = self.settings
+        recording = self.recording
+        group = self.group
+        if group is None or group.recording is not recording or group.grad is not torch.is_grad_enabled():
+            group = self._group()
+        if type(current) is not LazyTensor or current.recording is not recording or current.group is None:
+            current = now(current)
+        else:
+            group.reads.add(current.group)
+        for state in states:
+            if type(state) is not LazyTensor or state.group is group:
+                continue
+            if state.recording is recording and state.group is not None:
+                group.reads.add(state.group)
+            else:
+                states = [recording.own(value) for value in states]
+        last = group.settings
         if last is None or not all(map(is_, last, settings)):
-            self.settings = settings
+            group.settings = last = settings
+        index = group.add((current, states, last), ())
+        return [LazyTensor(recording, group, index, output) for output in self.sent]
+
+    def _group(self) -> NeuronGroup:
+        """The group of steps with or without a gradient."""
         recording = self.recording
         key = ("neurons", id(self.layer), torch.is_grad_enabled())
-        group = recording.groups.get(key)
+        group: Any = recording.groups.get(key)
         if group is None:
             group = NeuronGroup(recording, self, 1 + max(self.outputs))
             recording.groups[key] = group
-        current = recording.own(current)
-        states = tuple(recording.own(state) for state in states)
-        reads = [value for value in (current, *states) if type(value) is LazyTensor and value.group is not group]
-        index = group.add((current, states, self.settings), reads)
-        recording.most = max(recording.most, index + 1)
-        return [LazyTensor(recording, group, index, output) for output in range(1 + max(self.outputs))]
+        self.group = group
+        self.sent = range(1 + max(self.outputs))
+        return group
 
     def sent_dtype(self, dtype: torch.dtype, settings: Any) -> torch.dtype:
         """The dtype of spikes for currents of a dtype."""
@@ -192,6 +211,12 @@ class FusedSnnTorch(FusedLayer):
         self.kind = name.removeprefix("R") if self.recurrent else name
         first = 0 if self.recurrent else 1
         self.outputs = tuple(range(first, first + len(self.states)))
+        names = ("beta", "threshold", "graded_spikes_factor", "state_function", "spike_grad", "alpha", "reset_delay")
+        self.places = [place_of(layer, name) for name in names]
+        if self.recurrent:
+            recurrent = layer.recurrent
+            of_all = isinstance(recurrent, nn.Linear)
+            self.places += [place_of(recurrent, name) for name in (("weight", "bias") if of_all else ("V", "bias"))]
 
     @classmethod
     def refusal(cls, layer: Any) -> str | None:
@@ -221,6 +246,17 @@ class FusedSnnTorch(FusedLayer):
     def forward(self, input_: Any, *passed: Any, **named: Any) -> Any:
         layer = self.layer
         buffers = layer._buffers
+        if passed or named:
+            self._take(passed, named)
+        settings = tuple([place.get(name) for place, name in self.places])
+        sent = self.record(input_, [buffers[name] for name in self.states], settings)
+        for name, output in zip(self.states, self.outputs, strict=True):
+            buffers[name] = sent[output]
+        return sent[0] if layer.init_hidden and not layer.output else tuple(sent)
+
+    def _take(self, passed: Sequence[Any], named: dict[str, Any]) -> None:
+        """Put states that are passed into the layer, as its own forward does."""
+        layer = self.layer
         given = dict(zip(self.states, passed, strict=False)) | named
         if len(passed) > len(self.states) or not given.keys() <= set(self.states):
             raise TypeError(f"the states are passed as layer(input_, {', '.join(self.states)}).")
@@ -229,27 +265,14 @@ class FusedSnnTorch(FusedLayer):
                 continue
             if layer.init_hidden:
                 raise TypeError(f"`{name}` should not be passed as an argument while `init_hidden=True`")
-            buffers[name] = state
-        settings = (
-            layer.beta, layer.threshold, layer.graded_spikes_factor, layer.state_function.__name__, layer.spike_grad,
-            getattr(layer, "alpha", None), getattr(layer, "reset_delay", True), *self.connection(),
-        )  # fmt: skip
-        sent = self.record(input_, [buffers[name] for name in self.states], settings)
-        buffers.update((name, sent[output]) for name, output in zip(self.states, self.outputs, strict=True))
-        return sent[0] if layer.init_hidden and not layer.output else tuple(sent)
-
-    def connection(self) -> tuple[Any, ...]:
-        """The recurrent weights or factors, and the bias."""
-        if not self.recurrent:
-            return ()
-        recurrent = self.layer.recurrent
-        return (recurrent.weight, recurrent.bias) if isinstance(recurrent, nn.Linear) else (recurrent.V, None)
+            layer._buffers[name] = state
 
     def run(self, drive: Tensor, steps: int, start: Sequence[Any], settings: Any) -> Any:
         beta, threshold, factor, function, spike, alpha, delayed, *connection = settings
+        delayed = delayed is not False  # Alpha has no such setting
         shape = drive.shape[1:]
         states = [state if state.shape == shape else drive.new_zeros(shape) for state in start]
-        reset = self.resets[function]
+        reset = self.resets[function.__name__]
         recurrent: list[Any] = []
         if self.recurrent:
             recurrent = [states.pop(0), *connection]
@@ -544,6 +567,14 @@ def fused_layer(module: nn.Module) -> FusedLayer | str:
         return f"its method {own} has been changed"
     refused = found.refusal(module)
     return found(module) if refused is None else refused
+
+
+def place_of(module: nn.Module, name: str) -> tuple[dict[str, Any], str]:
+    """The dict of a module that holds an attribute, to be read in every step."""
+    for place in (module._parameters, module._buffers, module._modules):
+        if name in place:
+            return place, name
+    return vars(module), name
 
 
 UNCHANGED: dict[type, dict[str, Any]] = {}  # the libraries' classes as they have been looked at

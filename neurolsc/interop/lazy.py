@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from neurolsc.interop.lazy_functions import IN_PLACE, RULES, Rule, concatenated
+from neurolsc.interop.lazy_functions import IN_PLACE, RULES, Rule, concatenated, same
 from neurolsc.neurons.fast.scan import linear
 
 
@@ -250,7 +250,7 @@ class Recording:
     def call(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A function of lazy tensors: written down if it is a known one, else run with their values."""
         rule = RULES.get(func)
-        if rule is None or rule.repeats(args, kwargs) is None:
+        if rule is None or (rule.repeats is not same and rule.repeats(args, kwargs) is None):
             return self.run(func, args, kwargs)
         key: list[Any] = [func, torch.is_grad_enabled()]
         steps: list[LazyTensor] = []
@@ -258,10 +258,10 @@ class Recording:
             if type(arg) is LazyTensor:
                 if arg.group is not None and arg.recording is self:
                     steps.append(arg)
-                    key.append((id(arg.group), arg.output))
+                    key += (id(arg.group), arg.output)
                     continue
                 arg = arg.now()
-            key.append(key_of(arg))
+            key += key_of(arg)
         for name, arg in kwargs.items():
             if type(arg) is LazyTensor:
                 return self.run(func, args, kwargs)
@@ -460,12 +460,14 @@ class LazyTensor:
         cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func is torch.stack and isinstance(args[0], list | tuple) and args[0]:
+        if args and type(args[0]) is LazyTensor:
+            return args[0].recording.call(func, args, kwargs)
+        if func is torch.stack and args and isinstance(args[0], list | tuple) and args[0]:
             dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
             stacked = stack(args[0], dim)
             if stacked is not None:
                 return stacked
-        if func is torch.cat and isinstance(args[0], list | tuple):
+        if func is torch.cat and args and isinstance(args[0], list | tuple):
             dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
             if dim:
                 func = concatenated

@@ -421,6 +421,33 @@ def test_unusual_loops_are_the_same(x: Tensor):
     assert_same(Unusual(), x)
 
 
+class Annealed(nn.Module):
+    """A threshold that rises in the middle of the sequence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lif = snn.Leaky(beta=0.9, threshold=0.3, spike_grad=FastSigmoid())
+
+    def forward(self, x: Tensor) -> Tensor:
+        mem = self.lif.reset_mem()
+        spikes = []
+        for t in range(len(x)):
+            if t in (0, 6):
+                self.lif.threshold = torch.tensor(0.9 if t else 0.3)
+            spk, mem = self.lif(x[t], mem)
+            spikes.append(spk)
+        return torch.stack(spikes)
+
+
+def test_a_setting_that_changes_in_the_loop_holds_from_then_on(x: Tensor):
+    net = Annealed()
+    fast = accelerate(net, x)
+    spikes = fast(x)
+    at_rest(net)
+    assert torch.equal(spikes, net(x)) and fast.runs_plainly is None
+    assert spikes[:6].sum() > spikes[6:].sum() > 0
+
+
 class Branches(nn.Module):
     """Two layers side by side, time in the last axis, and a shape that is asked for."""
 
@@ -453,10 +480,13 @@ def test_branches_and_lists_of_steps(x: Tensor):
 def test_evaluation_is_as_fast(x: Tensor, context: Callable[[], Any]):
     net = Loop(nn.Linear(6, 5), snn.Leaky(beta=0.9, threshold=0.3, spike_grad=FastSigmoid()))
     fast = accelerate(net, x)
+    constant = accelerate(Loop(nn.Linear(6, 5), snn.Leaky(beta=0.9, spike_grad=FastSigmoid()), steps=7), x[0])
     with context():
         read = x + 0
         torch.testing.assert_close(fast(read), net(read))
+        constant(read[0])
     assert fast.longest == len(x) and fast.runs_plainly is None
+    assert constant.longest == 7 and constant.runs_plainly is None
 
 
 def test_half_precision_takes_plain_steps():
@@ -528,6 +558,8 @@ def test_a_network_that_takes_one_step_a_call_runs_when_a_value_is_asked_for(x: 
         torch.testing.assert_close(others, values)
         torch.testing.assert_close(other_gradients, gradients)
         assert all(type(t) is Tensor for t in others)
+    made_by = names_of_nodes(loop(fast)[0])
+    assert made_by.count("_ScanBackward") == made_by.count("AddmmBackward0") == 2  # one for each layer
     utils.reset(net)
     with torch.no_grad():
         first, voltage = fast(x[0])
