@@ -34,6 +34,8 @@ def initialize(
       keep their drawn weights: their recurrence is bounded and their thresholds are scaled to a low firing rate;
     - every other layer begins by passing on the spikes that it reads, plus a part of its drawn weights.
 
+    It costs some runs of the batch; with lr as much as :func:`neurolsc.diagnose`.
+
     Args:
         net: a :class:`neurolsc.Network`, or a module of snnTorch, norse, spikingjelly or PyTorch.
         x: one batch of inputs, as net takes it; or a batch (x, y), a list of batches or a ``DataLoader``, whose first
@@ -51,8 +53,6 @@ def initialize(
         TypeError: if net cannot be wrapped, or x, y, lr or method is of another kind.
         ValueError: if x or y does not fit net or is not finite; method names no initialiser; or only one of y and lr
             is given. The network is then as it was.
-
-    Cost: some runs of the batch; with lr that of :func:`neurolsc.diagnose`.
 
     Example:
         >>> import snntorch as snn

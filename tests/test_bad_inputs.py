@@ -81,7 +81,7 @@ FUNCTIONS: dict[str, Callable[[Any, Any, Path], object]] = {
     "to_nir": lambda net, x, _: to_nir(net, x, dt=1e-3),
     "to_netx": lambda net, x, folder: to_netx(net, folder / "a.net", x, force=True),
     "refusals": lambda net, x, _: refusals(net, x),
-    "RateMatching": lambda net, x, _: init.RateMatching(0.1).apply(net, x),
+    "FiringRate": lambda net, x, _: init.FiringRate(0.1).apply(net, x),
     "Glorot": lambda net, x, _: init.Glorot().apply(net, x),
     "LSUV": lambda net, x, _: init.LSUV().apply(net, x),
     "LSC": lambda net, x, _: init.LSC(0.5, method="scale", samples=1, steps=1).apply(net, x),

@@ -12,8 +12,8 @@ from neurolsc.diagnosis import cures
 from neurolsc.diagnosis.causes import Growth, growth, is_identity, mean_slopes, step_sizes
 from neurolsc.diagnosis.cures import Outcome, update
 from neurolsc.diagnosis.losses import Objective
-from neurolsc.diagnosis.measurements import Batch, LayerMeasurements, Measurements, copied, passes
-from neurolsc.network import Network
+from neurolsc.diagnosis.measurements import Batch, LayerMeasurements, Measurements, passes
+from neurolsc.network import Network, copied
 from neurolsc.stability import Activity, singular_values
 from neurolsc.stability.conditions import Finding, surrogate_fault
 from neurolsc.stability.scale import layer_inputs

@@ -11,7 +11,6 @@ from torch import Tensor
 from neurolsc.diagnosis.losses import Objective
 from neurolsc.interop.prepared import Prepared
 from neurolsc.network import Network, eval_mode
-from neurolsc.network import copied as copied  # read here by others of this folder
 from neurolsc.stability import (
     Activity,
     RadiusProfile,
