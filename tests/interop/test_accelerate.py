@@ -433,7 +433,7 @@ class Annealed(nn.Module):
         spikes = []
         for t in range(len(x)):
             if t in (0, 6):
-                self.lif.threshold = torch.tensor(0.9 if t else 0.3)
+                self.lif.threshold = torch.tensor(0.9 if t else 0.3)  # type: ignore[assignment]
             spk, mem = self.lif(x[t], mem)
             spikes.append(spk)
         return torch.stack(spikes)
