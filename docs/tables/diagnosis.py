@@ -9,6 +9,11 @@ from neurolsc.diagnosis import FAULTS
 from neurolsc.diagnosis.faults import OF_THE_RATE
 
 SET = ("Leaky", "RLeaky")  # families on which the rules were set
+OF_THE_DATA = (
+    "input batch first",
+    "missing class",
+    "fresh batch norm",
+)  # kinds that ask for other data or more of them
 FAILS, LEARNS = 0.5, 0.9  # shares of the best score
 
 Cell = tuple[str, str, str, float]  # network, loss, initialisation, learning rate
@@ -44,9 +49,14 @@ def outcomes() -> dict[Cell, str]:
     return found
 
 
+def found_of(row: dict[str, str]) -> list[str]:
+    """Kinds of faults that say why a network would not learn."""
+    return [name for name in row["findings"].split("; ") if name and name not in OF_THE_DATA]
+
+
 def told_to_change(row: dict[str, str]) -> bool:
-    """True if something other than the learning rate is to be changed."""
-    return any(name not in OF_THE_RATE for name in row["findings"].split("; ") if name)
+    """True if weights, thresholds or the surrogate are to be changed."""
+    return any(name not in OF_THE_RATE for name in found_of(row))
 
 
 @table
@@ -63,7 +73,7 @@ def diagnosis_counts() -> list[str]:
     body = []
     for name, of_group in groups.items():
         ends = {end: [row for row in of_group if became[cell_of(row)] == end] for end in ("fails", "learns", "between")}
-        named = {end: sum(bool(row["findings"]) for row in of_end) for end, of_end in ends.items()}
+        named = {end: sum(bool(found_of(row)) for row in of_end) for end, of_end in ends.items()}
         alarms = sum(map(told_to_change, ends["learns"]))
         body.append(
             [
