@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from neurolsc import diagnose, try_cures, wrap
+from neurolsc.network import copied
 from neurolsc.stability import lyapunov_exponents, radius_profile, signal_to_noise, state_gradients
 from neurolsc.tasks import ClassPerStep, cross_entropy
 from tests.diagnosis.networks import PLANTS, healthy
