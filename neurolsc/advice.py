@@ -63,8 +63,10 @@ def initialize(
         >>> net = nn.Sequential(*layers)
         >>> x = (torch.rand(25, 8, 40) < 0.2).float()  # time, batch, inputs
         >>> report = initialize(net, x)
-        >>> [layer.done for layer in report.layers]
-        ['drawn', 'identity']
+        >>> for layer in report.layers:
+        ...     print(layer.layer, layer.done)
+        1 drawn
+        2 identity
     """
     whole("seed", seed, at_least=0)
     initialiser = as_initialiser(method)

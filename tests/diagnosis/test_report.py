@@ -159,7 +159,7 @@ def test_a_dead_layer_of_another_library_is_named_and_fires_after_the_cure():
 def test_without_a_diagnosis_cures_are_those_of_one(ill):
     network, (x, y) = ill
     (trial,) = try_cures(network, x, y, lr=3e-3, updates=1)
-    assert trial.name == "dead layer"
+    assert trial.name == "dead layer, slow start"
 
 
 def test_a_network_in_the_middle_of_a_training_is_copied():
