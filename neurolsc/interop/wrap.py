@@ -678,12 +678,28 @@ def _refuse_state(modules: list[nn.Module], shape: tuple[int, ...]) -> None:
         raise TypeError(f"{names}: one of these has a state, and cannot be wrapped.")
 
 
+class _Held:
+    """A tensor as it is now, equal to one of the same place and version.
+
+    It is held, so that no other gets its place.
+    """
+
+    def __init__(self, value: Tensor) -> None:
+        self.value = value
+        self.key = (value.data_ptr(), value._version)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Held) and self.key == other.key
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 def _left_behind(module: nn.Module) -> list[object]:
     """All that modules hold besides parameters, to compare; tensors are told apart by where they lie."""
 
     def shown(value: object) -> object:
         if isinstance(value, Tensor):
-            return (value.data_ptr(), value._version)
+            return _Held(value)
         if isinstance(value, Mapping):
             return [(str(key), shown(inner)) for key, inner in value.items()]
         if isinstance(value, Iterable) and isinstance(value, Sized) and not isinstance(value, str | bytes):

@@ -53,7 +53,7 @@ def _slopes(out: Array, kind: int, a: float, u: Array, threshold: Array, given: 
     elif kind == SIGN:
         height = u.dtype.type(a)
         for j in range(len(out)):
-            out[j] = -height if u[j] - threshold[j] > 0 else height
+            out[j] = -height if u[j] - threshold[j] >= 0 else height
     elif kind == QUADRATIC:
         height = u.dtype.type(a)
         width = u.dtype.type(a * a)
