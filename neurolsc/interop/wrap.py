@@ -132,7 +132,7 @@ def wrap_with_layout(
     """Do what :func:`wrap` does, and return also where time and batch are in x; None without x."""
     module = plain_module(module)
     modules: list[Any] = (
-        list(module) if isinstance(module, Iterable) and not isinstance(module, nn.Module) else [module]
+        list(module) if isinstance(module, Iterable) and not isinstance(module, nn.Module | str) else [module]
     )
     if odd := [part for part in modules if not isinstance(part, nn.Module)]:
         listed = "a list with " if odd[0] is not module else ""
