@@ -43,7 +43,7 @@ def test_a_trial_is_named_by_what_differs_from_the_defaults_alone():
     named = Experiment.from_settings
     odd = named({"layers": 5, "cell": "a.b:C", "root": "/secret/place"})
     assert named({"seed": 0, "layers": 2}).name == named({}).name
-    assert re.fullmatch(r"cell=a\.b-C,layers=5,init=Relay-[0-9a-f]{12}", odd.name)
+    assert re.fullmatch(r"cell=a\.b-C,layers=5,init=Identity-[0-9a-f]{12}", odd.name)
     assert odd.name != named({"layers": 5, "cell": "a.b:C", "root": "/other/place"}).name
     assert visible(odd)["root"] == "place"
     assert len(named({"cell": "m:" + "x" * 300}).name) < 100
