@@ -12,6 +12,7 @@ its values and runs as ever, so that only the order of computation changes, and 
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -27,7 +28,7 @@ class CannotDeferError(RuntimeError):
     """A lazy tensor was used in a way that only a tensor allows."""
 
 
-class Group:
+class Group(ABC):
     """Calls that do the same in different steps.
 
     Attributes:
@@ -47,13 +48,13 @@ class Group:
         self.grad = torch.is_grad_enabled()
         self.unbound: dict[int, list[Tensor]] = {}
 
+    @abstractmethod
     def compute(self, last: int) -> None:
         """Compute the calls up to one, and add their results to the blocks."""
-        raise NotImplementedError
 
+    @abstractmethod
     def like(self, output: int, index: int) -> Tensor:
         """A tensor on the meta device with the shape and dtype of a result that has not been computed."""
-        raise NotImplementedError
 
     def add(self, call: Any, reads: Iterable[LazyTensor]) -> int:
         """Write a call down and return its index."""
