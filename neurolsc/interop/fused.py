@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from neurolsc.interop.lazy import CannotDeferError, Group, LazyTensor, Recording, gathered, is_constant, now
-from neurolsc.interop.wrap import _library
-from neurolsc.interop.wrapped import Accelerated
+from neurolsc.interop.wrapped import Accelerated, library_of
 from neurolsc.neurons.fast.scan import Neuron, Slope, can_scan, linear, recurrent_scan, scan
 from neurolsc.surrogate import in_two_methods
 
@@ -62,6 +61,7 @@ class NeuronGroup(Group):
         _, start, settings = calls[0]
         drive = block[:1] if is_constant(block) else block
         z, states, ends = self.layer.run(drive, stop - first, [now(state) for state in start], settings)
+        z = z.to(self.layer.sent_dtype(z.dtype, settings))
         self.append(0, first, z)
         for output, state in enumerate(states, 1):
             self.append(output, first, state)
@@ -104,6 +104,10 @@ class FusedLayer(ABC):
     @abstractmethod
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the layer's own forward takes and returns."""
+
+    @abstractmethod
+    def settings(self) -> tuple[Any, ...]:
+        """What the layer's step depends on, as it is now."""
 
     @abstractmethod
     def run(self, drive: Tensor, steps: int, start: Sequence[Any], settings: Any) -> Any:
@@ -248,11 +252,13 @@ class FusedSnnTorch(FusedLayer):
         buffers = layer._buffers
         if passed or named:
             self._take(passed, named)
-        settings = tuple([place.get(name) for place, name in self.places])
-        sent = self.record(input_, [buffers[name] for name in self.states], settings)
+        sent = self.record(input_, [buffers[name] for name in self.states], self.settings())
         for name, output in zip(self.states, self.outputs, strict=True):
             buffers[name] = sent[output]
         return sent[0] if layer.init_hidden and not layer.output else tuple(sent)
+
+    def settings(self) -> tuple[Any, ...]:
+        return tuple([place.get(name) for place, name in self.places])
 
     def _take(self, passed: Sequence[Any], named: dict[str, Any]) -> None:
         """Put states that are passed into the layer, as its own forward does."""
@@ -291,8 +297,7 @@ class FusedSnnTorch(FusedLayer):
             scale = torch.log(alpha) / (torch.log(beta) - torch.log(alpha)) + 1
             neuron = Neuron("alpha_function", 3, 2, 2, (reset,), False)
             params = [alpha, beta, threshold, factor, scale]
-        z, after, ends = self.scanned(neuron, drive, steps, states, params, slope, *recurrent)
-        return z.to(self.sent_dtype(z.dtype, settings)), after, ends
+        return self.scanned(neuron, drive, steps, states, params, slope, *recurrent)
 
     def sent_dtype(self, dtype: torch.dtype, settings: Any) -> torch.dtype:
         factor = settings[2]
@@ -346,7 +351,7 @@ class FusedNorse(FusedLayer):
                 input_tensor = self.recording.call(functional.linear, (input_tensor, weights), {})
             else:
                 input_tensor = linear(input_tensor, weights)
-        settings = (layer.p, layer.dt, getattr(layer, "recurrent_weights", None))
+        settings = self.settings()
         count = len(self.outputs)
         if self.has_time:
             x = now(input_tensor)
@@ -359,6 +364,10 @@ class FusedNorse(FusedLayer):
         if self.state_class is None:
             self.state_class = type(self.at_rest(torch.zeros(1, 1)))
         return sent[0], self.state_class(*(sent[output] for output in self.outputs))
+
+    def settings(self) -> tuple[Any, ...]:
+        layer = self.layer
+        return layer.p, layer.dt, getattr(layer, "recurrent_weights", None)
 
     def at_rest(self, x: Tensor) -> Any:
         """The layer's own initial state for an input; LILinearCell has no method that makes it."""
@@ -431,10 +440,7 @@ class FusedSpikingJelly(FusedLayer):
     def forward(self, x: Any) -> Any:
         node = self.layer
         memories = node._memories
-        settings = (
-            node.v_threshold, node.v_reset, getattr(node, "tau", None), getattr(node, "w", None),
-            getattr(node, "decay_input", None), node.detach_reset, node.surrogate_function,
-        )  # fmt: skip
+        settings = self.settings()
         if node.step_mode == "s":
             z, memories["v"] = self.record(x, [memories["v"]], settings)
             return z
@@ -445,6 +451,13 @@ class FusedSpikingJelly(FusedLayer):
         if node.store_v_seq:
             node.v_seq = voltages
         return self.recording.source(z)
+
+    def settings(self) -> tuple[Any, ...]:
+        node = self.layer
+        return (
+            node.v_threshold, node.v_reset, getattr(node, "tau", None), getattr(node, "w", None),
+            getattr(node, "decay_input", None), node.detach_reset, node.surrogate_function,
+        )  # fmt: skip
 
     def run(self, drive: Tensor, steps: int, start: Sequence[Any], settings: Any) -> Any:
         threshold, reset, tau, w, decay_input, detached, spike = settings
@@ -617,7 +630,7 @@ def layers_of(net: nn.Module) -> tuple[list[FusedLayer], dict[str, str], list[nn
     for name, module in net.named_modules():
         if name.startswith(inside):
             continue
-        if _library(module) in ("snntorch", "norse", "spikingjelly") and not hasattr(module, "lifted_module"):
+        if library_of(module) in ("snntorch", "norse", "spikingjelly") and not hasattr(module, "lifted_module"):
             inside = (*inside, f"{name}." if name else "")
             layer = fused_layer(module)
             if isinstance(layer, FusedLayer):

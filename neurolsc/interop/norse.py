@@ -24,10 +24,12 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc import neurons
+from neurolsc.interop.at_once import last_states, prepared
 from neurolsc.interop.wrapped import OWN_NEURON, WrappedCell, borrowed, state_class, warn_of, weight_before
 from neurolsc.neurons.blocks import Spike
-from neurolsc.neurons.cell import Membrane, ResetSwitch, ScaledParameter, State, Thresholds
+from neurolsc.neurons.cell import AtOnce, Membrane, ResetSwitch, ScaledParameter, State, Thresholds
 from neurolsc.neurons.derivatives import Derivatives
+from neurolsc.neurons.fast.scan import linear
 from neurolsc.neurons.neuronwise import NeuronwiseDerivatives
 from neurolsc.neurons.spiking import ResetName, SpikingCell
 from neurolsc.validation import number, positive
@@ -399,6 +401,24 @@ class NorseCell(WrappedCell):
 
     def emitted(self, state: State) -> Tensor:
         return getattr(state, self.sent)
+
+    def run_at_once(self, x: Tensor, state: State, lengths: Tensor | None, late: Tensor | None) -> AtOnce:
+        found = prepared(self, x, state, late)
+        if found is None:
+            return None
+        # the kernels number the spikes 0, which are a state of recurrent layers alone
+        start = [getattr(state, ("z", "v", "i")[output]) for output in found.layer.outputs]
+        currents = found.currents
+        if hasattr(self.layer, "input_weights"):
+            currents = linear(currents, self.layer.input_weights)
+        z, after, ends = found.layer.run(currents, found.steps, start, found.layer.settings())
+        sent = after[0] if self.integrator else z
+        variables = dict(zip(("v", "i"), zip(after, ends, strict=True), strict=False))
+        variables[self.sent] = (sent, sent[-1])
+        last = [
+            last_states(variables[name][0], getattr(state, name), variables[name][1], lengths) for name in state._fields
+        ]
+        return sent.flatten(2), self.state(*last)
 
     def get_extra_state(self) -> Tensor:
         """The rates and thresholds that may be moved, stacked."""

@@ -26,9 +26,10 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc import neurons
+from neurolsc.interop.at_once import last_states, prepared
 from neurolsc.interop.wrapped import OWN_NEURON, WrappedCell, borrowed, state_class, warn_of, weight_before
 from neurolsc.neurons.blocks import Spike, spike_function
-from neurolsc.neurons.cell import Membrane, ResetSwitch, ScaledParameter, State, Thresholds, parametrized_by
+from neurolsc.neurons.cell import AtOnce, Membrane, ResetSwitch, ScaledParameter, State, Thresholds, parametrized_by
 from neurolsc.neurons.derivatives import Derivatives
 from neurolsc.neurons.neuronwise import NeuronwiseDerivatives
 from neurolsc.neurons.spiking import Reset
@@ -469,6 +470,21 @@ class SnnTorchCell(WrappedCell):
 
     def emitted(self, state: State) -> Tensor:
         return state.mem if self.integrator else self.spikes(state)
+
+    def run_at_once(self, x: Tensor, state: State, lengths: Tensor | None, late: Tensor | None) -> AtOnce:
+        found = prepared(self, x, state, late)
+        if found is None:
+            return None
+        start = list(state[:-1] if self.spike_is_state else state)
+        if "spk" in self.layer._buffers:
+            start.insert(0, self.spikes(state))
+        z, after, ends = found.layer.run(found.currents, found.steps, start, found.layer.settings())
+        if self.spike_is_state:
+            after = (*after, z)
+            ends = (*ends, z[-1])
+        last = [last_states(*each, lengths) for each in zip(after, state, ends, strict=True)]
+        sent = after[self.state._fields.index("mem")] if self.integrator else z
+        return sent.flatten(2), self.state(*last)
 
     def spikes(self, state: State) -> Tensor:
         """The spikes of a state."""

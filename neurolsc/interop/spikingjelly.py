@@ -17,8 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from neurolsc.interop.wrapped import OWN_NEURON, WrappedCell, state_class, warn_of, weight_before
-from neurolsc.neurons.cell import Membrane, ResetSwitch, ScaledParameter, State, Thresholds
+from neurolsc.interop.at_once import last_states, prepared
+from neurolsc.interop.wrapped import OWN_NEURON, WrappedCell, is_dropout, state_class, warn_of, weight_before
+from neurolsc.neurons.cell import AtOnce, Membrane, ResetSwitch, ScaledParameter, State, Thresholds
 from neurolsc.neurons.derivatives import Derivatives
 from neurolsc.neurons.neuronwise import NeuronwiseDerivatives
 
@@ -137,20 +138,42 @@ class SpikingJellyCell(WrappedCell):
         return VoltageState(current.new_zeros(shape) + _rest(self.node).to(current))
 
     def advance(self, current: Tensor, z: Tensor, state: State) -> State:
-        node = self.node
-        rest = 0.0 if node.v_reset is None else node.v_reset
         if self.recurrent:
             current = self.layer.rc(torch.cat((current, z), -1))
+        return VoltageState(self._charged(self._reset(state.v, z), current))
+
+    def _reset(self, v: Tensor, z: Tensor) -> Tensor:
+        """Voltages after the spikes z."""
+        node = self.node
         s = z.detach() if node.detach_reset else z
-        v = state.v - s * node.v_threshold if node.v_reset is None else (1 - s) * state.v + s * node.v_reset
+        return v - s * node.v_threshold if node.v_reset is None else (1 - s) * v + s * node.v_reset
+
+    def _charged(self, v: Tensor, current: Tensor) -> Tensor:
+        """Voltages after a step's current, before its spikes."""
+        node = self.node
         if not hasattr(node, "decay_input"):
-            return VoltageState(v + current)
+            return v + current
+        rest = 0.0 if node.v_reset is None else node.v_reset
         moved = current - (v - rest) if node.decay_input else -(v - rest)
         moved = moved * node.w.sigmoid() if hasattr(node, "w") else moved / node.tau
-        return VoltageState(v + moved if node.decay_input else v + moved + current)
+        return v + moved if node.decay_input else v + moved + current
 
     def emitted(self, state: State) -> Tensor:
         return self.node.surrogate_function(state.v - self.node.v_threshold)
+
+    def run_at_once(self, x: Tensor, state: State, lengths: Tensor | None, late: Tensor | None) -> AtOnce:
+        found = None if self.recurrent else prepared(self, x, state, late)
+        if found is None:
+            return None
+        rested = self._reset(state.v, self.emitted(state))
+        z, (after,), _ = found.layer.run(found.currents, found.steps, [rested], found.layer.settings())
+        # the kernel's voltages are those after the reset, the state of a cell is that before
+        before = torch.cat([rested[None], after[:-1]])
+        if lengths is None:
+            last = self._charged(before[-1], found.currents[-1])
+        else:
+            last = last_states(self._charged(before, found.currents), state.v, before[-1], lengths)
+        return z.flatten(2), VoltageState(last)
 
     def get_extra_state(self) -> Tensor:
         return torch.stack(torch.broadcast_tensors(self.decay.detach().double().cpu(), self.threshold.cpu()))
@@ -203,11 +226,6 @@ class EachStep(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         drop = nn.functional.dropout2d if type(self.theirs).__name__ == "Dropout2d" else nn.functional.dropout
         return drop(x, self.theirs.p, self.theirs.training)
-
-
-def is_dropout(module: nn.Module) -> bool:
-    """True for a dropout of spikingjelly, whose mask is its state."""
-    return type(module).__name__ in ("Dropout", "Dropout2d") and type(module).__module__.startswith("spikingjelly.")
 
 
 def step_of(module: Any) -> nn.Module:

@@ -1,7 +1,6 @@
 """Models of snnTorch, norse, spikingjelly and PyTorch as networks over the same parameters."""
 
 import copy
-import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import ExitStack, suppress
 from itertools import pairwise
@@ -12,12 +11,14 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 from torch.overrides import TorchFunctionMode, resolve_name
 
-from neurolsc.interop.spikingjelly import SpikingJellyCell, is_dropout, step_of
+from neurolsc.interop.spikingjelly import SpikingJellyCell, step_of
 from neurolsc.interop.wrapped import (
     OWN_NEURON,
     CellWithModules,
     WrappedCell,
     borrowed,
+    is_dropout,
+    library_of,
     plain_module,
     torch_cells,
     warn_of,
@@ -150,19 +151,19 @@ def wrap_with_layout(
         )
     for part in modules:
         for layer in part.modules():
-            if _library(layer) == "snntorch":
+            if library_of(layer) == "snntorch":
                 from neurolsc.interop.snntorch import refuse_broken  # which imports snnTorch
 
                 refuse_broken(layer)
     run = None if x is None else _Run(module, x)  # type: ignore[arg-type]
     parts = list(_parts(modules)) if run is None else run.parts
-    layers = [part for part in parts if _library(part)]
+    layers = [part for part in parts if library_of(part)]
     if not layers:
         raise ValueError(NO_LAYER)
     if run is None and isinstance(module, nn.Module) and not isinstance(module, nn.Sequential):
         for below, part in pairwise(parts):
-            own = hasattr(part, "input_weights") or _library(part) in (None, "torch", "neurolsc")
-            if _library(below) and not own:
+            own = hasattr(part, "input_weights") or library_of(part) in (None, "torch", "neurolsc")
+            if library_of(below) and not own:
                 raise ValueError(
                     f"in the order of definition no module is between a {type(below).__name__} and a {type(part).__name__}: "
                     "pass an example of the model's input, wrap(net, x), which shows the order of use."
@@ -184,7 +185,7 @@ def wrap_with_layout(
     part = None
     try:
         for part in parts:
-            if not _library(part):
+            if not library_of(part):
                 if any(isinstance(inner, nn.Embedding) for inner in part.modules()):
                     raise TypeError(
                         "an Embedding reads integers, which no layer sends: wrap the modules after it as a list."
@@ -209,7 +210,7 @@ def wrap_with_layout(
             "or those that a step goes through as a list, in the order of their use: wrap([fc1, lif1, fc2, lif2])."
         ) from error
     last: Any = cells[-1]
-    has_mem = not before and _library(layers[-1]) == "snntorch" and last.membrane() is not None
+    has_mem = not before and library_of(layers[-1]) == "snntorch" and last.membrane() is not None
     returned = run.returned_by(network, has_mem) if run is not None else "spikes"
     if (output or returned) == "membrane":
         if not has_mem:
@@ -249,14 +250,14 @@ class _Run:
     def __init__(self, model: nn.Module, x: Tensor) -> None:
         named = {m: (name, type(m).__name__) for name, m in model.named_modules()}
         self.names = {m: f"{name} ({kind})" if name else kind for m, (name, kind) in named.items()}
-        if not any(_library(part) for part in model.modules()):
+        if not any(library_of(part) for part in model.modules()):
             raise ValueError(NO_LAYER)
         self.model, self.x = model, x
         self.below = torch.empty(0)  # later: what the next layer reads in all steps
         self.layout: Layout | None = None  # later: of x, when the first layer has been compared
         self.returned, uses, _ = self._follow()
         self.called = {use.module for use in uses}
-        layers = dict.fromkeys(use.module for use in uses if _library(use.module))
+        layers = dict.fromkeys(use.module for use in uses if library_of(use.module))
         if not layers:
             raise ValueError(NO_LAYER)
         self._refuse_encoder(uses)
@@ -276,7 +277,7 @@ class _Run:
         self.parts: list[nn.Module] = []
         between: list[nn.Module] = []
         for module in (*(use.module for use in uses), None):
-            if module is not None and not _library(module):
+            if module is not None and not library_of(module):
                 between.append(module)
                 continue
             if module not in self.parts:
@@ -306,7 +307,7 @@ class _Run:
         return _Use(layer, *(_by_step(layer, tensors) for tensors in zip(*(use[1:] for use in uses), strict=True)))
 
     def _used_twice(self, layer: nn.Module, how: str) -> ValueError:
-        unused = [self.names[part] for part in self.names if _library(part) and part not in self.called]
+        unused = [self.names[part] for part in self.names if library_of(part) and part not in self.called]
         hint = f" {', '.join(unused)} is never called." if unused else ""
         return ValueError(
             f"{self.names[layer]} is used twice in one step, {how}: its uses share one hidden state. Give every use a layer "
@@ -317,7 +318,7 @@ class _Run:
         """Raise an error if a module below the first layer adds an axis for time, or sends what is drawn at random."""
         first_uses: dict[nn.Module, _Use] = {}
         for use in uses:
-            if _library(use.module):
+            if library_of(use.module):
                 break
             first_uses.setdefault(use.module, use)
         for use in uses:
@@ -365,7 +366,7 @@ class _Run:
                 return out
             read = next((value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)), None)
             sent = out[0] if isinstance(out, tuple) and out else out
-            library = _library(module)
+            library = library_of(module)
             if read is None or not isinstance(sent, Tensor) or (library is None and sent is not out):
                 raise ValueError(f"{self.names[module]} must read and return a tensor, got {type(out).__name__}.")
             passed = sent = sent.clone()  # forward may change its own in place
@@ -387,7 +388,7 @@ class _Run:
                 stack.enter_context(borrowed(module))  # also gives back its hidden state
                 if hasattr(module, "_memories"):  # spikingjelly's
                     module._memories.update(copy.deepcopy(module._memories_rv))
-                elif _library(module) == "snntorch" and hasattr(module, "reset_mem"):
+                elif library_of(module) == "snntorch" and hasattr(module, "reset_mem"):
                     module.reset_mem()
             for module in dict.fromkeys(_parts([model], nested=True)):
                 stack.callback(module.register_forward_pre_hook(lambda module, _: inside.append(module)).remove)
@@ -455,7 +456,7 @@ class _Run:
     def refusal(self, layer: nn.Module | None) -> ValueError:
         """The error for a layer, or the end, that reads something else than the modules before it send."""
         end = len(self.parts) if layer is None else self.parts.index(layer)
-        start = max((i for i, part in enumerate(self.parts[:end]) if _library(part)), default=-1)
+        start = max((i for i, part in enumerate(self.parts[:end]) if library_of(part)), default=-1)
         below = self.names[self.parts[start]] if start >= 0 else "the input"
         above = self.names[layer] if layer else "what forward returns"
         between = ", ".join(self.names[part] for part in self.parts[start + 1 : end]) or "no module"
@@ -577,36 +578,18 @@ def _parts(modules: Iterable[nn.Module], *, nested: bool = False) -> Iterator[nn
         lifted = getattr(module, "lifted_module", None)  # of norse's Lift
         if isinstance(lifted, nn.Module):
             yield from _parts([lifted], nested=nested)
-        elif _library(module):
+        elif library_of(module):
             yield module
         elif isinstance(module, nn.ModuleList | nn.ModuleDict) or any(
-            _library(part) or (part is not module and is_dropout(part)) for part in module.modules()
+            library_of(part) or (part is not module and is_dropout(part)) for part in module.modules()
         ):
             yield from _parts(module.children(), nested=nested)
         else:
             yield from module.modules() if nested else [module]
 
 
-def _library(module: nn.Module) -> str | None:
-    """Where a recurrent layer comes from; None for modules without state and for containers."""
-    if isinstance(module, Cell):
-        return "neurolsc"
-    if isinstance(module, nn.RNNBase | nn.RNNCellBase):
-        return "torch"
-    if isinstance(module, nn.Sequential):  # norse's SequentialState is one
-        return None
-    roots = {kind.__name__: kind.__module__.partition(".")[0] for kind in type(module).__mro__}
-    neuron = any(kind.__module__.startswith("spikingjelly.activation_based.neuron.") for kind in type(module).__mro__)
-    if (neuron or roots.get("MemoryModule") == "spikingjelly") and not is_dropout(module):
-        return "spikingjelly"
-    if "norse" in roots.values():  # its encoders and receptive fields have no state
-        return "norse" if "state" in inspect.signature(module.forward).parameters else None
-    neuron = any(name.endswith(("SpikingNeuron", "LeakyParallel")) for name in roots)
-    return "snntorch" if neuron and "snntorch" in roots.values() else None
-
-
 def _cells(layer: nn.Module, before: list[nn.Module], shape: tuple[int, ...], *, last: bool) -> list[Cell]:
-    match _library(layer):
+    match library_of(layer):
         case "snntorch":
             from neurolsc.interop.snntorch import SnnTorchCell  # which imports snnTorch
 

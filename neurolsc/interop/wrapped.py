@@ -1,6 +1,7 @@
 """A recurrent layer of another library as a cell over the same parameters; PyTorch's own; our cells behind modules."""
 
 import dataclasses
+import inspect
 import math
 import sys
 import warnings
@@ -57,6 +58,29 @@ def plain_module(module: Any) -> Any:
     plain = object.__new__(module.plain_class)
     object.__setattr__(plain, "__dict__", vars(module))
     return plain
+
+
+def library_of(module: nn.Module) -> str | None:
+    """Where a recurrent layer comes from; None for modules without state and for containers."""
+    if isinstance(module, Cell):
+        return "neurolsc"
+    if isinstance(module, nn.RNNBase | nn.RNNCellBase):
+        return "torch"
+    if isinstance(module, nn.Sequential):  # norse's SequentialState is one
+        return None
+    roots = {kind.__name__: kind.__module__.partition(".")[0] for kind in type(module).__mro__}
+    neuron = any(kind.__module__.startswith("spikingjelly.activation_based.neuron.") for kind in type(module).__mro__)
+    if (neuron or roots.get("MemoryModule") == "spikingjelly") and not is_dropout(module):
+        return "spikingjelly"
+    if "norse" in roots.values():  # its encoders and receptive fields have no state
+        return "norse" if "state" in inspect.signature(module.forward).parameters else None
+    neuron = any(name.endswith(("SpikingNeuron", "LeakyParallel")) for name in roots)
+    return "snntorch" if neuron and "snntorch" in roots.values() else None
+
+
+def is_dropout(module: nn.Module) -> bool:
+    """True for a dropout of spikingjelly, whose mask is its state."""
+    return type(module).__name__ in ("Dropout", "Dropout2d") and type(module).__module__.startswith("spikingjelly.")
 
 
 @cache

@@ -1,0 +1,85 @@
+"""Wrapped layers over all steps at once, by the kernels of :func:`neurolsc.accelerate`."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from neurolsc.interop.fused import FusedLayer, fused_layer, has_hooks
+from neurolsc.interop.wrapped import WrappedCell
+from neurolsc.neurons.fast.scan import can_scan, linear
+
+# modules whose output for a sample and a step depends on that one alone; of batch norms and dropout in evaluation
+BY_SAMPLE = frozenset(
+    (
+        *("Linear", "Identity", "Flatten", "Unflatten", "Conv1d", "Conv2d", "Conv3d"),
+        *(f"{kind}{n}d" for kind in ("MaxPool", "AvgPool", "AdaptiveMaxPool", "AdaptiveAvgPool") for n in (1, 2, 3)),
+        *("ReLU", "LeakyReLU", "GELU", "SiLU", "Sigmoid", "Tanh", "LayerNorm", "GroupNorm"),
+    )
+)
+IN_EVALUATION = frozenset(("BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "Dropout", "Dropout2d"))
+
+
+class Prepared(NamedTuple):
+    """A layer's kernel, and what it reads in all steps."""
+
+    layer: FusedLayer
+    currents: Tensor  # (T, B, ...), or (1, B, ...) where all steps are the same
+    steps: int
+
+
+def prepared(cell: WrappedCell, x: Tensor, state: Sequence[Tensor], late: Tensor | None) -> Prepared | None:
+    """The kernel of a cell and its currents, for an input (T, B, n_in); None if it needs plain steps."""
+    if late is not None or not by_sample(cell.before):
+        return None
+    layer = fused_layer(cell.layer)
+    if not isinstance(layer, FusedLayer) or not can_scan([*state, *cell.parameters()]):
+        return None
+    steps = len(x)
+    if steps > 1 and x.stride(0) == 0:
+        x = x[:1]
+    x = x.to(state[0].dtype)
+    currents = x.reshape(-1, *cell.input_shape)
+    for module in cell.before:
+        plain = type(module) is nn.Linear
+        currents = linear(currents, module.weight, module.bias) if plain else module(currents)
+    return Prepared(layer, currents.view(len(x), x.shape[1], *cell.current_shape), steps)
+
+
+def by_sample(modules: Iterable[nn.Module]) -> bool:
+    """True if modules are known to map each sample of each step by itself."""
+    for module in modules:
+        if isinstance(module, nn.Sequential):
+            if has_hooks(module) or not by_sample(module):
+                return False
+            continue
+        name = type(module).__name__
+        known = name in BY_SAMPLE or (name in IN_EVALUATION and is_fixed(module))
+        if not known or has_hooks(module) or "forward" in vars(module):
+            return False
+        if not type(module).__module__.startswith(("torch.nn.modules.", "spikingjelly.")):
+            return False
+    return True
+
+
+def is_fixed(module: Any) -> bool:
+    """True if a batch norm takes stored statistics, or a dropout drops nothing."""
+    if module.training:
+        return getattr(module, "p", 1) == 0
+    return getattr(module, "track_running_stats", True)
+
+
+def last_states(after: Tensor, before: Tensor, end: Tensor, lengths: Tensor | None) -> Tensor:
+    """A state variable at the end of each sample.
+
+    Args:
+        after: the variable after each step (T, B, ...).
+        before: and before the first (B, ...).
+        end: and after the last (B, ...).
+        lengths: the number of steps of each sample (B,); None: all T.
+    """
+    if lengths is None:
+        return end
+    every = torch.cat([before[None], after])
+    return every[lengths, torch.arange(len(lengths))]
