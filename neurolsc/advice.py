@@ -41,7 +41,8 @@ def initialize(
         x: one batch of inputs, as net takes it; or a batch (x, y), a list of batches or a ``DataLoader``, whose first
             batch is taken.
         y: targets, as :func:`neurolsc.diagnose` takes them; only with lr.
-        loss: what your loop trains, as :func:`neurolsc.diagnose` takes it.
+        loss: what your loop trains, as :func:`neurolsc.diagnose` takes it. Of an output that returns spikes and
+            membranes ``"membrane"`` says that the second are read.
         lr: learning rate of your loop.
         method: another method: an object of :mod:`neurolsc.init`, or its text, such as ``"LSC(0.5)"``.
         seed: seed of all draws.
@@ -77,7 +78,8 @@ def initialize(
         raise ValueError("y and lr belong together: with both, a copy of the network is trained for some updates.")
     if lr is not None:
         diagnose(net, x, y, loss=loss, samples=1, steps=1)  # refuses what does not fit before anything is set
-    report = initialiser.apply(net, x, seed=seed)  # type: ignore[arg-type]  # any module, by Initialiser
+    of_any_module: Any = initialiser.apply
+    report = of_any_module(net, x, seed=seed, prefers_membrane=loss == "membrane")
     if not isinstance(report, InitReport):
         report = InitReport(report, title=str(initialiser))
     if lr is None:

@@ -220,7 +220,9 @@ def step_sizes(network: Network, reads: list[Tensor]) -> list[float]:
     with eval_mode(network), torch.no_grad():
         for index, read in enumerate(reads):
             layer = Layer(network, index)
-            if layer.cell.integrator or layer.membrane is None or len(layer.inputs) != 1:
+            unknown = layer.membrane is None or len(layer.inputs) != 1
+            # a batch norm undoes a step that all weights of a neuron take together
+            if layer.cell.integrator or layer.normalised or unknown:
                 found.append(math.nan)
                 continue
             matrix = layer.inputs[0]

@@ -51,8 +51,9 @@ def diagnose(
             (x, y, mask), as :func:`neurolsc.datasets.collate` makes them.
         y: targets, of samples (B, ...) or of steps (T, B, ...). Loss and gradients need them.
         loss: what is trained: ``"count"``, cross-entropy of spike counts; ``"membrane"``, of the mean over time of what
-            the network sends; ``"step"``, of every step; a task of :mod:`neurolsc.tasks`; or a function of what the
-            network sends (T, B, classes) and of y, which returns a number.
+            the network sends, the membrane of its last layer where it returns that; ``"step"``, of every step; a task
+            of :mod:`neurolsc.tasks`; or a function of what the network sends (T, B, classes) and of y, which returns a
+            number.
         lr: learning rate. With one and y, a copy of the network is trained on the batch by Adam for 10 updates.
         history: rows with ``train_loss``, an epoch each: ``TrainResult.history``. Of a network that has learnt,
             gradients are not judged; with three epochs or more no copy is trained.
@@ -93,7 +94,7 @@ def examined(
     if lr is not None:
         lr = learning_rate(lr)
     chosen = objective(loss)
-    prepared = prepare(net, x, y, turn=True, float32_copy=True)
+    prepared = prepare(net, x, y, turn=True, float32_copy=True, prefers_membrane=loss == "membrane")
     batch = Batch.of(prepared)
     substitute = measurable(prepared.network, batch)
     if batch.targets is not None:
@@ -231,7 +232,7 @@ class Diagnosis(Displayed, Sequence[Finding]):
         last = len(self.measurements.layers)
         named = any(finding.layer == last for finding in self.findings)
         if self.measurements.layers[-1].activity.rate == 0 and not named:
-            read = 'if your loss reads its membrane, give wrap(net, x, output="membrane")'
+            read = 'if your loss reads its membrane, give loss="membrane"'
             notes.append(f"note: the output, layer {last}, sends no spikes yet; {read}")
         return tuple(notes)
 

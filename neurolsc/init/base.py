@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc.display import Table
-from neurolsc.interop.prepared import network_of, prepare_batches, some_batches
+from neurolsc.interop.prepared import PreparedBatches, network_of, prepare_batches, some_batches
 from neurolsc.interop.saved import left_out, values_outside
 from neurolsc.network import Network, as_network
 from neurolsc.neurons.cell import Membrane, WeightMatrix, owner_of, set_value, weight_matrices
@@ -117,11 +117,14 @@ def on_any_network(apply: Callable[..., tuple[Finding, ...]]) -> Callable[..., t
     """Let the ``apply`` of an initialiser take a user's module and the user's x, and say how it read them."""
 
     @wraps(apply)
-    def on_module(self: "Initialiser", net: nn.Module, x: Any, *, seed: int = 0) -> tuple[Finding, ...]:
+    def on_module(
+        self: "Initialiser", net: nn.Module, x: Any, *, seed: int = 0, prefers_membrane: bool = False
+    ) -> tuple[Finding, ...]:
         if isinstance(x, list) and not x:  # some methods need no input
-            network, batches, layout = network_of(net), x, ""
+            prepared = PreparedBatches(network_of(net), x, "")
         else:
-            network, batches, layout = prepare_batches(net, x)
+            prepared = prepare_batches(net, x, prefers_membrane=prefers_membrane)
+        network, batches, layout, leaves_membranes = prepared
         inputs = batches if isinstance(batches, list) else some_batches(batches, BATCHES)
         if network is net:
             return apply(self, network, inputs, seed=seed)
@@ -130,6 +133,8 @@ def on_any_network(apply: Callable[..., tuple[Finding, ...]]) -> Callable[..., t
         summary, layers, title = "", (), ""
         if isinstance(found, InitReport):
             summary, layers, title = found.summary, found.layers, found.title
+        if layers and leaves_membranes:
+            layout += '\nof spikes and membranes the first are read; loss="membrane" reads the second'
         return InitReport(found, summary, layers, title, layout, left_out(net, before))
 
     return on_module
@@ -323,6 +328,11 @@ class Layer:
         self.recurrent = weight_matrices(self.cell, "time")
         self.matrices = (*self.inputs, *self.recurrent)
         self.membrane: Membrane = self.cell.membrane()  # type: ignore[assignment]  # where it is read it is needed
+
+    @property
+    def normalised(self) -> bool:
+        """True if a batch norm scales its currents."""
+        return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in self.cell.modules())
 
     def require(self, *needs: Need) -> None:
         for need in needs:

@@ -171,7 +171,7 @@ class Identity(Initialiser):
             return "thresholds unknown"
         if any(is_frozen(cell, name) for name in thresholds.names):
             return "frozen thresholds"
-        if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in cell.modules()):
+        if layer.normalised:
             return "normalised currents"
         return ""
 

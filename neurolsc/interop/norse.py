@@ -413,7 +413,7 @@ class NorseCell(WrappedCell):
             currents = linear(currents, self.layer.input_weights)
         z, after, ends = found.layer.run(currents, found.steps, start, found.layer.settings())
         sent = after[0] if self.integrator else z
-        variables = dict(zip(("v", "i"), zip(after, ends, strict=True), strict=False))
+        variables: dict[str, tuple[Tensor, Tensor]] = dict(zip("vi", zip(after, ends, strict=True), strict=False))
         variables[self.sent] = (sent, sent[-1])
         last = [
             last_states(variables[name][0], getattr(state, name), variables[name][1], lengths) for name in state._fields

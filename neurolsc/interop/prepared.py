@@ -46,6 +46,7 @@ class PreparedBatches(NamedTuple):
     network: Network
     batches: Iterable[Any]  # each x (T, B, n_in), or (x, targets) or (x, targets, mask)
     layout: str
+    leaves_membranes: bool = False  # True if the module returns membranes beside the spikes that are read
 
 
 def prepare(
@@ -56,6 +57,7 @@ def prepare(
     needs_targets: bool = False,
     turn: bool = False,
     float32_copy: bool = False,
+    prefers_membrane: bool = False,
 ) -> Prepared:
     """Make a network of a user's module, and its input of the user's x.
 
@@ -74,6 +76,8 @@ def prepare(
             of refusing it.
         float32_copy: make a float32 copy of a network in half precision, which can be measured but is another network
             than the user's, instead of refusing it.
+        prefers_membrane: read the membrane of a last layer of snnTorch wherever the module returns it, also beside
+            spikes.
 
     Raises:
         TypeError: if net is no module or cannot be wrapped, or x or y is of another kind than wanted.
@@ -84,20 +88,24 @@ def prepare(
         raise ValueError("targets are needed for a loss: give y, or a batch (x, y).")
     if batch.targets is not None:
         tensor("y", batch.targets)
-    reader = Reader.of(net, batch, float32_copy=float32_copy)
+
+    def made() -> Reader:
+        return Reader.of(net, batch, float32_copy=float32_copy, prefers_membrane=prefers_membrane)
+
+    reader = made()
     read = reader.read(batch)
     turned = swapped_axes(read.x, read.targets)
     if turned and not turn:
         raise ValueError(f"{turned}.")
     if turned:
         batch = batch._replace(x=batch.x.transpose(0, 1))
-        reader = Reader.of(net, batch, float32_copy=float32_copy)
+        reader = made()
         read = reader.read(batch)
     _check_targets(read)
     return Prepared(reader.network, *read, str(reader), turned)
 
 
-def prepare_batches(net: nn.Module | Iterable[nn.Module], x: Any) -> PreparedBatches:
+def prepare_batches(net: nn.Module | Iterable[nn.Module], x: Any, *, prefers_membrane: bool = False) -> PreparedBatches:
     """Make a network of a user's module, and its batches of the user's x.
 
     The first batch shows where time and batch lie in all of them.
@@ -105,6 +113,7 @@ def prepare_batches(net: nn.Module | Iterable[nn.Module], x: Any) -> PreparedBat
     Args:
         net: as in :func:`prepare`.
         x: as in :func:`prepare`; every batch of a list or loader is taken, and a loader is read anew in every round.
+        prefers_membrane: as in :func:`prepare`.
 
     Raises:
         TypeError: as :func:`prepare`.
@@ -117,12 +126,14 @@ def prepare_batches(net: nn.Module | Iterable[nn.Module], x: Any) -> PreparedBat
             batches = [_dense_batch(batch) for batch in batches]
         return PreparedBatches(net, batches, AS_READ)
     first = as_batch(first_batch(batches))
-    reader = Reader.of(net, first)
+    reader = Reader.of(net, first, prefers_membrane=prefers_membrane)
     if swapped := swapped_axes(reader.read(first).x, first.targets):
         raise ValueError(f"{swapped}.")
+    every: Iterable[Any] = ReadBatches(batches, reader)
     if isinstance(batches, Sequence):
-        return PreparedBatches(reader.network, [reader.read(as_batch(batch)) for batch in batches], str(reader))
-    return PreparedBatches(reader.network, ReadBatches(batches, reader), str(reader))
+        every = list(every)
+    leaves_membranes = reader.layout is not None and reader.layout.leaves_membranes
+    return PreparedBatches(reader.network, every, str(reader), leaves_membranes)
 
 
 def _dense_batch(batch: Any) -> Any:
@@ -149,7 +160,14 @@ class Reader:
     layout: Layout | None  # None: x is (T, B, n_in)
 
     @classmethod
-    def of(cls, net: nn.Module | Iterable[nn.Module], batch: BatchParts, *, float32_copy: bool = False) -> "Reader":
+    def of(
+        cls,
+        net: nn.Module | Iterable[nn.Module],
+        batch: BatchParts,
+        *,
+        float32_copy: bool = False,
+        prefers_membrane: bool = False,
+    ) -> "Reader":
         """Wrap a module as it reads a batch; a network and a list of modules read (T, B, n_in)."""
         if hasattr(net, "_orig_mod"):
             raise TypeError("net must be a module as it was made, got one in torch.compile: give the module itself.")
@@ -163,7 +181,7 @@ class Reader:
         like = dtype_and_device(net)
         if not x.is_floating_point():
             raise TypeError(f"x must be {like['dtype']}, as the weights of net are, got {x.dtype}: give x.float().")
-        return cls(*_wrapped(net, batch._replace(x=x.to(**like))))
+        return cls(*_wrapped(net, batch._replace(x=x.to(**like)), prefers_membrane))
 
     def __str__(self) -> str:
         return AS_READ if self.layout is None else str(self.layout)
@@ -237,19 +255,19 @@ def without_padding(x: Tensor, mask: Tensor | None) -> Tensor:
 # ---- the module
 
 
-def _wrapped(net: nn.Module, batch: BatchParts) -> tuple[Network, Layout]:
+def _wrapped(net: nn.Module, batch: BatchParts, prefers_membrane: bool) -> tuple[Network, Layout]:
     """The network of a module that goes through time by itself or takes one step a call, and how it reads x."""
     x = batch.x
     try:
-        network, layout = wrap_with_layout(net, x)
+        network, layout = wrap_with_layout(net, x, prefers_membrane=prefers_membrane)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        step_by_step = _wrapped_as_step(net, batch)
+        step_by_step = _wrapped_as_step(net, batch, prefers_membrane)
         if step_by_step is not None:
             return step_by_step
         if not isinstance(net, nn.Sequential) or type(net).forward is not nn.Sequential.forward:
             raise
         # its order of definition is its order of use, even where layers return tuples and it cannot be called
-        network = wrap(net)
+        network, _ = wrap_with_layout(net, prefers_membrane=prefers_membrane)
         if x.ndim < 3:
             raise ValueError(f"x must have time and batch first, (T, B, ...), got {tuple(x.shape)}.") from error
         return network, Layout("time first", len(x), tuple(x.shape[2:]), one_step=True)
@@ -262,7 +280,7 @@ def _wrapped(net: nn.Module, batch: BatchParts) -> tuple[Network, Layout]:
     return network, layout
 
 
-def _wrapped_as_step(net: nn.Module, batch: BatchParts) -> tuple[Network, Layout] | None:
+def _wrapped_as_step(net: nn.Module, batch: BatchParts, prefers_membrane: bool) -> tuple[Network, Layout] | None:
     """The network of a module that takes one step a call, or None if it does not take one of x."""
     batch_first = bool(swapped_axes(batch.x, batch.targets))  # the module, which sees one step, cannot tell
     x = batch.x.transpose(0, 1) if batch_first else batch.x
@@ -270,7 +288,7 @@ def _wrapped_as_step(net: nn.Module, batch: BatchParts) -> tuple[Network, Layout
         return None
     busiest = x.flatten(1).count_nonzero(1).argmax()  # of zeros little would show
     try:
-        network, layout = wrap_with_layout(net, x[busiest])
+        network, layout = wrap_with_layout(net, x[busiest], prefers_membrane=prefers_membrane)
     except (RuntimeError, ValueError, TypeError, IndexError):
         return None
     if layout is None or layout.steps > 1 or layout.axes != "every step":

@@ -42,6 +42,7 @@ class Layout(NamedTuple):
     steps: int
     sample: tuple[int, ...]  # shape of one sample of one step
     one_step: bool = False  # True if a call of the model is one step, and its user's loop goes through time
+    leaves_membranes: bool = False  # True if the model returns membranes beside the spikes that are read
 
     def by_step(self, x: Tensor) -> Tensor:
         """An input of the model, of any number of samples, as (T, B, ...)."""
@@ -129,8 +130,12 @@ def wrap_with_layout(
     *,
     input_shape: int | Sequence[int] | None = None,
     output: Literal["spikes", "membrane"] | None = None,
+    prefers_membrane: bool = False,
 ) -> tuple[Network, Layout | None]:
-    """Do what :func:`wrap` does, and return also where time and batch are in x; None without x."""
+    """Do what :func:`wrap` does, and return also where time and batch are in x; None without x.
+
+    With `prefers_membrane` the membrane is read wherever the model returns it, also beside spikes.
+    """
     module = plain_module(module)
     modules: list[Any] = (
         list(module) if isinstance(module, Iterable) and not isinstance(module, nn.Module | str) else [module]
@@ -211,13 +216,23 @@ def wrap_with_layout(
         ) from error
     last: Any = cells[-1]
     has_mem = not before and library_of(layers[-1]) == "snntorch" and last.membrane() is not None
-    returned = run.returned_by(network, has_mem) if run is not None else "spikes"
+    ways: list[str] = []
+    if run is not None:
+        ways = run.returned_by(network, has_mem)
+        # what integrates is read by its membrane, if it comes
+        integrates = has_mem and (prefers_membrane or last.layer.reset_mechanism == "none")
+        returned = "membrane" if integrates and "membrane" in ways else ways[0]
+    else:
+        returned = "membrane" if has_mem and prefers_membrane else "spikes"
     if (output or returned) == "membrane":
         if not has_mem:
             end = type(before[-1] if before else layers[-1]).__name__
             raise ValueError(f'output="membrane" reads a layer of snnTorch that has a mem at the very end, got {end}.')
         last.integrator = True
-    return network, None if run is None else run.layout
+    layout = None if run is None else run.layout
+    if layout is not None and not last.integrator and "membrane" in ways:
+        layout = layout._replace(leaves_membranes=True)
+    return network, layout
 
 
 def _refuse_values(module: nn.Module) -> None:
@@ -479,8 +494,8 @@ class _Run:
         names = [name for place, name in functions.called if start <= place <= end]
         return list(dict.fromkeys(names))
 
-    def returned_by(self, network: Network, has_mem: bool) -> str:
-        """The output that the model has, "spikes" or "membrane"; ValueError if neither."""
+    def returned_by(self, network: Network, has_mem: bool) -> list[str]:
+        """What the model returns, "spikes" or "membrane" or both, in its order; ValueError if neither."""
         cell: Any = network.cells[-1]
         with eval_mode(network), torch.no_grad():
             ways = {"spikes": torch.stack([network.readout(z) for z in self.below.flatten(2)])}
@@ -488,14 +503,9 @@ class _Run:
                 cell.integrator = True
                 ways["membrane"], _ = cell.run(self.reads, cell.initial_state(self.batch))
                 cell.integrator = False
-            if has_mem and cell.layer.reset_mechanism == "none":  # what integrates is read by its membrane, if it comes
-                for returned in self.returned:
-                    if _same_over_time(returned, ways["membrane"]):
-                        return "membrane"
-        for returned in self.returned:
-            for way, out in ways.items():
-                if _same_over_time(returned, out):
-                    return way
+        found = [way for returned in self.returned for way, out in ways.items() if _same_over_time(returned, out)]
+        if found:
+            return found
         name = self.names[self.parts[-1]]
         shapes = ", ".join(str(tuple(r.shape)) for r in self.returned) or "no tensor"
         raise ValueError(

@@ -111,7 +111,7 @@ def pretrain(
     """
     whole("checkpoint_every", checkpoint_every)
     chosen = PretrainOptions(target=target, **options)
-    network, batches, layout = prepare_batches(net, x)
+    network, batches, layout, _ = prepare_batches(net, x)
     before_outside = values_outside(net)
     with put_back(network), eval_mode(network), locked(checkpoint):
         inputs = InputStream(batches)

@@ -317,7 +317,7 @@ def test_an_output_that_is_silent_above_a_layer_that_fires_is_a_note(make_spikes
     found = diagnose(network, x, y, loss="count", **FEW)
     assert found.measurements.layers[0].activity.rate > 0 == found.measurements.layers[1].activity.rate
     assert "dead layer" not in [f.name for f in found]
-    assert [note for note in found.notes if 'wrap(net, x, output="membrane")' in note]
+    assert [note for note in found.notes if 'give loss="membrane"' in note]
     hidden.threshold.fill_(1e3)
     silent = diagnose(network, x, y, loss="count", **FEW)
     assert [f.layer for f in silent if f.name == "dead layer"] == [1, 2]
