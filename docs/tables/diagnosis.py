@@ -59,6 +59,11 @@ def told_to_change(row: dict[str, str]) -> bool:
     return any(name not in OF_THE_RATE for name in found_of(row))
 
 
+def told_to_slow_down(row: dict[str, str]) -> bool:
+    """True if the learning rate is to be lowered."""
+    return any(name in OF_THE_RATE for name in found_of(row))
+
+
 @table
 def diagnosis_counts() -> list[str]:
     """Of each family: failing cells that are named, and learning ones that are told to change something."""
@@ -75,11 +80,13 @@ def diagnosis_counts() -> list[str]:
         ends = {end: [row for row in of_group if became[cell_of(row)] == end] for end in ("fails", "learns", "between")}
         named = {end: sum(bool(found_of(row)) for row in of_end) for end, of_end in ends.items()}
         alarms = sum(map(told_to_change, ends["learns"]))
+        of_rate = sum(map(told_to_slow_down, ends["learns"]))
         body.append(
             [
                 name,
                 f"{named['fails']} of {len(ends['fails'])}",
                 f"{alarms} of {len(ends['learns'])}",
+                f"{of_rate} of {len(ends['learns'])}",
                 f"{named['between']} of {len(ends['between'])}",
             ]
         )
@@ -87,6 +94,7 @@ def diagnosis_counts() -> list[str]:
         "family",
         "fail, and something is found",
         "learn, and are told to change",
+        "learn, and are told to slow down",
         "between, and something is found",
     ]
     said = {"date": max(row["date"] for row in found), "data": "cells: network, loss, initialisation, learning rate"}

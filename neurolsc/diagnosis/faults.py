@@ -70,7 +70,7 @@ class Bounds:
     # What updates gain over what they gain in an initialised copy, below which a start is slow. Four and eight Leaky
     # and RLeaky have less than 0.05 where they end at less than half of the best score.
     slow: float = 0.2
-    # Share of the loss that updates of the initialised copy have to gain, so that two of noise are not compared.
+    # Share of the loss by which the initialised copy has to end lower, so that two of noise are not compared.
     gains: float = 0.02
     # Share of its first value to which a training loss has to fall, over at least three epochs, to count as learnt.
     learnt: float = 0.9
@@ -238,7 +238,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "slow start",
         f"with `lr` and `y`: {BOUNDS.updates} updates lower the loss by less than {1 - BOUNDS.lower:.0%} and that of an "
-        f"initialised copy by {BOUNDS.gains:.0%} or more, {1 / BOUNDS.slow:g} times as much",
+        f"initialised copy {1 / BOUNDS.slow:g} times as much, to a loss {BOUNDS.gains:.0%} lower",
         "`initialize`",
         rules.starts_slowly,
         rules.start_faster,

@@ -401,7 +401,8 @@ def starts_slowly(case: Case) -> Iterator[Sign]:
     untreated = case.outcomes[case.lr].loss
     gain = case.start - treated.loss
     before = case.start - untreated
-    if gain > case.bounds.gains * case.start and not before > case.bounds.slow * gain:
+    tells_apart = gain - before > case.bounds.gains * case.start  # not two losses of noise
+    if gain > 0 and tells_apart and not before > case.bounds.slow * gain:
         updates = f"{case.bounds.updates} updates on this batch at {case.lr:g}"
         problem = f"{updates} bring its loss from {case.start:.4g} to {untreated:.4g}"
         yield Sign(None, problem, f"that of an initialised copy falls to {treated.loss:.4g}")

@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -307,13 +308,77 @@ def write_netx(quantized: QuantizedNetwork, path: str | PathLike[str], *, golden
 
 
 def read_netx(path: str | PathLike[str]) -> QuantizedNetwork:
-    """Read a file that :func:`write_netx` wrote.
+    """Read a file that :func:`write_netx` wrote, or one of lava-dl's own with dense CUBA layers.
+
+    Layers of lava-dl fire as Lava runs them, each one step after the layer below. Their units are those of the file.
+    Spikes of the last layer are read as they are, unless it is a Dense without neurons.
 
     Raises:
         ValueError: if it is no such file, or a size or number in it does not fit; the message names file and place.
         OSError: if it cannot be read.
     """
+    data = Path(path).read_bytes()
+    with refusing(fspath(path), "not a NetX file of this version"), HDF5(data) as file:
+        if not file.has("neurolsc"):
+            return of_lava_dl(file)
     return read_with_golden(path)[0]
+
+
+def integers(file: HDF5, place: str, *shape: int | None) -> Tensor:
+    """Whole numbers of a shape, as float64; None is any size, and one number stands for a vector."""
+    found = np.asarray(file.values(place, kinds="iuf"), dtype=np.float64)
+    if not found.shape and len(shape) == 1:
+        found = np.full(shape[0] or 1, found)
+    same = [m in (n, None) for n, m in zip(found.shape, shape, strict=False)]
+    if len(found.shape) != len(shape) or not all(same) or not (found == np.rint(found)).all():
+        raise ValueError(f"{place} must hold integers of shape {shape}, got the shape {found.shape}.")
+    return torch.from_numpy(found)
+
+
+def of_lava_dl(file: HDF5) -> QuantizedNetwork:
+    """The integers of a file that lava-dl wrote: Dense layers with CUBA neurons, the last one perhaps without."""
+    layers: list[IntegerLayer] = []
+    readout: Tensor | None = None
+    n_in: int | None = None
+    for i in range(len(file.group("layer"))):
+        at = f"layer/{i}"
+        if readout is not None:
+            raise ValueError(f"{at} comes after a layer without neurons, of which only the last may be one.")
+        entries = file.group(at)
+        kind = file.values(f"{at}/type", 1, "SO")[0].decode()
+        if kind == "input" and "neuron" not in entries:
+            n_in = int(integers(file, f"{at}/shape", None).prod())
+            continue
+        if kind not in ("dense", "dense_rec") or "delay" in entries:
+            what = f"{kind!r} with delays" if "delay" in entries else repr(kind)
+            raise ValueError(f"{at} is {what}: of lava-dl's layers 'dense' and 'dense_rec' without delays are read.")
+        weight = integers(file, f"{at}/weight", None, n_in)
+        n_in = len(weight)
+        if "neuron" not in entries:
+            readout = weight
+            continue
+        neuron = file.values(f"{at}/neuron/type", 0, "SO").decode()
+        if neuron not in ("CUBA", "LOIHI"):
+            raise ValueError(f"{at} has {neuron} neurons: of lava-dl's neurons CUBA ones are read.")
+        if "gradedSpike" in file.group(f"{at}/neuron") and file.values(f"{at}/neuron/gradedSpike", 0):
+            raise ValueError(f"{at} sends graded spikes, which are not supported.")
+        bias = integers(file, f"{at}/bias", n_in) if "bias" in entries else torch.zeros(n_in, dtype=torch.float64)
+        layers.append(
+            CubaLayer(
+                weight=weight,
+                weight_rec=integers(file, f"{at}/weight_rec", n_in, n_in) if kind == "dense_rec" else None,
+                bias=bias,
+                v_decay=integers(file, f"{at}/neuron/vDecay", n_in),
+                i_decay=integers(file, f"{at}/neuron/iDecay", n_in),
+                threshold=integers(file, f"{at}/neuron/vThMant", n_in),
+                unit=torch.full((n_in,), float(UNIT), dtype=torch.float64),
+            )
+        )
+    if not layers or n_in is None:
+        raise ValueError("it has no layer of neurons.")
+    if readout is None:
+        readout = torch.eye(n_in, dtype=torch.float64)
+    return QuantizedNetwork(tuple(layers), readout, 1.0, (0,) * len(layers))
 
 
 def read_with_golden(path: str | PathLike[str]) -> tuple[QuantizedNetwork, dict[str, Tensor]]:
@@ -321,22 +386,12 @@ def read_with_golden(path: str | PathLike[str]) -> tuple[QuantizedNetwork, dict[
     data = Path(path).read_bytes()
     with refusing(fspath(path), "not a NetX file of this version"), HDF5(data) as file:
         if not file.has("neurolsc"):
-            raise ValueError("there is no group 'neurolsc': another program wrote it.")
+            raise ValueError("there is no group 'neurolsc' with golden samples: another program wrote it.")
         notes = dict(file.file["neurolsc"].attrs)
         if notes["format"] != FORMAT:
             raise ValueError(f"format {notes['format']}, this version reads {FORMAT}.")
 
-        def numbers(place: str, *shape: int | None) -> Tensor:  # None: any size; one number stands for a vector
-            found = np.asarray(file.values(place, kinds="iuf"), dtype=np.float64)
-            if not found.shape and len(shape) == 1:
-                found = np.full(shape[0] or 1, found)
-            fits = len(found.shape) == len(shape) and all(
-                m in (n, None) for n, m in zip(found.shape, shape, strict=True)
-            )
-            if not fits or not (found == np.rint(found)).all():
-                raise ValueError(f"{place} must hold integers of shape {shape}, got the shape {found.shape}.")
-            return torch.from_numpy(found)
-
+        numbers = partial(integers, file)
         count = len(file.group("layer")) - 1
         integrates = count > 1 and "neuron" in file.group(f"layer/{count}")
         count -= not integrates  # else the last one is a sum

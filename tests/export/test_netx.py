@@ -1,5 +1,6 @@
 """NetX files: their layout, there and back, golden samples, reports, and files that are refused."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +123,7 @@ def test_a_file_holds_four_samples_and_without_data_one_of_random_spikes(tmp_pat
         ("layer/1/weight", np.full((WIDTH, N_IN), 0.5), r"layer/1/weight must hold integers"),
         ("layer/1/neuron/type", np.bytes_("SDNN"), r"'SDNN'"),
         ("layer/1/neuron/thDecay", None, r"thDecay"),
-        ("neurolsc", None, r"another program wrote it"),
+        ("neurolsc", None, r"no group 'neurolsc' with golden samples: another program wrote it"),
         (f"{GOLDEN}/spikes_1", np.zeros((STEPS, 4, 9), np.uint8), r"spikes_1 has shape \(60, 4, 9\), wanted bytes"),
         ("format", 99, r"format 99, this version reads 3"),
     ],
@@ -223,3 +224,99 @@ def test_on_data_it_says_what_both_networks_did():
         assert a.agreement == pytest.approx((one == other).double().mean().item())
         assert a.rate_integer > 0.05
     assert report.decisions.accuracy_float == metrics.mode_accuracy(exact.logits, labels)
+
+
+# ---- files of lava-dl
+
+
+def lava_dl_file(path: Path, *, last: bool = True) -> tuple[np.ndarray, np.ndarray]:
+    """Two layers as lava-dl writes them: no input layer, scalars for neurons, floats that hold integers."""
+    draw = np.random.default_rng(0)
+    first = draw.integers(-80, 100, (6, N_IN)).astype(np.float32)
+    second = draw.integers(-90, 120, (4, 6)).astype(np.float32)
+    with h5py.File(path, "w") as file:
+        for i, weight in enumerate((first, second)):
+            at = f"layer/{i}"
+            file[f"{at}/type"] = np.array(["dense"], dtype="S10")
+            file[f"{at}/shape"] = np.array([len(weight)])
+            file[f"{at}/weight"] = weight
+            if i == 0 or last:
+                file[f"{at}/bias"] = np.arange(len(weight), dtype=np.float32)
+                for name, value in {
+                    "type": "CUBA",
+                    "iDecay": 1024,
+                    "vDecay": 300,
+                    "vThMant": 80,
+                    "refDelay": 1,
+                }.items():
+                    file[f"{at}/neuron/{name}"] = value
+    return first, second
+
+
+def lava_steps(weights: list[np.ndarray], x: np.ndarray) -> list[np.ndarray]:
+    """Spikes (T, M) of CUBA layers of Lava: integers, decays rounded towards zero, weights and thresholds times 64."""
+    us, vs = ([np.zeros(len(w), dtype=np.int64) for w in weights] for _ in range(2))
+    read = [np.zeros(w.shape[1], dtype=np.int64) for w in weights]
+    sent: list[list[np.ndarray]] = [[] for _ in weights]
+    for frame in x:
+        for i, weight in enumerate(weights):
+            us[i] = np.fix(us[i] * (4096 - 1024) / 4096).astype(np.int64) + 64 * (weight.astype(np.int64) @ read[i])
+            vs[i] = np.fix(vs[i] * (4096 - 300) / 4096).astype(np.int64) + us[i] + 64 * np.arange(len(weight))
+            spikes = (vs[i] > 64 * 80).astype(np.int64)
+            vs[i] *= 1 - spikes
+            sent[i].append(spikes)
+        read = [frame, *(layer[-1] for layer in sent[:-1])]
+    return [np.stack(layer) for layer in sent]
+
+
+def test_a_file_of_lava_dl_runs_as_integers(tmp_path):
+    weights = lava_dl_file(tmp_path / "a.net")
+    quantized = read_netx(tmp_path / "a.net")
+    assert (quantized.n_in, len(quantized.layers)) == (N_IN, 2)
+    run = quantized.run(X)
+    for sample in range(X.shape[1]):
+        wanted = lava_steps(list(weights), X[:, sample].long().numpy())
+        for ours, of_lava in zip(run.spikes, wanted, strict=True):
+            assert 0.02 < of_lava.mean() < 0.9
+            assert np.array_equal(ours[:, sample].numpy(), of_lava)
+    assert torch.equal(run.logits, run.spikes[1])
+
+
+def test_a_last_layer_of_lava_dl_without_neurons_is_a_sum(tmp_path):
+    _, second = lava_dl_file(tmp_path / "a.net", last=False)
+    run = read_netx(tmp_path / "a.net").run(X)
+    assert len(run.spikes) == 1
+    assert torch.equal(run.logits, run.spikes[0] @ torch.from_numpy(second).double().T)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        ("layer/1/type", np.array(["conv"], dtype="S10"), r"layer/1 is 'conv': of lava-dl's layers 'dense'"),
+        ("layer/1/delay", np.zeros((4, 6)), r"layer/1 is 'dense' with delays"),
+        ("layer/1/neuron/type", "SDNN", r"layer/1 has SDNN neurons: of lava-dl's neurons CUBA"),
+        ("layer/1/neuron/gradedSpike", True, r"layer/1 sends graded spikes"),
+        ("layer/1/weight", np.ones((4, 5)), r"layer/1/weight must hold integers of shape \(None, 6\)"),
+        ("layer/0/weight", np.full((6, 7), 0.5), r"layer/0/weight must hold integers"),
+        ("layer/0/neuron", None, r"layer/1 comes after a layer without neurons"),
+    ],
+)
+def test_what_is_not_read_of_lava_dl_is_named(place, value, message, tmp_path):
+    lava_dl_file(tmp_path / "a.net")
+    with h5py.File(tmp_path / "a.net", "r+") as file:
+        if place in file:
+            del file[place]
+        if value is not None:
+            file[place] = value
+    with pytest.raises(ValueError, match=message):
+        read_netx(tmp_path / "a.net")
+
+
+def test_a_real_file_of_lava_dl_fires():
+    folder = os.environ.get("NEUROLSC_DATA")
+    path = Path(folder or "", "public", "lava_netx_oxford_Trained_network.net")
+    if not folder or not path.exists():
+        pytest.skip("NEUROLSC_DATA holds no file of lava-dl")
+    quantized = read_netx(path)
+    x = (torch.rand(200, 4, quantized.n_in, generator=torch.Generator().manual_seed(0)) < 0.003).double()
+    assert [layer.mean().item() > 0.001 for layer in quantized.run(x).spikes] == [True, True]
