@@ -64,11 +64,28 @@ def told_to_slow_down(row: dict[str, str]) -> bool:
     return any(name in OF_THE_RATE for name in found_of(row))
 
 
+def diagnoses() -> list[dict[str, str]]:
+    """All diagnoses of benchmarks/diagnoses.py."""
+    with (RESULTS / "diagnoses.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@table
+def diagnosis_seconds() -> list[str]:
+    """Processor seconds of a diagnosis, by network."""
+    found = diagnoses()
+    body = []
+    for (network,), of_network in grouped(found, "network").items():
+        seconds = [float(row["seconds"]) for row in of_network]
+        body.append([network, f"{mean(seconds):.1f}", f"{max(seconds):.1f}"])
+    said = {"date": max(row["date"] for row in found), "data": "processor seconds on one core, initialisations and learning rates together"}
+    return [*rows(["network", "mean", "longest"], body), *caption(said)]
+
+
 @table
 def diagnosis_counts() -> list[str]:
     """Of each family: failing cells that are named, and learning ones that are told to change something."""
-    with (RESULTS / "diagnoses.csv").open(encoding="utf-8", newline="") as file:
-        found = list(csv.DictReader(file))
+    found = diagnoses()
     became = outcomes()
     found = [row for row in found if cell_of(row) in became]
     set_on = [row for row in found if row["family"] in SET]

@@ -63,6 +63,13 @@ def _slopes(out: Array, kind: int, a: float, u: Array, threshold: Array, given: 
 
 
 @_inline
+def _copy(out: Array, values: Array) -> None:
+    """Copy entry by entry: an assignment to a slice takes Numba seconds to compile."""
+    for j in range(len(out)):
+        out[j] = values[j]
+
+
+@_inline
 def _fires(out: Array, u: Array, threshold: Array) -> None:
     """1 where a voltage is above its threshold, else 0."""
     for j in range(len(out)):
@@ -134,7 +141,7 @@ def leaky(
                 sent[j] = s[j] * factor[j]
             if not delayed:
                 then = u[t, lo:hi]
-                then[:] = after
+                _copy(then, after)
                 _reset_again(after, then, s, r, threshold, reset)
             before = after
 
@@ -234,7 +241,7 @@ def synaptic(
                 sent[j] = s[j] * factor[j]
             if not delayed:
                 then = u[t, lo:hi]
-                then[:] = after
+                _copy(then, after)
                 _reset_again(after, then, s, r, threshold, reset)
             current, before = syn, after
 
@@ -521,11 +528,11 @@ def current_lif(
                 after_i[j] = pushed[j] + loss[j] * pushed[j]
             if sends:
                 _reaches(s, then, threshold, False)
-                sent[:] = s
+                _copy(sent, s)
                 _reset(after_v, then, s, threshold, rest, reset)
             else:
-                sent[:] = then
-                after_v[:] = then
+                _copy(sent, then)
+                _copy(after_v, then)
             v, i = after_v, after_i
 
 
@@ -560,7 +567,7 @@ def current_lif_back(
             if sends:
                 _slopes(slope, kind, a, then, threshold, given[t if len(given) > 1 else 0, lo:hi])
                 _reaches(s, then, threshold, False)
-                q[:] = from_z
+                _copy(q, from_z)
                 _back_through_reset(g, q, s, then, threshold, rest, slope, by_threshold, by_rest, reset, passes)
             else:
                 for j in range(size):
@@ -583,7 +590,7 @@ def current_lif_back(
                 out[j] += g_pushed[j]
             for j in range(size):
                 g[j] -= g[j] * gain[j]
-            g_i[:] = g_pushed
+            _copy(g_i, g_pushed)
 
 
 BOX, LEAK_OF_ALL, LEAK_OF_STATE, NO_LEAK = range(4)  # norse's LIFBox; spikingjelly's decay_input, without it; IFNode
@@ -634,7 +641,7 @@ def voltage_lif(
                     for j in range(size):
                         then[j] = v[j] + moved[j]
             _reaches(s, then, threshold, at)
-            sent[:] = s
+            _copy(sent, s)
             _reset(after, then, s, threshold, rest, reset)
             v = after
 
@@ -668,7 +675,7 @@ def voltage_lif_back(
                 g[j] += from_v[j]
             _slopes(slope, kind, a, then, threshold, given[t if len(given) > 1 else 0, lo:hi])
             _reaches(s, then, threshold, at)
-            q[:] = from_z
+            _copy(q, from_z)
             _back_through_reset(g, q, s, then, threshold, rest, slope, by_threshold, by_rest, reset, passes)
             if form in (NO_LEAK, LEAK_OF_STATE):
                 for j in range(size):
@@ -705,7 +712,7 @@ def _push(pushed: Array, x: Array, z: Array, weight_t: Array, square: bool, indi
         out, sent, outside = pushed[row : row + n], z[row : row + n], x[row : row + n]
         if square:
             count = _places(sent, indices, 0)
-            out[:] = outside
+            _copy(out, outside)
             _add_rows(out, weight_t, indices[:count], sent[indices[:count]])
         else:
             factor = weight_t[0]
@@ -745,7 +752,8 @@ def synaptic_recurrent(
         now = t if len(u) > 1 else 0
         after = states[0][t : t + 1], states[1][t : t + 1]
         synaptic(pushed, before, params, reset, delayed, z[t : t + 1], after, u[now : now + 1], 0, size)
-        before[0], before[1] = states[0][t], states[1][t]
+        _copy(before[0], states[0][t])
+        _copy(before[1], states[1][t])
 
 
 @_compiled
@@ -763,4 +771,5 @@ def current_lif_recurrent(
         now = t if len(u) > 1 else 0
         after = states[0][t : t + 1], states[1][t : t + 1]
         current_lif(pushed, before, params, reset, sends, passes, z[t : t + 1], after, u[now : now + 1], 0, size)
-        before[0], before[1] = states[0][t], states[1][t]
+        _copy(before[0], states[0][t])
+        _copy(before[1], states[1][t])
