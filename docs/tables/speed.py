@@ -111,6 +111,24 @@ def layers_gpu() -> list[str]:
 
 
 @table
+def users_speed_front() -> list[str]:
+    """Users' networks over 100 steps, accelerated, next to themselves."""
+    found = read("users_speed")
+    body = []
+    for (network, steps), runs in grouped(found["runs"], "network", "steps").items():
+        if steps != 100:
+            continue
+        by = {run["contestant"]: run for run in runs}
+        own = by["own"]
+        fast = by["accelerated"]
+        times = f"{own['both'] / fast['both']:.1f}"
+        memory = f"{own['memory']:.0f} -> {fast['memory']:.0f}"
+        body.append([network, f"{own['both']:.0f}", f"{fast['both']:.0f}", times, memory])
+    head = ["network, 100 steps", "its own loop, ms", "accelerated, ms", "times as fast", "MiB"]
+    return [*rows(head, body), *caption(found["about"], "forward and backward, processor time")]
+
+
+@table
 def users_speed() -> list[str]:
     """Users' networks, accelerated, next to themselves."""
     found = read("users_speed")
