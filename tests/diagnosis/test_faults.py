@@ -450,6 +450,63 @@ def test_a_step_is_too_large_earlier_where_spikes_are_read_out(make_spikes):
 
 
 @pytest.mark.slow
+def test_a_batch_norm_undoes_a_step_that_all_weights_of_a_neuron_take(make_spikes):
+    snn = pytest.importorskip("snntorch")
+    torch.manual_seed(0)
+    norm = nn.BatchNorm1d(16).eval()
+    layers = [nn.Linear(12, 16), snn.Leaky(0.9), nn.Linear(16, 16), norm, snn.Leaky(0.9), nn.Linear(16, 4)]
+    network, x = wrap(layers), make_spikes(T=10, B=8, N=12)
+    first, second = step_sizes(network, list(layer_inputs(network, x)))
+    assert first > 0 and math.isnan(second)
+
+
+class SpikesAndMembranes(nn.Module):
+    """The network of snnTorch's fifth tutorial, small: it returns spikes first, then membranes."""
+
+    def __init__(self) -> None:
+        import snntorch
+
+        super().__init__()
+        self.fc1 = nn.Linear(12, 16)
+        self.lif1 = snntorch.Leaky(0.9)
+        self.fc2 = nn.Linear(16, 4)
+        self.lif2 = snntorch.Leaky(0.9)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        mem1, mem2 = self.lif1.init_leaky(), self.lif2.init_leaky()
+        spikes, membranes = [], []
+        for frame in x:
+            spk1, mem1 = self.lif1(self.fc1(frame), mem1)
+            spk2, mem2 = self.lif2(self.fc2(spk1), mem2)
+            spikes.append(spk2)
+            membranes.append(mem2)
+        return torch.stack(spikes), torch.stack(membranes)
+
+
+def test_the_loss_says_whether_spikes_or_membranes_are_read(make_spikes):
+    pytest.importorskip("snntorch")
+    torch.manual_seed(0)
+    net, x, y = SpikesAndMembranes(), 4 * make_spikes(T=10, B=8, N=12), torch.arange(8) % 4
+    with torch.no_grad():
+        spikes, membranes = net(x)
+    assert spikes.any()
+    counted = examined(net, x, y, loss="count", lr=1e-3, **FEW)
+    read = examined(net, x, y, loss="membrane", lr=1e-3, **FEW)
+    loss = nn.functional.cross_entropy
+    assert counted.measured.loss == pytest.approx(loss(spikes.sum(0), y).item(), rel=1e-4)
+    assert read.measured.loss == pytest.approx(loss(membranes.mean(0), y).item(), rel=1e-4)
+    assert counted.step_sizes[1] > 0 and math.isnan(read.step_sizes[1])
+    assert (counted.spikes_are_read, read.spikes_are_read) == (True, False)
+    before = copy.deepcopy(net.state_dict())
+    report = neurolsc.initialize(net, x)
+    assert report.layers[1].why == "output"
+    assert 'loss="membrane" reads the second' in str(report)
+    net.load_state_dict(before)
+    report = neurolsc.initialize(net, x, loss="membrane")
+    assert report.layers[1].why == "integrates"
+    assert "membrane" not in str(report)
+
+
 def test_a_slow_start_is_named_where_an_initialised_copy_learns(make_spikes):
     snn = pytest.importorskip("snntorch")
     torch.manual_seed(0)
@@ -465,6 +522,22 @@ def test_a_slow_start_is_named_where_an_initialised_copy_learns(make_spikes):
     assert "slow start" not in [f.name for f in diagnose(network, x, y, lr=1e-9, **FEW)]  # nothing learns there
     cures.initialise(network, x)
     assert "slow start" not in [f.name for f in diagnose(network, x, y, lr=1e-3, **FEW)]
+
+
+def test_a_start_is_slow_where_its_loss_stays_above_guessing(make_network, make_spikes):
+    network, x, y = make_network(LIF, gain=3, layers=2), make_spikes(T=20, B=16), torch.arange(16) % 4
+    case = examined(network, x, y, lr=1e-3, **FEW)
+    outcome = case.outcomes[1e-3]
+    case.__dict__["outcomes"] = {1e-3: outcome._replace(loss=5.0), 1e-4: outcome._replace(loss=9.0)}
+
+    def found(initialised: float) -> bool:
+        case.__dict__["initialised_outcome"] = outcome._replace(loss=initialised)
+        return "slow start" in [finding.name for finding in findings(case)]
+
+    assert found(0.995 * case.start)
+    assert not found(1.01 * case.start)  # it learns nothing either
+    case.__dict__["outcomes"] = {1e-3: outcome._replace(loss=0.999 * case.start)}
+    assert not found(0.99 * case.start)  # two losses of noise
 
 
 @pytest.mark.slow
