@@ -5,8 +5,8 @@ products, `isolated` of neurons that do not read each other; `profile` the radii
 terms that they are due to, at points that `sampling` draws; `indicators` measures more than radii. `pretrain` is the
 paper's algorithm; `loops` has its loops, `rules` their targets, criteria, rules and options. `scale` sets radii and
 firing rates by scales alone. `conditions` is about single cells: their faults, time constants and stability below
-threshold. `contraction` certifies, enforces and measures the rate at which a state is forgotten, and `truncation` says
-how much context a model and its gradient then need.
+threshold. `determinants` has the lower bound. `contraction` certifies, enforces and measures the rate at which a
+state is forgotten, and `truncation` says how much context a model and its gradient then need.
 """
 
 from neurolsc.stability.conditions import (
@@ -31,6 +31,7 @@ from neurolsc.stability.contraction import (
     stable_sets,
     surrogate_rate,
 )
+from neurolsc.stability.determinants import DeterminantProfile, log_determinant_profile
 from neurolsc.stability.eigen import spectral_radius
 from neurolsc.stability.indicators import (
     Activity,
@@ -67,6 +68,7 @@ __all__ = [
     "Activity",
     "Certificate",
     "Criteria",
+    "DeterminantProfile",
     "Finding",
     "GradientBounds",
     "NeuronStability",
@@ -89,6 +91,7 @@ __all__ = [
     "certificate",
     "exponent_loss",
     "gradient_bounds",
+    "log_determinant_profile",
     "lyapunov_exponents",
     "match_firing_rates",
     "measured_rate",

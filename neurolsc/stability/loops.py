@@ -114,17 +114,26 @@ class Loop:
         spread = self.own.criteria.spread(counted)
         self.smoothed = spread if not self.history else self.smoothed + 0.1 * (spread - self.smoothed)
         loss = errors(counted).square().mean()
+        if seen.lower is not None:
+            loss = loss + seen.lower.to(loss)
         row: dict[str, Any] = {"step": self.step, "loss": loss.item()}
         row |= {way: [radii.mean().item() for radii in getattr(seen, way)] for way in WAYS}
         row |= {"deviation": spread, "smoothed_deviation": self.smoothed, "firing_rate": seen.rates}
+        if seen.log_determinants is not None:
+            row["log_determinant"] = seen.log_determinants
         self.history.append(row)
         return loss
 
     def meets(self, counted: list[LayerRadii]) -> bool:
         """True if the criteria have held often enough in a row, with this step."""
         criteria = self.own.criteria
-        self.met_in_a_row = self.met_in_a_row + 1 if criteria.met(counted, self.smoothed) else 0
+        met = criteria.met(counted, self.smoothed) and self.lower_bound_met()
+        self.met_in_a_row = self.met_in_a_row + 1 if met else 0
         return self.met_in_a_row >= criteria.hold
+
+    def lower_bound_met(self) -> bool:
+        """True if mean log-determinants of the last step are near the target's logarithm, or are not asked for."""
+        return not self.meter.missed_determinants(self.history)
 
     def descend(self, loss: Tensor) -> None:
         """One optimizer step on the loss."""
@@ -218,7 +227,8 @@ class OurLoop(Loop):
         meter = self.meter
         options = meter.options
         criteria = self.own.criteria
-        polish = options.polish and options.kappa is not False
+        # multipliers alone, without gradient, cannot move a determinant and a radius apart
+        polish = options.polish and options.kappa is not False and options.bounds == "upper"
         x = self.inputs.take()
 
         # Draw samples and steps, and measure. Polishing (multipliers alone) begins once the means are near their
@@ -286,7 +296,7 @@ class OurLoop(Loop):
         return None
 
     def end(self, profile: RadiusProfile, total: int) -> RadiusProfile:
-        self.met = self.own.criteria.met(self.meter.counted(profile, total), self.smoothed)
+        self.met = self.own.criteria.met(self.meter.counted(profile, total), self.smoothed) and self.lower_bound_met()
         return profile
 
     def damp(self, kappas: dict[str, list[float]]) -> None:

@@ -32,6 +32,7 @@ from neurolsc.io import data_fingerprint, locked, network_fingerprint, read_chec
 from neurolsc.metrics import firing_rate, is_binary
 from neurolsc.network import Network, StepRecord, eval_mode
 from neurolsc.stability.conditions import DEAD, Finding
+from neurolsc.stability.determinants import log_determinants, lower_bound_loss, time_matrices
 from neurolsc.stability.loops import LOOPS, WAYS
 from neurolsc.stability.profile import RadiusProfile, depth_radius, radius_profile, time_radius
 from neurolsc.stability.rules import (
@@ -160,12 +161,17 @@ def put_back(network: Network) -> Iterator[None]:
 # ---- measuring and judging radii
 
 
+A_TENTH = 0.1  # by which a mean logarithm of |eigenvalues| may miss: those of a step are known to some hundredths
+
+
 class Measurement(NamedTuple):
     """Radii of every layer at some steps and samples, each (K, B), and firing rates."""
 
     time: list[Tensor]
     depth: list[Tensor]
     rates: list[float | None]  # None for a layer that does not spike
+    lower: Tensor | None = None  # mean over layers of the loss of the lower bound; None where it is not asked for
+    log_determinants: list[float] | None = None  # mean of log|det| / n through time, likewise
 
 
 @dataclass(frozen=True)
@@ -223,7 +229,14 @@ class Meter:
         for layer, t in enumerate(transitions):
             time.append(time_radius(t, layer).radius.view(-1, samples))
             depth.append(depth_radius(t, layer, self.options.non_square, generator).radius.view(-1, samples))
-        return Measurement(time, depth, [firing_rate(z) if is_binary(z) else None for z in outputs])
+        rates = [firing_rate(z) if is_binary(z) else None for z in outputs]
+        if self.options.bounds == "upper":
+            return Measurement(time, depth, rates)
+        assert self.goal.time is not None  # PretrainOptions
+        matrices = [time_matrices(t) for t in transitions]
+        lower = torch.stack([lower_bound_loss(m, self.goal.time) for m in matrices]).mean()
+        logs = [log_determinants(m.detach()).mean().item() for m in matrices]
+        return Measurement(time, depth, rates, lower, logs)
 
     def fresh(self, inputs: "InputStream", step: int) -> RadiusProfile:
         """Radii on the next inputs, each used at most once; those of another length than the first of them are skipped.
@@ -263,6 +276,14 @@ class Meter:
         more = samples > seen and (x.shape[1] > seen or taken < inputs.size)
         return measured(samples) if more else profile
 
+    def missed_determinants(self, history: list[dict[str, Any]]) -> dict[int, float]:
+        """Mean log-determinants of the last step that are not near the target's logarithm, by layer from 0."""
+        if self.options.bounds == "upper" or self.goal.time is None:
+            return {}
+        wanted = math.log(self.goal.time)
+        found = enumerate(history[-1]["log_determinant"])
+        return {layer: b for layer, b in found if not abs(b - wanted) <= A_TENTH}
+
     def conclude(
         self,
         profile: RadiusProfile,
@@ -293,8 +314,13 @@ class Meter:
             elif m.mean == 0:
                 cure = "at exactly 0 no scale moves it: its input does not reach its output within a step"
             found.append(Finding(m.layer + 1, problem, cure))
+        lower = self.missed_determinants(history)
+        for layer, b in lower.items():
+            size = f"the geometric mean of |eigenvalues| through time is {math.exp(b):.3g}"
+            problem = f"{size} against a target of {self.goal.time:.3g}"
+            found.append(Finding(layer + 1, problem, "take more steps, or the upper bound alone (bounds='upper')"))
         printed = self.options.loop != "neurolsc"
-        if not met and not missed:
+        if not met and not missed and not lower:
             widest = max(measured, key=lambda m: m.radii.std(correction=0).item())
             spread = widest.radii.std(correction=0).item()
             problem = f"mean radii are on target, but those through {widest.direction} spread by {spread:.2f}"

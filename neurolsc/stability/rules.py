@@ -359,6 +359,11 @@ class PretrainOptions:
     )
     include_input: bool = setting(True, "count the first layer's derivative by the input")
     non_square: NonSquare = setting("submatrix", "what stands for the radius between unequal widths")
+    bounds: Literal["upper", "both"] = setting(
+        "upper",
+        "both: until the geometric mean of all eigenvalues through time is within a tenth of the target, too, by optimizer "
+        "steps alone (the paper's lower bound); without polish, and without shuffle unless that is set",
+    )
     criteria: Criteria | None = setting(
         None,
         "when the radii have converged; None: the paper's three, of each layer and direction or pooled, or those of the "
@@ -382,6 +387,9 @@ class PretrainOptions:
         if self.steps is not None:
             whole("steps", self.steps)
         one_of("non_square", self.non_square, NON_SQUARE)
+        one_of("bounds", self.bounds, ("upper", "both"))
+        if self.bounds == "both" and (not self.gradient or self.direction == "depth"):
+            raise ValueError("bounds='both' needs gradient=True and a target through time.")
         if self.lr is not None:
             number("lr", self.lr)
         if self.shuffle is not None and not 0 <= self.shuffle <= 1:
@@ -395,4 +403,6 @@ class PretrainOptions:
     def of_loop(self) -> LoopSettings:
         """What is given of the settings that each loop has its own values for, and the loop's values for the rest."""
         given = {name: getattr(self, name) for name in LoopSettings._fields}
+        if self.bounds == "both" and self.shuffle is None:
+            given["shuffle"] = 0.0  # entries in another order have another determinant
         return LOOP_SETTINGS[self.loop]._replace(**{name: v for name, v in given.items() if v is not None})

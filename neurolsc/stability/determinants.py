@@ -1,0 +1,143 @@
+r"""Determinants of transition derivatives through time: the lower bound of the Local Stability Condition.
+
+The determinant of a product of square matrices is the product of their determinants. Of n eigenvalues
+
+.. math:: b = \frac{1}{n} \log |\det M|
+
+is the mean of :math:`\log |\lambda|`, where the radius is the largest :math:`|\lambda|`. Of matrices that are positive
+semi-definite the determinant is super-additive and multiplicative, and E b = 0 is sufficient for a lower bound of
+gradients that composes sub-exponentially. With a mean radius of 1 as well, all eigenvalues lie near the unit circle.
+
+Source: arXiv:2308.12075, App. D: Theorem 5, and Theorem 6, by which no such function of all matrices exists.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from neurolsc.display import Displayed, Table
+from neurolsc.interop.prepared import AS_READ, prepare
+from neurolsc.network import eval_mode
+from neurolsc.stability.transitions import Transitions, draw_steps, flat, follow, time_product
+
+ENTRIES = 2**24  # of the matrices of points that are held at once: 128 MiB in float64
+
+
+def time_matrices(t: Transitions) -> Tensor:
+    """The derivatives of a layer's states by its states a step before, at all points (P, n, n), in float64."""
+    like = flat(t.before)
+    return time_product(t).matrices(like).double()
+
+
+def log_determinants(matrices: Tensor) -> Tensor:
+    """log|det M| / n of matrices (P, n, n); minus infinity of singular ones."""
+    return torch.linalg.slogdet(matrices).logabsdet / matrices.shape[-1]
+
+
+def lower_bound_loss(matrices: Tensor, target: float) -> Tensor:
+    r"""How far derivatives (P, n, n) are from the lower bound, and from being positive semi-definite.
+
+    .. math:: \big(\overline{b} - \log \rho\big)^2 + \overline{\max(-\lambda_{\min}, 0)^2}
+
+    with b of those that are not singular, the target :math:`\rho`, and the smallest eigenvalue of the symmetric part.
+
+    Raises:
+        ValueError: if all of them are singular.
+    """
+    b = log_determinants(matrices)
+    regular = b.isfinite()
+    if not regular.any():
+        raise ValueError("bounds='both' needs determinants: a derivative through time is singular at all points.")
+    distance = b[regular].mean() - torch.log(torch.tensor(target, dtype=b.dtype))
+    smallest = torch.linalg.eigvalsh((matrices + matrices.mT) / 2)[:, 0]
+    return distance.square() + smallest.clamp(max=0).square().mean()
+
+
+@dataclass(frozen=True, repr=False)
+class DeterminantProfile(Displayed):
+    """Determinants of the derivatives through time; made by :func:`log_determinant_profile`.
+
+    Attributes:
+        log_determinant: log|det M| / n of each layer, step and sample (L, K, B).
+        radius: their radii (L, K, B).
+        states: size n of each layer's state.
+        layout: where time and batch were found in the x that was given.
+    """
+
+    log_determinant: Tensor
+    radius: Tensor
+    states: tuple[int, ...]
+    layout: str = AS_READ
+
+    @property
+    def mean(self) -> Tensor:
+        """Mean of log|det M| / n over the points of each layer that are not singular (L,); NaN if all are."""
+        finite = self.log_determinant.isfinite()
+        return torch.where(finite, self.log_determinant, torch.nan).flatten(1).nanmean(1)
+
+    @property
+    def singular(self) -> Tensor:
+        """Share of points of each layer whose derivative is singular (L,)."""
+        return (~self.log_determinant.isfinite()).double().mean((1, 2))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "mean": [None if value != value else value for value in self.mean.tolist()],
+            "radius": self.radius.mean((1, 2)).tolist(),
+            "singular": self.singular.tolist(),
+            "states": list(self.states),
+            "layout": self.layout,
+        }
+
+    def parts(self) -> list[str | Table]:
+        """A line for each layer."""
+        rows = []
+        for i, mean in enumerate(self.mean.tolist()):
+            typical = f"{torch.tensor(mean).exp():.3f}"
+            radius = f"{self.radius[i].mean():.3f}"
+            rows.append((str(i + 1), str(self.states[i]), f"{mean:+.3f}", typical, radius, f"{self.singular[i]:.0%}"))
+        head = ("layer", "states", "log|det| / n", "typical |eigenvalue|", "radius", "singular")
+        lines: list[str | Table] = [] if self.layout == AS_READ else [f"x: {self.layout}"]
+        return [*lines, Table(head, rows)]
+
+
+def log_determinant_profile(
+    net: nn.Module, x: Any, *, steps: int | None = 16, samples: int = 8, seed: int = 0
+) -> DeterminantProfile:
+    """Measure log|det| of the derivatives through time of every layer, next to their radii.
+
+    Derivatives through depth have none: most are rectangular, and of layers that send spikes singular.
+
+    Args:
+        net: a network, or a module of snnTorch, norse, spikingjelly or PyTorch; it stays as it is.
+        x: inputs, as for :func:`neurolsc.radius_profile`.
+        steps: how many time steps, drawn at random; None: all.
+        samples: of how many samples, the first ones.
+        seed: of the draw.
+
+    Raises:
+        TypeError: if net is none of these, or x is of another kind.
+        ValueError: if x does not fit the network, or a number is out of range.
+
+    Cost: dense eigenvalues of every point, O(n^3).
+
+    Source: arXiv:2308.12075, App. D.
+    """
+    prepared = prepare(net, x, float32_copy=True)
+    network = prepared.network
+    some = prepared.without_padding()[:, :samples]
+    count = None if steps is None else min(steps, len(some))
+    chosen = draw_steps(len(some), count, torch.Generator().manual_seed(seed))
+    shape = (len(chosen), some.shape[1])
+    logs, radii, states = [], [], []
+    with eval_mode(network), torch.no_grad():
+        for t in follow(network, some, chosen)[0]:
+            n = t.states
+            points = max(ENTRIES // n**2, 1)
+            found = [time_matrices(part) for part in t.chunks(points)]
+            logs.append(torch.cat([log_determinants(m) for m in found]).view(shape))
+            radii.append(torch.cat([torch.linalg.eigvals(m).abs().amax(1) for m in found]).view(shape))
+            states.append(n)
+    return DeterminantProfile(torch.stack(logs).cpu(), torch.stack(radii).cpu(), tuple(states), prepared.layout)
