@@ -4,6 +4,7 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -89,24 +90,43 @@ def _surrogate_faults(network: Network) -> list[Finding]:
     return [finding for finding in found if finding is not None]
 
 
-# ---------------------------------------------------------------- by source
+# ---------------------------------------------------------------- layer by layer
 
 _REACH = 1e4  # largest factor of thresholds
-_SETTLED = 0.01  # of a radius, as a share
+_SETTLED = 0.01  # relative distance from a target at which scaling stops: radii are found to 1 %
 _ROUNDS = 8  # most rounds for each layer
-_MISSED = {  # what is reported of a target that is missed
-    "depth": ("radius of the depth", "no scale of w_in moves it: let the layer below fire"),
-    "recurrence": ("recurrent current as a share of the input's", "set recurrence=0"),
-    "time": (
-        "radius through time",
-        "it is due to leaks, thresholds or the reset: no scale of the recurrence brings it down",
-    ),
-    "rate": ("firing rate", "it moves in jumps: take a wider layer or a weaker recurrence"),
-}
+_MOST_IN_A_ROUND = 10.0  # largest factor of weights in one round: further away a measure is not linear in them
+_MISSED = 0.05  # relative distance from a target that is a finding
+_OTHER_BATCH = 0.25  # the same of a rate on another batch, as batches differ
+
+
+class _Quantity(NamedTuple):
+    """What a layer is set to, and what to do where it is missed."""
+
+    name: str
+    cure: str
+
+
+_DEPTH = _Quantity("radius of the depth", "no scale of w_in moves it: let the layer below fire")
+_RECURRENCE = _Quantity("recurrent current as a share of the input's", "set recurrence=0")
+_TIME = _Quantity(
+    "radius through time",
+    "it is due to leaks, thresholds or the reset: no scale of the recurrence brings it down",
+)
+_RATE = _Quantity("firing rate", "it moves in jumps: take a wider layer or a weaker recurrence")
+
+
+class _Goal(NamedTuple):
+    """A quantity that a scale of matrices moves to a target."""
+
+    quantity: _Quantity
+    target: float
+    matrices: Sequence[WeightMatrix]
+    measure: Callable[[], float]
 
 
 def recurrence_share(t: Transitions) -> float:
-    r"""The recurrent current as a share of the input's, with g the step and norms over all points.
+    r"""Return the recurrent current as a share of the input's, with g the step and norms over all points.
 
     .. math:: \frac{\lVert g(x, z; W) - g(x, z; 0) \rVert}{\lVert g(x, z; W) - g(0, z; W) \rVert}
 
@@ -114,11 +134,17 @@ def recurrence_share(t: Transitions) -> float:
     """
     with torch.no_grad():
         z = t.cell.output(t.before)
-        step = flat(t.cell.update(t.x, z, t.before))
-        by_input = (step - flat(t.cell.update(torch.zeros_like(t.x), z, t.before))).norm().item()
+
+        def step(x: Tensor) -> Tensor:
+            return flat(t.cell.update(x, z, t.before))
+
+        after = step(t.x)
+        by_input = (after - step(torch.zeros_like(t.x))).norm().item()
         with without(weight_matrices(t.cell, "time")):
-            by_spikes = (step - flat(t.cell.update(t.x, z, t.before))).norm().item()
-    return by_spikes / by_input if by_input else math.inf if by_spikes else 0.0
+            by_spikes = (after - step(t.x)).norm().item()
+    if by_input:
+        return by_spikes / by_input
+    return math.inf if by_spikes else 0.0
 
 
 @register
@@ -166,75 +192,83 @@ class LayerwiseScaling(Initialiser):
         for layer in layers_of(network, "inputs"):
             if self.rate:
                 _require_thresholds(layer)
-        return self.set_all(network, inputs, seed, lambda layer, points: self.set_layer(layer, points, seed), [])
+        return self.set_all(network, inputs, seed, self.set_layer, [])
 
     def set_all(
         self,
         network: Network,
         inputs: Sequence[Tensor],
         seed: int,
-        set_layer: Callable[[Layer, Points], list[Finding]],
+        set_layer: Callable[[Layer, Points, int], list[Finding]],
         identity: list[int],
     ) -> InitReport:
         """Set layer after layer on the first input, and report rates and radii before and after on the last one.
 
         `set_layer` may append to `identity` layers, counted from 1, whose rates there are no findings.
         """
-        found, x, last = list[Finding](), first_input(network, inputs), first_input(network, inputs[-1:])
+        x = first_input(network, inputs)
+        last = first_input(network, inputs[-1:])
         for fault in _surrogate_faults(network):
             if fault.name == NO_SURROGATE:
                 raise ValueError(str(fault))
-
-        def drawn(x: Tensor) -> tuple[Tensor, Tensor]:  # samples and steps of a batch
-            draw = generator(seed, "points")
-            some = torch.randperm(x.shape[1], generator=draw)[: self.samples].to(x.device)
-            return some, draw_steps(x.shape[0], min(self.steps, x.shape[0]), draw)
-
-        def measured() -> tuple[list[float], list[float], str, str]:
-            some, times = drawn(last)
-            spikes, layers = network.run(last).spikes, list(network.spiking)
-            rates = [spikes[layer].double().mean().item() for layer in layers]
-            transitions, _ = follow(network, last[:, some], times)
-            radii = [mean_time_radius(transitions[layer], layer) for layer in layers]
-            span = " to ".join(dict.fromkeys(f"{end:.2g}" for end in (min(rates), max(rates))))
-            return rates, radii, span, f"{max(radii):.3g}"
-
+        missed: list[Finding] = []
         with eval_mode(network), torch.no_grad():
-            _, _, rates_before, radius_before = measured()
-            some, times = drawn(x)
-            for index, points in enumerate(layer_points(network, x, some, times)):
+            rates_before, radii_before = self._measured(network, last, seed)
+            for index, points in enumerate(layer_points(network, x, *self._drawn(x, seed))):
                 if index in network.spiking:
-                    found += set_layer(Layer(network, index), points)
-            rates, radii, rates_after, radius_after = measured()
-        found = _surrogate_faults(network) + found
+                    missed += set_layer(Layer(network, index), points, seed)
+            rates, radii = self._measured(network, last, seed)
+        found = [*_surrogate_faults(network), *missed]
         known = {finding.layer for finding in found}
-        for layer, fires, radius in zip((i + 1 for i in network.spiking), rates, radii, strict=True):
-            if self.rate and layer not in known | set(identity) and abs(fires / self.rate - 1) > 0.25:
+        for index, fires, radius in zip(network.spiking, rates, radii, strict=True):
+            layer = index + 1
+            if layer in known:
+                continue
+            if self.rate and layer not in identity and abs(fires / self.rate - 1) > _OTHER_BATCH:
                 problem = f"fires {fires:.2g} spikes per neuron and step on another batch, not {self.rate:g}"
                 found.append(Finding(layer, problem, "give the initialisation a larger first batch"))
-            if layer not in known and radius > 1.05 * self.time:
-                problem = f"{_MISSED['time'][0]} {radius:.3g} on another batch, above {self.time:g}"
-                found.append(Finding(layer, problem, _MISSED["time"][1]))
-        summary = f"spikes per neuron and step {rates_before} -> {rates_after}, "
-        return InitReport(found, f"{summary}largest radius through time {radius_before} -> {radius_after}")
+            if radius > (1 + _MISSED) * self.time:
+                problem = f"{_TIME.name} {radius:.3g} on another batch, above {self.time:g}"
+                found.append(Finding(layer, problem, _TIME.cure))
+        return InitReport(
+            found,
+            f"spikes per neuron and step {_span(rates_before)} -> {_span(rates)}, "
+            f"largest radius through time {max(radii_before):.3g} -> {max(radii):.3g}",
+        )
+
+    def _drawn(self, x: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+        """Samples and steps of a batch at which radii are taken."""
+        draw = generator(seed, "points")
+        some = torch.randperm(x.shape[1], generator=draw)[: self.samples].to(x.device)
+        return some, draw_steps(x.shape[0], min(self.steps, x.shape[0]), draw)
+
+    def _measured(self, network: Network, x: Tensor, seed: int) -> tuple[list[float], list[float]]:
+        """Rates and mean radii through time of the layers that spike."""
+        some, times = self._drawn(x, seed)
+        spikes = network.run(x).spikes
+        transitions, _ = follow(network, x[:, some], times)
+        rates = [spikes[layer].double().mean().item() for layer in network.spiking]
+        radii = [mean_time_radius(transitions[layer], layer) for layer in network.spiking]
+        return rates, radii
 
     def set_layer(self, layer: Layer, points: Points, seed: int) -> list[Finding]:
         """Set one layer; the findings are what it misses."""
-        cell, own = layer.cell, layer.recurrent
-        below = weight_matrices(cell, "depth") if layer.index else ()
-        for matrix in own if self.recurrence == 0 else ():
-            set_nonzero(matrix, torch.zeros_like(matrix.weights))
-        moved = {"depth": (below, self.depth), "recurrence": (own, self.recurrence)}
-        wanted = {name: target for name, (matrices, target) in moved.items() if matrices and target}
+        cell = layer.cell
+        own = layer.recurrent
+        if self.recurrence == 0:
+            for matrix in own:
+                set_nonzero(matrix, torch.zeros_like(matrix.weights))
 
-        def measure(name: str) -> float:
+        def measure_depth() -> float:
             now = points.now()
-            if name == "recurrence":
-                return recurrence_share(now)
-            if name == "time":
-                return mean_time_radius(now, layer.index)
             now = now.at(affordable(len(now.x), min(now.states, now.states_below)))
             return depth_radius(now, layer.index, "submatrix", generator(seed, layer.index)).radius.mean().item()
+
+        def measure_recurrence() -> float:
+            return recurrence_share(points.now())
+
+        def measure_time() -> float:
+            return mean_time_radius(points.now(), layer.index)
 
         def fire() -> float:
             """Scale the thresholds to the rate wanted; the rate reached."""
@@ -243,42 +277,70 @@ class LayerwiseScaling(Initialiser):
                 return rate(cell, points.read)
             return scale_to_rate(cell, thresholds, points.read, self.rate, reach=_REACH)
 
+        goals: list[_Goal] = []
+        below = weight_matrices(cell, "depth")
+        if layer.index and below and self.depth:
+            goals.append(_Goal(_DEPTH, self.depth, below, measure_depth))
+        if own and self.recurrence:
+            goals.append(_Goal(_RECURRENCE, self.recurrence, own, measure_recurrence))
         share = 1.0  # of the drawn recurrence
 
         def approach() -> None:
             nonlocal share
             for _ in range(_ROUNDS):
                 fire()
-                factors = {}
-                for name, target in wanted.items():  # linear, at most tenfold in a round; 0 is moved by nothing
-                    now = measure(name)
-                    factors[name] = min(max(target / now, 0.1), 10.0) if now else 1.0
-                if "recurrence" in factors:  # a bound: at most the weights as they were drawn
-                    factors["recurrence"] = min(factors["recurrence"], 1 / share)
-                    share *= factors["recurrence"]
-                if all(abs(factor - 1) < _SETTLED for factor in factors.values()):
+                factors = []
+                for goal in goals:
+                    now = goal.measure()
+                    factor = 1.0
+                    if now:  # 0 is moved by nothing
+                        factor = min(max(goal.target / now, 1 / _MOST_IN_A_ROUND), _MOST_IN_A_ROUND)
+                    if goal.quantity is _RECURRENCE:  # a bound: at most the weights as they were drawn
+                        factor = min(factor, 1 / share)
+                        share *= factor
+                    factors.append(factor)
+                if all(abs(factor - 1) < _SETTLED for factor in factors):
                     break
-                for name, factor in factors.items():
-                    for matrix in moved[name][0]:
+                for goal, factor in zip(goals, factors, strict=True):
+                    for matrix in goal.matrices:
                         set_nonzero(matrix, factor * matrix.weights)
 
         approach()
-        bounded = bool(own) and measure("time") > (1 + _SETTLED) * self.time
+        bounded = bool(own) and measure_time() > (1 + _SETTLED) * self.time
         if bounded:  # scale the recurrence down until the radius through time is at its bound
-            wanted.pop("recurrence", None)
-            scale, reach, close = scaling(own), math.log(_REACH), _SETTLED * self.time
-            settle(lambda log: (scale(log), fire()), lambda: measure("time"), self.time, reach=reach, close=close)
+            goals = [goal for goal in goals if goal.quantity is not _RECURRENCE]
+            scale = scaling(own)
+
+            def scale_and_fire(log: float) -> None:
+                scale(log)
+                fire()
+
+            settle(scale_and_fire, measure_time, self.time, reach=math.log(_REACH), close=_SETTLED * self.time)
             approach()
-        reached = {"rate": fire()} | {name: measure(name) for name in wanted}
-        if "recurrence" in reached:
-            reached["recurrence"] = max(reached["recurrence"], self.recurrence)
+
+        missed: list[Finding] = []
+
+        def check(quantity: _Quantity, reached: float, target: float) -> None:
+            if abs(reached / target - 1) > _MISSED:
+                missed.append(layer.finding(f"{quantity.name} {reached:.3g}, not {target:g}", quantity.cure))
+
+        fires = fire()
+        for goal in goals:
+            reached = goal.measure()
+            if goal.quantity is _RECURRENCE:  # less than a bound is no miss
+                reached = max(reached, goal.target)
+            check(goal.quantity, reached, goal.target)
         if bounded:
-            reached["time"], wanted["time"] = max(measure("time"), self.time), self.time
+            check(_TIME, max(measure_time(), self.time), self.time)
         if self.rate:
-            wanted["rate"] = self.rate
-        missed = [name for name, target in wanted.items() if abs(reached[name] / target - 1) > 0.05]
-        texts = {name: f"{_MISSED[name][0]} {reached[name]:.3g}, not {wanted[name]:g}" for name in missed}
-        return [layer.finding(texts[name], _MISSED[name][1]) for name in missed]
+            check(_RATE, fires, self.rate)
+        return missed
+
+
+def _span(rates: Sequence[float]) -> str:
+    """The lowest and the highest rate, once if they are alike."""
+    ends = (f"{min(rates):.2g}", f"{max(rates):.2g}")
+    return " to ".join(dict.fromkeys(ends))
 
 
 # ---------------------------------------------------------------- identity layers
@@ -287,6 +349,9 @@ class LayerwiseScaling(Initialiser):
 _WHOLE = 0.95  # share of the spikes passed on below which a layer keeps its drawn weights instead
 _KEEPS = "nothing to do: it keeps its drawn weights, and its thresholds are scaled to the rate"
 _CLOSEST = 0.02  # least distance from the threshold at a spike of an identity layer, in thresholds
+_MARGIN = 0.25  # the surrogate's derivative at a spike of an identity layer, as a share of its largest
+_AT_REST = 0.1  # and at rest: below, next to no gradient passes
+_WIDEST = 2.0  # largest input weight, in thresholds: with more, what a subtracted threshold leaves would spike again
 
 
 @register
@@ -342,7 +407,7 @@ class Relay(Initialiser):
 
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> InitReport:
         """Set all layers on the first batch; what is no identity layer, or is missed, is a finding."""
-        lowest, identity, layers = self._lowest(), list[int](), layers_of(network, "inputs")
+        layers = layers_of(network, "inputs")
         for layer in layers:
             if layer.index < self.drawn:
                 if self.rate:
@@ -355,8 +420,10 @@ class Relay(Initialiser):
                 raise TypeError(
                     f"{layer.name} is a convolution: an identity layer needs a matrix. Use FiringRate(0.15)."
                 )
+        lowest = self._lowest()
+        identity: list[int] = []
 
-        def set_layer(layer: Layer, points: Points) -> list[Finding]:
+        def set_layer(layer: Layer, points: Points, seed: int) -> list[Finding]:
             cell, read = layer.cell, points.read
             if layer.index < self.drawn:
                 return lowest.set_layer(layer, points, seed)
@@ -365,9 +432,11 @@ class Relay(Initialiser):
             if cell.n_hidden < read.shape[-1]:
                 few = f"as an identity layer it would read {cell.n_hidden} of {read.shape[-1]} neurons"
                 return [layer.finding(few, _KEEPS), *lowest.set_layer(layer, points, seed)]
+            # Set as the lowest are first: that gives the least threshold of the identity, and what to go back to.
             drawn = copy.deepcopy(cell.state_dict())
             missed = lowest.set_layer(layer, points, seed)
-            at_rate, rate_matched = copy.deepcopy(cell.state_dict()), layer.resting_threshold().mean().item()
+            at_rate = copy.deepcopy(cell.state_dict())
+            rate_matched = layer.resting_threshold().mean().item()
             cell.load_state_dict(drawn)
             same = self._make_identity(layer, read, rate_matched)
             if same >= _WHOLE:
@@ -377,62 +446,83 @@ class Relay(Initialiser):
             return [layer.finding(f"as an identity layer it would pass on {same:.0%} of its spikes", _KEEPS), *missed]
 
         report = lowest.set_all(network, inputs, seed, set_layer, identity)
-        none = "; no identity layer" if any(layer.index >= self.drawn for layer in layers) else ""
-        done = f"; identity: layer {', '.join(map(str, identity))}" if identity else none
+        done = ""
+        if identity:
+            done = f"; identity: layer {', '.join(map(str, identity))}"
+        elif any(layer.index >= self.drawn for layer in layers):
+            done = "; no identity layer"
         return InitReport(report, report.summary + done)
 
     def _make_identity(self, layer: Layer, read: Tensor, rate_matched: float) -> float:
-        """Make a layer the identity; the share of its spikes that it has read and sends."""
-        cell, own, thresholds = layer.cell, layer.recurrent, layer.cell.thresholds()
-        theta = layer.resting_threshold().mean().item()
-        along = torch.cat([torch.zeros(1), torch.logspace(-3, 0, 601)]).to(**cell.dtype_and_device) * theta
-        slope = surrogate_slope(layer.membrane, along).mean(1).nan_to_num(0, 0, 0).clamp(min=0)
-        quarter, tenth = (along[slope >= share * slope.max()][-1].item() for share in (0.25, 0.1))
-        if thresholds is not None:
-            theta = min(theta, max(tenth, rate_matched))
-            rest = thresholds.rest()
-            if rest is None:
-                thresholds.scale(theta / layer.resting_threshold().mean().item())
-            else:
-                thresholds.scale(self.adaptation)
-                thresholds.set_rest(torch.full_like(rest, theta))
+        """Make a layer the identity; return the share of its spikes that it has read and sends."""
+        cell = layer.cell
+        own = layer.recurrent
+        quarter = self._set_threshold(layer, rate_matched)
         for module in cell.modules():
             if isinstance(module, nn.Linear) and module.bias is not None and module.bias.requires_grad:
                 module.bias.zero_()
-        theta, drawn = layer.resting_threshold(), [matrix.weights.clone() for matrix in own]
+        theta = layer.resting_threshold()
+        drawn = [matrix.weights.clone() for matrix in own]
         # a voltage may take a share of what it reads, such as 1/tau; a current that lasts adds up
         first, second = layer.impulse_response(2).round(decimals=3)
         taken = torch.where((first > 0) & (second <= first), first, 1.0)
         wanted = read[..., torch.arange(cell.n_hidden, device=read.device) % read.shape[-1]]
 
-        def left(drive: Tensor) -> Tensor:
-            """Set the input weights, in thresholds; the voltage left of a spike without recurrence."""
+        def set_inputs(drive: Tensor) -> Tensor:
+            """Set the input weights, in thresholds; return the voltage left of a spike without recurrence."""
             for matrix in layer.inputs:
                 set_nonzero(matrix, _diagonal(matrix, drive * theta / taken))
             for matrix in own:
                 matrix.set(torch.zeros_like(matrix.weights))
-            start = cell.initial_state(1)
+            rest = cell.initial_state(1)
             one = torch.ones(1, cell.n_in, **cell.dtype_and_device)
-            fired = cell.update(one, cell.output(start), start)
-            return layer.membrane.voltage(cell.update(0 * one, cell.output(fired), fired))[0].double().cpu()
+            fired = cell.update(one, cell.output(rest), rest)
+            after = cell.update(0 * one, cell.output(fired), fired)
+            return layer.membrane.voltage(after)[0].double().cpu()
 
         def passed_on(drive: Tensor) -> float:
-            remains = left(drive)
+            """Set all weights; return the share of spikes that the layer has read and sends."""
+            remains = set_inputs(drive)
             for matrix, weights in zip(own, drawn, strict=True):
                 matrix.set(weights)  # what is 0 in them is no connection, and stays
                 set_nonzero(matrix, _diagonal(matrix, -remains))
-            sent = cell.run(read, cell.initial_state(read.shape[1]))[0]
+            sent, _ = cell.run(read, cell.initial_state(read.shape[1]))
             total = 0.5 * (sent.sum() + wanted.sum()).item()
-            return (sent * wanted).sum().item() / total if total else 0.0
+            if not total:
+                return 0.0
+            return (sent * wanted).sum().item() / total
 
-        widest = torch.full_like(theta, 2.0)
+        widest = torch.full_like(theta, _WIDEST)
         drive = 1 + (quarter / theta).clamp(_CLOSEST, 1)
-        if not own:
-            at_two, at_less = left(widest), left(widest - 0.5)  # linear in the drive, or 0 at both
-            exact = widest - 0.5 * at_two / (at_two - at_less)
-            drive = torch.where((exact > 1 + _CLOSEST) & (exact < 2), exact, drive)
+        if not own:  # what is left is linear in the drive, or 0 at both: the root of the line leaves nothing
+            at_widest = set_inputs(widest)
+            at_less = set_inputs(widest - 0.5)
+            exact = widest - 0.5 * at_widest / (at_widest - at_less)
+            drive = torch.where((exact > 1 + _CLOSEST) & (exact < _WIDEST), exact, drive)
         same = passed_on(drive)
         return same if same >= _WHOLE else passed_on(widest)
+
+    def _set_threshold(self, layer: Layer, rate_matched: float) -> float:
+        """Set the resting threshold of an identity layer; return the distance of a quarter of the largest slope."""
+        theta = layer.resting_threshold().mean().item()
+        shares = torch.cat([torch.zeros(1), torch.logspace(-3, 0, 601)])  # 200 distances in each power of ten
+        distances = shares.to(**layer.cell.dtype_and_device) * theta
+        slope = surrogate_slope(layer.membrane, distances).mean(1).nan_to_num(0, 0, 0).clamp(min=0)
+
+        def farthest(share: float) -> float:
+            """The largest distance at which the slope is this share of the largest."""
+            return distances[slope >= share * slope.max()][-1].item()
+
+        thresholds = layer.cell.thresholds()
+        if thresholds is not None:
+            wanted = min(theta, max(farthest(_AT_REST), rate_matched))
+            rest = thresholds.rest()
+            if rest is None:
+                thresholds.scale(wanted / theta)
+            else:
+                thresholds.scale(self.adaptation)
+                thresholds.set_rest(torch.full_like(rest, wanted))
+        return farthest(_MARGIN)
 
 
 def _diagonal(matrix: WeightMatrix, values: Tensor) -> Tensor:

@@ -68,7 +68,9 @@ class Layout(NamedTuple):
             case "every step":
                 what = "image" if len(self.sample) > 1 else "input"
                 text = f"one {what} for all {self.steps} steps"
-        return f"{text}, one step a call" if self.one_step else text
+        if self.one_step:
+            text += ", one step a call"
+        return text
 
 
 class OneStepError(ValueError):
@@ -137,42 +139,32 @@ def wrap_with_layout(
     With `prefers_membrane` the membrane is read wherever the model returns it, also beside spikes.
     """
     module = plain_module(module)
-    modules: list[Any] = (
-        list(module) if isinstance(module, Iterable) and not isinstance(module, nn.Module | str) else [module]
-    )
-    if odd := [part for part in modules if not isinstance(part, nn.Module)]:
-        listed = "a list with " if odd[0] is not module else ""
-        raise TypeError(f"wrap takes a module or a list of modules, got {listed}{shown(odd[0])}.")
+    modules: list[Any] = [module]
+    if isinstance(module, Iterable) and not isinstance(module, nn.Module | str):
+        modules = list(module)
+    for part in modules:
+        if not isinstance(part, nn.Module):
+            listed = "" if part is module else "a list with "
+            raise TypeError(f"wrap takes a module or a list of modules, got {listed}{shown(part)}.")
     for part in modules:
         _refuse_values(part)
     one_of("output", output or "spikes", ("spikes", "membrane"))
-    if x is not None and not isinstance(module, nn.Module):
+    run = None
+    if x is None:
+        _refuse_broken(modules)
+        parts = list(_parts(modules))
+    elif isinstance(module, nn.Module):
+        x = _finite(x)
+        _refuse_broken(modules)
+        run = _Run(module, x)
+        parts = run.parts
+    else:
         raise TypeError("x is for a model whose forward takes it, got a list of modules.")
-    if x is not None:
-        x = dense(x)
-    if x is not None and not (x.numel() and x.isfinite().all()):
-        raise ValueError(
-            f"x must be finite and not empty, got {tuple(x.shape)}{' with NaN or infinity' * bool(x.numel())}."
-        )
-    for part in modules:
-        for layer in part.modules():
-            if library_of(layer) == "snntorch":
-                from neurolsc.interop.snntorch import refuse_broken  # which imports snnTorch
-
-                refuse_broken(layer)
-    run = None if x is None else _Run(module, x)  # type: ignore[arg-type]
-    parts = list(_parts(modules)) if run is None else run.parts
     layers = [part for part in parts if library_of(part)]
     if not layers:
         raise ValueError(NO_LAYER)
     if run is None and isinstance(module, nn.Module) and not isinstance(module, nn.Sequential):
-        for below, part in pairwise(parts):
-            own = hasattr(part, "input_weights") or library_of(part) in (None, "torch", "neurolsc")
-            if library_of(below) and not own:
-                raise ValueError(
-                    f"in the order of definition no module is between a {type(below).__name__} and a {type(part).__name__}: "
-                    "pass an example of the model's input, wrap(net, x), which shows the order of use."
-                )
+        _refuse_missing_modules(parts)
     if len(set(layers)) < len(layers):
         raise ValueError("a recurrent layer occurs twice: its two uses would share a hidden state.")
     own_forward = isinstance(module, nn.Module) and not isinstance(module, nn.Sequential | nn.ModuleList)
@@ -180,8 +172,10 @@ def wrap_with_layout(
         names = {part: name for name, part in module.named_modules()}  # type: ignore[union-attr]
         used = ", ".join(names[layer] for layer in layers)
         warn_of(f"nothing shows that forward uses {used} in this order, and each once in a step: give wrap(net, x).")
-    if input_shape is not None:
-        shapes = [(input_shape,) if isinstance(input_shape, int) else tuple(input_shape)]
+    if isinstance(input_shape, int):
+        shapes = [(input_shape,)]
+    elif input_shape is not None:
+        shapes = [tuple(input_shape)]
     else:
         shapes = [_first_shape(parts)] if run is None else run.shapes
     by_layer = run is None and output is None  # the last layer alone decides whether its membrane is read
@@ -190,16 +184,16 @@ def wrap_with_layout(
     part = None
     try:
         for part in parts:
-            if not library_of(part):
-                if any(isinstance(inner, nn.Embedding) for inner in part.modules()):
-                    raise TypeError(
-                        "an Embedding reads integers, which no layer sends: wrap the modules after it as a list."
-                    )
+            if library_of(part):
+                cells += _cells_for(shapes, part, before, run, last=by_layer and part is parts[-1])
+                shapes = [getattr(cells[-1], "output_shape", (cells[-1].n_hidden,))]
+                before = []
+            elif any(isinstance(inner, nn.Embedding) for inner in part.modules()):
+                raise TypeError(
+                    "an Embedding reads integers, which no layer sends: wrap the modules after it as a list."
+                )
+            else:
                 before.append(step_of(part))
-                continue
-            cells += _cells_for(shapes, part, before, run, last=by_layer and part is parts[-1])
-            shapes = [getattr(cells[-1], "output_shape", (cells[-1].n_hidden,))]
-            before = []
         part = None
         _refuse_state(before, shapes[0])
         readout: nn.Module = nn.Sequential(nn.Unflatten(1, shapes[0]), *before, nn.Flatten())
@@ -216,23 +210,55 @@ def wrap_with_layout(
         ) from error
     last: Any = cells[-1]
     has_mem = not before and library_of(layers[-1]) == "snntorch" and last.membrane() is not None
-    ways: list[str] = []
     if run is not None:
         ways = run.returned_by(network, has_mem)
-        # what integrates is read by its membrane, if it comes
-        integrates = has_mem and (prefers_membrane or last.layer.reset_mechanism == "none")
-        returned = "membrane" if integrates and "membrane" in ways else ways[0]
     else:
-        returned = "membrane" if has_mem and prefers_membrane else "spikes"
-    if (output or returned) == "membrane":
+        ways = ["spikes", "membrane"] if has_mem else ["spikes"]
+    read: str = output or ways[0]
+    if output is None and "membrane" in ways:
+        # What integrates is read by its membrane, if that comes.
+        integrates = run is not None and last.layer.reset_mechanism == "none"
+        if prefers_membrane or integrates:
+            read = "membrane"
+    if read == "membrane":
         if not has_mem:
-            end = type(before[-1] if before else layers[-1]).__name__
+            end = type([*layers, *before][-1]).__name__
             raise ValueError(f'output="membrane" reads a layer of snnTorch that has a mem at the very end, got {end}.')
         last.integrator = True
     layout = None if run is None else run.layout
     if layout is not None and not last.integrator and "membrane" in ways:
         layout = layout._replace(leaves_membranes=True)
     return network, layout
+
+
+def _finite(x: Tensor) -> Tensor:
+    x = dense(x)
+    if not x.numel():
+        raise ValueError(f"x must be finite and not empty, got {tuple(x.shape)}.")
+    if not x.isfinite().all():
+        raise ValueError(f"x must be finite and not empty, got {tuple(x.shape)} with NaN or infinity.")
+    return x
+
+
+def _refuse_broken(modules: Iterable[nn.Module]) -> None:
+    """Refuse layers of snnTorch whose parameters are of no use."""
+    for part in modules:
+        for layer in part.modules():
+            if library_of(layer) == "snntorch":
+                from neurolsc.interop.snntorch import refuse_broken  # which imports snnTorch
+
+                refuse_broken(layer)
+
+
+def _refuse_missing_modules(parts: Sequence[nn.Module]) -> None:
+    """Refuse two layers in a row, if the second has no weights by which it could read the first."""
+    for below, part in pairwise(parts):
+        has_weights = hasattr(part, "input_weights") or library_of(part) in (None, "torch", "neurolsc")
+        if library_of(below) and not has_weights:
+            raise ValueError(
+                f"in the order of definition no module is between a {type(below).__name__} and a {type(part).__name__}: "
+                "pass an example of the model's input, wrap(net, x), which shows the order of use."
+            )
 
 
 def _refuse_values(module: nn.Module) -> None:
@@ -263,11 +289,12 @@ class _Run:
     """One call of a model: its modules in the order of use, what its layers read and sent, and what it returned."""
 
     def __init__(self, model: nn.Module, x: Tensor) -> None:
-        named = {m: (name, type(m).__name__) for name, m in model.named_modules()}
-        self.names = {m: f"{name} ({kind})" if name else kind for m, (name, kind) in named.items()}
+        self.names = {part: f"{name} ({type(part).__name__})" for name, part in model.named_modules()}
+        self.names[model] = type(model).__name__
         if not any(library_of(part) for part in model.modules()):
             raise ValueError(NO_LAYER)
-        self.model, self.x = model, x
+        self.model = model
+        self.x = x
         self.below = torch.empty(0)  # later: what the next layer reads in all steps
         self.layout: Layout | None = None  # later: of x, when the first layer has been compared
         self.returned, uses, _ = self._follow()
@@ -297,8 +324,11 @@ class _Run:
                 continue
             if module not in self.parts:
                 count = len(between) // self.steps
-                once = between == between[:count] * self.steps  # all steps go through them before the layer's first
-                self.parts += [*(between[:count] if once else between), *([module] if module else [])]
+                if between == between[:count] * self.steps:  # all steps go through them before the layer's first
+                    between = between[:count]
+                self.parts += between
+                if module is not None:
+                    self.parts.append(module)
             between = []
         first = self.parts[0]
         if first in self.calls:
@@ -319,7 +349,8 @@ class _Run:
         shapes = list(dict.fromkeys(tuple(use.read.shape) for use in uses))
         if len(shapes) > 1:
             raise self._used_twice(layer, f"on inputs {' and '.join(map(str, shapes[:2]))}")
-        return _Use(layer, *(_by_step(layer, tensors) for tensors in zip(*(use[1:] for use in uses), strict=True)))
+        read, sent, passed = (_by_step(layer, tensors) for tensors in zip(*(use[1:] for use in uses), strict=True))
+        return _Use(layer, read, sent, passed)
 
     def _used_twice(self, layer: nn.Module, how: str) -> ValueError:
         unused = [self.names[part] for part in self.names if library_of(part) and part not in self.called]
@@ -372,7 +403,8 @@ class _Run:
         inside: list[nn.Module] = []
         uses: list[_Use] = []
         called = _Functions(inside, uses)
-        random, flatten = torch.Generator().manual_seed(0), nn.Flatten()
+        random = torch.Generator().manual_seed(0)
+        flatten = nn.Flatten()
         self.names[flatten] = "a flatten"
 
         def leave(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
@@ -380,17 +412,20 @@ class _Run:
                 inside.pop()
                 return out
             read = next((value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)), None)
-            sent = out[0] if isinstance(out, tuple) and out else out
             library = library_of(module)
-            if read is None or not isinstance(sent, Tensor) or (library is None and sent is not out):
+            sent = out
+            if library is not None and isinstance(out, tuple) and out:  # with its state
+                sent = out[0]
+            if read is None or not isinstance(sent, Tensor):
                 raise ValueError(f"{self.names[module]} must read and return a tensor, got {type(out).__name__}.")
             passed = sent = sent.clone()  # forward may change its own in place
             if library not in (None, "torch") and not hasattr(module, "recurrent"):
                 passed = torch.randn(sent.shape, generator=random).to(sent)  # which a relu changes, unlike spikes
                 out = passed.clone() if isinstance(out, Tensor) else (passed.clone(), *out[1:])
-            below = uses[-1].passed if uses else read
-            if read.ndim < below.ndim and read.numel() == below.numel():  # x.view(len(x), -1), or of all steps
-                uses.append(_Use(flatten, below, read, read))
+            if uses:
+                below = uses[-1].passed
+                if read.ndim < below.ndim and read.numel() == below.numel():  # x.view(len(x), -1), or of all steps
+                    uses.append(_Use(flatten, below, read, read))
             uses.append(_Use(module, read.clone(), sent, passed))
             inside.pop()
             return out
@@ -430,15 +465,18 @@ class _Run:
 
     def compare(self, layer: nn.Module, cells: list[Cell]) -> None:
         """Refuse cells that read or send something else than their layer did."""
-        call, first, wrapped = self.calls[layer], cells[0], isinstance(cells[0], WrappedCell)
+        call = self.calls[layer]
+        first = cells[0]
         with eval_mode(nn.ModuleList(cells)), torch.no_grad():
+            # The first layer shows how x lies: the first way in which it reads what it has read in the model.
             ways = [None] if len(self.below) else list(self._layouts())
             for layout in ways:
                 below = self.below if layout is None else layout.by_step(self.x)
-                self.reads = below.flatten(2).to(call.read.dtype)
-                if self.reads.shape[2] != first.n_in:
+                read = self.reads = below.flatten(2).to(call.read.dtype)
+                if read.shape[2] != first.n_in:
                     continue
-                read = torch.stack([first.current(z) for z in self.reads]) if wrapped else self.reads  # type: ignore[operator]
+                if isinstance(first, WrappedCell):
+                    read = torch.stack([first.current(z) for z in read])
                 if not _differ(call.read.flatten(2), read.flatten(2)):
                     self.layout = layout or self.layout
                     break
@@ -470,15 +508,23 @@ class _Run:
 
     def refusal(self, layer: nn.Module | None) -> ValueError:
         """The error for a layer, or the end, that reads something else than the modules before it send."""
-        end = len(self.parts) if layer is None else self.parts.index(layer)
-        start = max((i for i, part in enumerate(self.parts[:end]) if library_of(part)), default=-1)
-        below = self.names[self.parts[start]] if start >= 0 else "the input"
-        above = self.names[layer] if layer else "what forward returns"
-        between = ", ".join(self.names[part] for part in self.parts[start + 1 : end]) or "no module"
-        called = self._functions_between(self.parts[start] if start >= 0 else None, layer)
+        end = len(self.parts)
+        above = "what forward returns"
+        if layer is not None:
+            end = self.parts.index(layer)
+            above = self.names[layer]
+        modules = list(self.parts[:end])
+        below = None
+        lower = [part for part in modules if library_of(part)]
+        if lower:
+            below = lower[-1]
+            modules = modules[modules.index(below) + 1 :]
+        under = self.names[below] if below else "the input"
+        between = ", ".join(self.names[part] for part in modules) or "no module"
+        called = self._functions_between(below, layer)
         calls = f": it calls {', '.join(called)}" if called else ""
         return ValueError(
-            f"between {below} and {above} forward does something else than {between}{calls}. Let it call a module in place of "
+            f"between {under} and {above} forward does something else than {between}{calls}. Let it call a module in place of "
             "a function, such as nn.ReLU(), without a sum of two layers, and use every layer once in a step. Do outside of "
             "the model what it does with x, such as an encoding in spikes. Or pass a list of modules in order."
         )
@@ -487,10 +533,14 @@ class _Run:
         """Functions of torch that forward calls in its first step between two layers, the input or the end."""
         _, uses, functions = self._follow(functions=True)
         modules = [use.module for use in uses]
-        start = modules.index(below) + 1 if below in modules else 0
-        end = modules.index(above, start) if above in modules[start:] else len(modules)
-        if above is None:  # of the last step
-            start = len(modules) - modules[::-1].index(below) if below in modules else 0
+        start = 0
+        end = len(modules)
+        if above is None and below in modules:  # of the last step
+            start = end - modules[::-1].index(below)
+        elif below in modules:
+            start = modules.index(below) + 1
+        if above in modules[start:]:
+            end = modules.index(above, start)
         names = [name for place, name in functions.called if start <= place <= end]
         return list(dict.fromkeys(names))
 

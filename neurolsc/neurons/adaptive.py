@@ -38,7 +38,7 @@ class AdLIFState(NamedTuple):
 
 
 class AdaptiveLIF(NeuronCell):
-    """What adaptive LIF cells share: two decays, and a current that a voltage and its spikes drive."""
+    """Base of adaptive LIF cells, with two decays and a current that the voltage and its spikes drive."""
 
     tau_u = LogParameter()
     tau_w = LogParameter()
@@ -55,16 +55,18 @@ class AdaptiveLIF(NeuronCell):
 
     @abstractmethod
     def coefficients(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """alpha, beta, and what a voltage and a spike of 1 add to w, each (n_hidden,)."""
+        """Return alpha, beta, and what a voltage of 1 and a spike add to w in a step, each (n_hidden,)."""
 
     def shares(self) -> Tensor:
         return (1 - self.coefficients()[0]) * super().shares()
 
     def step_blocks(self, z: Tensor, reset: Tensor | float, by_u: Tensor, leak: Tensor | float) -> dict[str, Tensor]:
-        """Blocks of a step: `leak` and `reset` add up to d r / d u, `by_u` is d w' / d u."""
+        """Return the blocks of a step. `leak` and `reset` add up to d r / d u; `by_u` is d w' / d u."""
         decay, slow, _, _ = self.coefficients()
         pull = decay - 1  # of w on u
-        feedback = [[0.0, pull], [by_u, 0.0]] if self.explicit else [[pull * by_u, pull * slow], [by_u, 0.0]]
+        feedback: list[list[Tensor | float]] = [[0.0, pull], [by_u, 0.0]]
+        if not self.explicit:  # u reads the new w
+            feedback[0] = [pull * by_u, pull * slow]
         return {
             "membrane": matrix_of([[decay * leak, 0.0], [0.0, slow]], z),
             "reset": matrix_of([[decay * reset, 0.0], [0.0, 0.0]], z),
@@ -72,17 +74,22 @@ class AdaptiveLIF(NeuronCell):
         }
 
     def bounds(self) -> tuple[Bound, ...]:
-        """By the trace and the determinant of the matrix below threshold, which is alpha beta if symplectic."""
+        # By trace and determinant of the matrix below threshold; the determinant is alpha beta if symplectic.
         decay, slow, gain, _ = self.coefficients()
-        unit, above = self.unit_of_a, "lengthen tau_w, or clamp a to less"
-        highest, text = (1 + decay) * (1 + slow) / (1 - decay), "(1 + alpha) (1 + beta) / (1 - alpha)"
         if self.explicit:
-            highest, text = (1 - decay * slow) / (1 - decay), "(1 - alpha beta) / (1 - alpha)"
+            highest = (1 - decay * slow) / (1 - decay)
+            text = "(1 - alpha beta) / (1 - alpha)"
             above = "take SEAdLIF, or clamp a to less"
-        below = "clamp a to 0 or more" if unit else "clamp a to -(1 - beta) or more, or take parametrisation='cadlif'"
+        else:
+            highest = (1 + decay) * (1 + slow) / (1 - decay)
+            text = "(1 + alpha) (1 + beta) / (1 - alpha)"
+            above = "lengthen tau_w, or clamp a to less"
+        below = "clamp a to 0 or more"
+        if not self.unit_of_a:
+            below = "clamp a to -(1 - beta) or more, or take parametrisation='cadlif'"
         return (
-            Bound(f"{unit}a < -(1 - beta)", gain + 1 - slow, below),
-            Bound(f"{unit}a > {text}", highest - gain, above),
+            Bound(f"{self.unit_of_a}a < -(1 - beta)", gain + 1 - slow, below),
+            Bound(f"{self.unit_of_a}a > {text}", highest - gain, above),
         )
 
 
@@ -110,10 +117,15 @@ class _QAdLIF(AdaptiveLIF):
         self.tau_w_range = self.draw("tau_w", tau_w_range, positive=True)
         self.a_range = self.draw("a", a_range)
         self.b_range = self.draw("b", b_range)
-        self.q, self.clamp = number("q", q), clamp
+        self.q = number("q", q)
+        self.clamp = clamp
 
     def coefficients(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        a, b = (self.a.clamp(*self.a_range), self.b.clamp(*self.b_range)) if self.clamp else (self.a, self.b)
+        a = self.a
+        b = self.b
+        if self.clamp:
+            a = a.clamp(*self.a_range)
+            b = b.clamp(*self.b_range)
         slow = torch.exp(-1 / self.tau_w)
         factor = (1 - slow) * self.q
         return torch.exp(-1 / self.tau_u), slow, factor * a, factor * b
@@ -188,7 +200,7 @@ DECAYS: dict[str, tuple[Range, Range]] = {  # of u and w before training
     "sparch": ((math.exp(-1 / 5), math.exp(-1 / 25)), (math.exp(-1 / 30), math.exp(-1 / 120))),
     "cadlif": ((0.36, 0.96), (0.96, 0.99)),
 }
-RATES = ((10.0, 250.0), (2.5, 10.0))  # of silif, per second; their logarithms are drawn evenly
+RATES = ((10.0, 250.0), (2.5, 10.0))  # of silif, of u and w, per second; their logarithms are drawn evenly
 SILIF_STEP = 0.004  # seconds
 
 
@@ -233,9 +245,10 @@ class RadLIF(AdaptiveLIF):
     ) -> None:
         super().__init__(n_in, n_hidden, **settings)
         one_of("parametrisation", parametrisation, get_args(Parametrisation))
-        self.parametrisation, self.clamp = parametrisation, clamp
+        self.parametrisation = parametrisation
+        self.clamp = clamp
         if parametrisation == "silif":
-            rates = (torch.empty(n_hidden).uniform_(*map(math.log, ends)).exp() for ends in RATES)
+            rates = (torch.empty(n_hidden).uniform_(math.log(low), math.log(high)).exp() for low, high in RATES)
             self.tau_u, self.tau_w = (1 / (rate * SILIF_STEP) for rate in rates)
         else:
             decays = (torch.empty(n_hidden).uniform_(*ends) for ends in DECAYS[parametrisation])
@@ -249,18 +262,21 @@ class RadLIF(AdaptiveLIF):
         return self.w_rec - torch.diag(self.w_rec.diagonal())
 
     def coefficients(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        decay, slow = torch.exp(-1 / self.tau_u), torch.exp(-1 / self.tau_w)
+        decay = torch.exp(-1 / self.tau_u)
+        slow = torch.exp(-1 / self.tau_w)
         if not self.clamp:
             return decay, slow, self.a, self.b
         if self.parametrisation in DECAYS:
             of_u, of_w = DECAYS[self.parametrisation]
-            decay, slow = decay.clamp(*of_u), slow.clamp(*of_w)
+            decay = decay.clamp(*of_u)
+            slow = slow.clamp(*of_w)
         return decay, slow, self.a.clamp(self.lowest_a, 1.0), self.b.clamp(0.0, 2.0)
 
     def update(self, x: Tensor, z: Tensor, state: AdLIFState) -> AdLIFState:
         decay, slow, a, b = self.coefficients()
+        r = state.u - self.theta * z
         w = slow * state.w + a * state.u + b * z
-        return AdLIFState(decay * (state.u - self.theta * z) + (1 - decay) * (self.current(x, z) - w), w)
+        return AdLIFState(decay * r + (1 - decay) * (self.current(x, z) - w), w)
 
     def blocks(self, state: AdLIFState, s: Tensor, z: Tensor) -> dict[str, Tensor]:
         _, _, a, b = self.coefficients()

@@ -1,4 +1,4 @@
-"""Spiking neurons of a few variables each, which weights couple by spikes alone: their derivatives in closed form."""
+"""Spiking neurons of a few variables each, coupled by the spikes alone, and their derivatives in closed form."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -32,7 +32,8 @@ class NeuronStep(StepMap):
 
     .. math:: \mathrm{d}h_i' = K_i\,\mathrm{d}h_i + c_i \sum_j W_{ij}\, \sigma_j \cdot \mathrm{d}h_j
 
-    with :math:`\sigma = \partial z / \partial h` of a neuron and c the share of a current that each variable takes.
+    with K the block of a neuron (V, V), :math:`\sigma = \partial z / \partial h` of a neuron, and c the share of a
+    current that each variable takes.
     """
 
     blocks: dict[str, Tensor]  # named terms of K (P, V, V, n)
@@ -45,19 +46,25 @@ class NeuronStep(StepMap):
         self.whole = reduce(torch.add, self.blocks.values())
 
     def matvec(self, x: Tensor) -> Tensor:
-        h = x.unflatten(1, self.slopes.shape[1:])
+        h = self._by_variable(x)
         current = added(self.slopes * h) @ self.w_rec.T
         return plus_products(self.into * current.unsqueeze(1), self.whole, h).flatten(1)
 
     def rmatvec(self, y: Tensor) -> Tensor:
-        g = y.unflatten(1, self.slopes.shape[1:])
+        g = self._by_variable(y)
         by_spikes = added(self.into * g) @ self.w_rec
         return plus_products(self.slopes * by_spikes.unsqueeze(1), self.whole.transpose(1, 2), g).flatten(1)
 
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        h, g = (part.unflatten(1, self.slopes.shape[1:]) for part in (x, y))
+        h = self._by_variable(x)
+        g = self._by_variable(y)
         found = {name: (g.unsqueeze(2) * k * h.unsqueeze(1)).sum((1, 2, 3)) for name, k in self.blocks.items()}
-        return found | {"recurrence": (added(self.into * g) * (added(self.slopes * h) @ self.w_rec.T)).sum(1)}
+        current = added(self.slopes * h) @ self.w_rec.T
+        found["recurrence"] = (added(self.into * g) * current).sum(1)
+        return found
+
+    def _by_variable(self, x: Tensor) -> Tensor:
+        return x.unflatten(1, self.slopes.shape[1:])
 
     def take(self, index: Tensor) -> "NeuronStep":
         blocks = {name: k[index] for name, k in self.blocks.items()}
@@ -65,12 +72,12 @@ class NeuronStep(StepMap):
 
 
 def added(h: Tensor) -> Tensor:
-    """The sum over the variables of (P, V, n); without a copy where there is one."""
-    return reduce(torch.add, h.unbind(1))
+    """The sum over the variables of (P, V, n)."""
+    return reduce(torch.add, h.unbind(1))  # of one variable it is a view, where sum(1) copies
 
 
 def plus_products(total: Tensor, k: Tensor, h: Tensor) -> Tensor:
-    """total (P, R, n) plus K h of all neurons, k (P, R, C, n) and h (P, C, n)."""
+    """Return total (P, R, n) plus the product K h of each neuron, with k (P, R, C, n) and h (P, C, n)."""
     for part, variable in zip(k.unbind(2), h.unbind(1), strict=True):  # faster than all products and their sum
         total = torch.addcmul(total, part, variable.unsqueeze(1))
     return total
@@ -80,8 +87,10 @@ class DiagonalBlocks(LinearOperator):
     """Matrices of diagonal blocks k (P, R, C, n), or (1, R, C, n) for all points."""
 
     def __init__(self, k: Tensor) -> None:
-        self.k, self.same = k, len(k) == 1
-        self.rows, self.columns = k.shape[1] * k.shape[3], k.shape[2] * k.shape[3]
+        self.k = k
+        self.same = len(k) == 1
+        self.rows = k.shape[1] * k.shape[3]
+        self.columns = k.shape[2] * k.shape[3]
 
     def matvec(self, x: Tensor) -> Tensor:
         return (self.k * x.view(len(x), 1, *self.k.shape[2:])).sum(2).flatten(1)
@@ -93,26 +102,34 @@ class DiagonalBlocks(LinearOperator):
         return self if self.same else DiagonalBlocks(self.k[index])
 
 
+def dense_blocks(k: Tensor) -> Tensor:
+    """Matrices (P, R n, C n) of diagonal blocks k (P, R, C, n)."""
+    points, rows, columns, neurons = k.shape
+    return torch.diag_embed(k).transpose(2, 3).reshape(points, rows * neurons, columns * neurons)
+
+
 class NeuronDerivatives(Derivatives):
     """The derivatives of a :class:`NeuronCell`; none depends on the input."""
 
     reads_input = False
 
     def __init__(self, cell: "NeuronCell") -> None:
-        self.cell, self.terms = cell, (*cell.block_terms, RECURRENCE)
+        self.cell = cell
+        self.terms = (*cell.block_terms, RECURRENCE)
 
     def by_state(self, x: Tensor, state: State) -> dict[str, Tensor]:
         step = self.cell.linearised(state)
-        shape = (len(step.slopes), step.rows, step.rows)
-        terms = {name: torch.diag_embed(k).transpose(2, 3).reshape(shape) for name, k in step.blocks.items()}
+        terms = {name: dense_blocks(k) for name, k in step.blocks.items()}
         between = torch.einsum("vi,ij,puj->pviuj", step.into, step.w_rec, step.slopes)
-        return terms | {"recurrence": between.reshape(shape)}
+        terms["recurrence"] = between.reshape(-1, step.rows, step.rows)
+        return terms
 
     def by_input(self, x: Tensor, state: State) -> Tensor:
-        return (self.cell.shares().unsqueeze(2) * self.cell.w_in).flatten(0, 1).unsqueeze(0)
+        by_variable = self.cell.shares().unsqueeze(2) * self.cell.w_in
+        return by_variable.flatten(0, 1).unsqueeze(0)
 
     def of_output(self, state: State) -> Tensor:
-        return torch.diag_embed(self.cell.slopes(self.cell.spike_derivative(state))).transpose(1, 2).flatten(2)
+        return dense_blocks(self._output_block(state))
 
     def state_map(self, x: Tensor, state: State) -> NeuronStep:
         return self.cell.linearised(state)
@@ -125,19 +142,24 @@ class NeuronDerivatives(Derivatives):
         return [Matrices(self.cell.w_in.unsqueeze(0)), DiagonalBlocks(shares[None, :, None])]
 
     def output_maps(self, state: State) -> Sequence[LinearOperator]:
-        return [DiagonalBlocks(self.cell.slopes(self.cell.spike_derivative(state)).unsqueeze(1))]
+        return [DiagonalBlocks(self._output_block(state))]
+
+    def _output_block(self, state: State) -> Tensor:
+        """d z / d h of each neuron (P, 1, V, n)."""
+        return self.cell.slopes(self.cell.spike_derivative(state)).unsqueeze(1)
 
 
 def uniform(weights: Tensor) -> Tensor:
     """Draw weights (n_hidden, n_in) in place, uniform in ±1/sqrt(n_in)."""
-    return nn.init.uniform_(weights, -(weights.shape[1] ** -0.5), weights.shape[1] ** -0.5)
+    bound = weights.shape[1] ** -0.5
+    return nn.init.uniform_(weights, -bound, bound)
 
 
 class NeuronCell(Cell):
     r"""Spiking neurons with input and recurrent weights, and derivatives neuron by neuron.
 
-    A subclass has ``state_type``, :meth:`update` and, for derivatives in closed form, the :meth:`blocks` of that step
-    in the same class; :meth:`shares` too, unless the first variable takes all of a current.
+    A subclass defines ``state_type`` and :meth:`update`. For derivatives in closed form it defines the :meth:`blocks`
+    of that step in the same class, and :meth:`shares` unless the first variable takes all of a current.
 
     Args:
         spike: the surrogate; by default a new ``FastSigmoid()``.
@@ -149,7 +171,7 @@ class NeuronCell(Cell):
         w_in: input weights (n_hidden, n_in), by default uniform in ±1/sqrt(n_in).
         w_rec: recurrent weights (n_hidden, n_hidden), by default orthogonal.
         theta: thresholds (n_hidden,), not trainable.
-        variable: the name of the variable of a state that spikes above the threshold.
+        variable: the name of the state variable that is compared with the threshold.
         block_terms: the terms of :meth:`blocks`, in the order of tables and pictures.
     """
 
@@ -182,9 +204,14 @@ class NeuronCell(Cell):
         if not -math.inf < low <= high < math.inf or (positive and low <= 0):
             wanted = "positive, finite" if positive else "finite"
             raise ValueError(f"{name}_range must be two {wanted} numbers, the lower one first, got {tuple(ends)}.")
-        value = torch.empty(self.n_hidden).uniform_(*map(math.log, (low, high)) if in_log else (low, high))
-        value = value.exp() if in_log else value
-        setattr(self, name, value if hasattr(type(self), name) else nn.Parameter(value))  # the first: a LogParameter
+        value = torch.empty(self.n_hidden)
+        if in_log:
+            value.uniform_(math.log(low), math.log(high)).exp_()
+        else:
+            value.uniform_(low, high)
+        if not hasattr(type(self), name):  # a LogParameter of the class makes its own of the value
+            value = nn.Parameter(value)
+        setattr(self, name, value)
         return low, high
 
     def distance(self, state: State) -> Tensor:
@@ -214,32 +241,38 @@ class NeuronCell(Cell):
 
     def slopes(self, s: Tensor) -> Tensor:
         """The spikes' derivative by each variable (P, V, n), from that by the voltage (P, n)."""
-        return torch.stack([s if n == self.variable else torch.zeros_like(s) for n in self.state_type._fields], 1)
+        variables = self.state_type._fields
+        slopes = [torch.zeros_like(s)] * len(variables)
+        slopes[variables.index(self.variable)] = s
+        return torch.stack(slopes, 1)
 
     def spike_derivative(self, state: State) -> Tensor:
         """The spikes' derivative by the voltage (B, n_hidden)."""
         return self.spike.derivative(self.distance(state))  # type: ignore[attr-defined]
 
     def linearised(self, state: State) -> NeuronStep:
+        """The derivative of the step at the points of a state, as an operator."""
         s = self.spike_derivative(state)
-        blocks = self.blocks(state, s, self.output(state).detach())
-        return self.operator(blocks, self.slopes(s), self.weights_between(), self.shares())
+        z = self.output(state).detach()
+        return self.operator(self.blocks(state, s, z), self.slopes(s), self.weights_between(), self.shares())
 
     def closed_form(self) -> Derivatives | None:
         return NeuronDerivatives(self) if in_two_methods(self.spike) else None
 
     def subthreshold(self, slope: float | Tensor = 0.0) -> Tensor | None:
-        state, silent = self.initial_state(1), torch.zeros(1, self.n_hidden, **self.dtype_and_device)
+        state = self.initial_state(1)
         membrane = self.membrane()
         if torch.as_tensor(slope).any() and membrane is not None:  # the derivative of a spike is that at the threshold
             state = membrane.moved(state, membrane.thresholds(state) - membrane.voltage(state))
+        silent = torch.zeros(1, self.n_hidden, **self.dtype_and_device)
         blocks = self.blocks(state, silent + slope, silent)
         return reduce(torch.add, blocks.values())[0].permute(2, 0, 1)
 
     def _defined_with_its_step(self, method: str) -> bool:
-        # what a class without update says follows from blocks, which stands with update in a class below
-        abstract = "update" in definer(type(self), method).__abstractmethods__
-        return super()._defined_with_its_step("blocks" if abstract else method)
+        # A class without update knows no step: what it defines follows from blocks, so these must stand with update.
+        if "update" in definer(type(self), method).__abstractmethods__:
+            method = "blocks"
+        return super()._defined_with_its_step(method)
 
     def thresholds(self) -> Thresholds | None:
         return Thresholds(self, ("theta",))
@@ -250,7 +283,8 @@ class NeuronCell(Cell):
     def config(self) -> dict[str, object]:
         if not isinstance(self.spike, Surrogate):
             raise TypeError(f"only surrogates of neurolsc can be saved, got {self.spike!r}.")
-        return super().config() | {"spike": {"name": SURROGATES.name_of(type(self.spike))} | self.spike.config()}
+        spike = {"name": SURROGATES.name_of(type(self.spike)), **self.spike.config()}
+        return {**super().config(), "spike": spike}
 
 
 def matrix_of(rows: Sequence[Sequence[Tensor | float]], like: Tensor) -> Tensor:
@@ -260,11 +294,13 @@ def matrix_of(rows: Sequence[Sequence[Tensor | float]], like: Tensor) -> Tensor:
 
 
 def spike_function(name: str, spike: Any) -> Spike:
-    """The spike function that an argument of this name passed; TypeError if it is a class, or not callable."""
-    if isinstance(spike, type) or not callable(spike):
-        got = f"the class {spike.__name__}; write {spike.__name__}()" if isinstance(spike, type) else repr(spike)
-        raise TypeError(f"{name} must be a surrogate or another callable of v - theta, got {got}.")
-    return spike  # type: ignore[return-value]
+    """Return the spike function that the argument `name` passed; TypeError if it is a class, or not callable."""
+    got = repr(spike)
+    if isinstance(spike, type):
+        got = f"the class {spike.__name__}; write {spike.__name__}()"
+    elif callable(spike):
+        return spike  # type: ignore[return-value]
+    raise TypeError(f"{name} must be a surrogate or another callable of v - theta, got {got}.")
 
 
 # ---- LIF and ALIF

@@ -89,23 +89,26 @@ class LRU(Cell):
         exterior_dropout: float = 0.0,
     ) -> None:
         super().__init__(n_in, n_hidden)
-        self.n_state = n = self.n_hidden if n_state is None else whole("n_state", n_state)
+        n = n_hidden if n_state is None else whole("n_state", n_state)
+        self.n_state = n
         self.dropout = probability("dropout", dropout)
         self.exterior_dropout = probability("exterior_dropout", exterior_dropout)
-        w_in = None if n_in == n_hidden else nn.Parameter(nn.init.xavier_uniform_(torch.empty(n_hidden, n_in)))
-        self.register_parameter("w_in", w_in)
+        self.register_parameter("w_in", None)
+        if n_in != n_hidden:
+            self.w_in = nn.Parameter(nn.init.xavier_uniform_(torch.empty(n_hidden, n_in)))
         modulus = 0.5 + torch.rand(n) / 2
-        modulus = modulus.clamp(max=1 - torch.finfo(modulus.dtype).eps)
+        modulus = modulus.clamp(max=1 - torch.finfo(modulus.dtype).eps)  # 1 has no logarithm of its logarithm
         self.nu_log = nn.Parameter(torch.log(-torch.log(modulus)))
         self.phase = nn.Parameter(torch.rand(n) * math.pi / 10)
         self.gamma_log = nn.Parameter(torch.log(1 - modulus.square()) / 2)
-        into, out = n_hidden**-0.5, (2 * n) ** -0.5
-        self.b_real, self.b_imag = (nn.Parameter(torch.randn(n, n_hidden) * into) for _ in range(2))
-        self.c_real, self.c_imag = (nn.Parameter(torch.randn(n_hidden, n) * out) for _ in range(2))
+        self.b_real, self.b_imag = (nn.Parameter(torch.randn(n, n_hidden) * n_hidden**-0.5) for _ in range(2))
+        self.c_real, self.c_imag = (nn.Parameter(torch.randn(n_hidden, n) * (2 * n) ** -0.5) for _ in range(2))
         self.d = nn.Parameter(torch.randn(n_hidden))
-        self.norm_weight, self.norm_bias = nn.Parameter(torch.ones(n_hidden)), nn.Parameter(torch.zeros(n_hidden))
+        self.norm_weight = nn.Parameter(torch.ones(n_hidden))
+        self.norm_bias = nn.Parameter(torch.zeros(n_hidden))
         halves = [nn.init.xavier_uniform_(torch.empty(n_hidden, n_hidden)) for _ in range(2)]
-        self.glu_weight, self.glu_bias = nn.Parameter(torch.cat(halves)), nn.Parameter(torch.zeros(2 * n_hidden))
+        self.glu_weight = nn.Parameter(torch.cat(halves))
+        self.glu_bias = nn.Parameter(torch.zeros(2 * n_hidden))
 
     def initial_state(self, batch: int) -> LRUState:
         u = torch.zeros(batch, self.n_hidden, **self.dtype_and_device)
@@ -119,17 +122,23 @@ class LRU(Cell):
         u = self.block_input(x)
         return LRUState(self.eigenvalues * state.x + self.driven(self.normed(u)), u)
 
-    def block_input(self, x: Tensor) -> Tensor:  # u (..., n_hidden)
-        return dropout(x if self.w_in is None else linear(x, self.w_in), self.exterior_dropout, self.training)
+    def block_input(self, x: Tensor) -> Tensor:
+        """u (..., n_hidden)."""
+        if self.w_in is not None:
+            x = linear(x, self.w_in)
+        return dropout(x, self.exterior_dropout, self.training)
 
-    def normed(self, u: Tensor) -> Tensor:  # v
+    def normed(self, u: Tensor) -> Tensor:
+        """v (..., n_hidden)."""
         return layer_norm(u, (self.n_hidden,), self.norm_weight, self.norm_bias)
 
-    def driven(self, v: Tensor) -> Tensor:  # what v adds to the memory, complex (..., n_state)
+    def driven(self, v: Tensor) -> Tensor:
+        """What v adds to the memory, complex (..., n_state)."""
         scale = self.gamma_log.exp()
         return torch.complex(linear(v, self.b_real) * scale, linear(v, self.b_imag) * scale)
 
-    def block_output(self, x: Tensor, u: Tensor, v: Tensor) -> Tensor:  # o
+    def block_output(self, x: Tensor, u: Tensor, v: Tensor) -> Tensor:
+        """o (..., n_hidden)."""
         y = linear(x.real, self.c_real) - linear(x.imag, self.c_imag) + self.d * v
         inner = dropout(gelu(y), self.dropout, self.training)
         value, gate = linear(inner, self.glu_weight, self.glu_bias).chunk(2, -1)
@@ -148,8 +157,8 @@ class LRU(Cell):
     @modulus.setter
     def modulus(self, value: Tensor) -> None:
         with torch.no_grad():
-            below = torch.finfo(value.dtype).eps
-            self.nu_log.copy_(torch.log(-torch.log(value.clamp(below, 1 - below))))
+            eps = torch.finfo(value.dtype).eps  # 0 and 1 have no logarithm of their logarithm
+            self.nu_log.copy_(torch.log(-torch.log(value.clamp(eps, 1 - eps))))
 
     def closed_form(self) -> Derivatives:
         return LRUDerivatives(self)
@@ -163,7 +172,7 @@ class LRU(Cell):
 
 
 class LRUDerivatives(Derivatives):
-    """The derivatives of the memory of an LRU: lambda through time, by autograd through depth."""
+    """Derivatives of the memory of an LRU. That through time is lambda, that through depth comes from autograd."""
 
     terms = (Term("memory", "make lambda smaller", "make lambda larger", "#0072b2"),)
     reads_input = False
@@ -207,12 +216,15 @@ class Rotation(StepMap):
     """
 
     def __init__(self, eigenvalues: Tensor, n_hidden: int, points: int) -> None:
-        self.eigenvalues, self.n_hidden, self.points = eigenvalues, n_hidden, points
+        self.eigenvalues = eigenvalues
+        self.n_hidden = n_hidden
+        self.points = points
         self.rows = self.columns = 2 * len(eigenvalues) + n_hidden
 
     def matvec(self, x: Tensor) -> Tensor:
-        pairs = torch.complex(*x[:, : self.rows - self.n_hidden].unflatten(-1, (-1, 2)).unbind(-1))
-        return pad(torch.view_as_real(self.eigenvalues * pairs).flatten(-2), (0, self.n_hidden))
+        real, imaginary = x[:, : self.rows - self.n_hidden].unflatten(-1, (-1, 2)).unbind(-1)
+        turned = self.eigenvalues * torch.complex(real, imaginary)
+        return pad(torch.view_as_real(turned).flatten(-2), (0, self.n_hidden))
 
     def rmatvec(self, y: Tensor) -> Tensor:
         return Rotation(self.eigenvalues.conj(), self.n_hidden, self.points).matvec(y)
@@ -259,6 +271,7 @@ class LinearScan(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         decay, x, start = ctx.saved_tensors
         (gradient,) = gradients
+        # the gradient by b is the same recurrence, backwards in time
         back = linear_scan(decay.conj(), gradient.flip(0), torch.zeros_like(start)).flip(0)
         by_decay = (x[:-1].conj() * back[1:]).sum((0, 1)) + (start.conj() * back[0]).sum(0)
         return by_decay, back, decay.conj() * back[0]
@@ -268,14 +281,15 @@ linear_scan: Callable[[Tensor, Tensor, Tensor], Tensor] = LinearScan.apply
 
 
 def _scan(decay: Tensor, x: Tensor) -> None:
-    """In place from b to x, from a start of 0."""
+    """Turn b into x in place, from a start of 0."""
     if len(x) == 1:
         return
     if x.device.type == "cpu" and x[0].numel() >= BUSY:
         for now, last in zip(x[1:].unbind(0), x[:-1].unbind(0), strict=True):
             now.addcmul_(decay, last)
         return
-    even, odd = x[0::2], x[1::2]
+    even = x[0::2]
+    odd = x[1::2]
     odd.addcmul_(decay, even[: len(odd)])
     _scan(decay.square(), odd)
     even[1:].addcmul_(decay, odd[: len(even) - 1])

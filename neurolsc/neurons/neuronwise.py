@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from neurolsc.neurons.blocks import DiagonalBlocks
+from neurolsc.neurons.blocks import DiagonalBlocks, dense_blocks
 from neurolsc.neurons.derivatives import Derivatives, JacobianOperator, LinearOperator, Matrices, State, StepMap, Term
 from neurolsc.surrogate import exact_values
 
@@ -83,7 +83,7 @@ class NeuronwiseDerivatives(Derivatives):
 
     def by_state(self, x: Tensor, state: State) -> dict[str, Tensor]:
         step = self.state_map(x, state)
-        return {name: _dense(part) for name, part in step.parts.items()}
+        return {name: dense_blocks(part) for name, part in step.parts.items()}
 
     def input_maps(self, x: Tensor, state: State) -> Sequence[LinearOperator]:
         _, _, by_current = self._step(x, state)
@@ -95,13 +95,13 @@ class NeuronwiseDerivatives(Derivatives):
     def by_input(self, x: Tensor, state: State) -> Tensor:
         first, into = self.input_maps(x, state)
         currents = first.m if isinstance(first, Matrices) else first.matrices()  # type: ignore[attr-defined]
-        return _dense(into.k) @ currents  # type: ignore[attr-defined]
+        return dense_blocks(into.k) @ currents  # type: ignore[attr-defined]
 
     def output_maps(self, state: State) -> Sequence[LinearOperator]:
         return [DiagonalBlocks(self._output(state).unsqueeze(1))]
 
     def of_output(self, state: State) -> Tensor:
-        return _dense(self._output(state).unsqueeze(1))
+        return dense_blocks(self._output(state).unsqueeze(1))
 
     def _step(self, x: Tensor, state: State) -> tuple[Tensor, Tensor, Tensor]:
         """d h' by the state (P, V, V, n), by the own output (P, V, n) and by the current (P, V, n)."""
@@ -149,9 +149,3 @@ def _gradients(value: Tensor, by: list[Tensor], *, create_graph: bool) -> list[T
     options: Any = {"create_graph": create_graph, "retain_graph": True, "materialize_grads": True}
     found = torch.autograd.grad(value.sum(), by, **options)
     return [one.flatten(1) for one in found]
-
-
-def _dense(k: Tensor) -> Tensor:
-    """Matrices (P, R n, C n) of diagonal blocks k (P, R, C, n)."""
-    rows, columns, neurons = k.shape[1:]
-    return torch.diag_embed(k).transpose(2, 3).reshape(len(k), rows * neurons, columns * neurons)

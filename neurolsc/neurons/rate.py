@@ -1,6 +1,6 @@
 """The paper's cells that send numbers: feed-forward, RNN, GRU and LSTM.
 
-Autograd has their derivatives. PyTorch's kernels run them over all steps, where there is one.
+Autograd differentiates them. Where PyTorch has a kernel for a cell, it runs all steps at once.
 """
 
 import math
@@ -46,7 +46,9 @@ class LSTMState(NamedTuple):
 def inputs_of(x: Tensor, late: Tensor | None, dtype: torch.dtype) -> Tensor:
     """The input of each step (T, B, n_in); one step late after the input `late`, if there is one."""
     x = x.to(dtype)
-    return x if late is None else torch.cat([late.to(dtype).unsqueeze(0), x[:-1]])
+    if late is None:
+        return x
+    return torch.cat([late.to(dtype).unsqueeze(0), x[:-1]])
 
 
 def last_of(outputs: Tensor, start: Tensor, lengths: Tensor | None) -> Tensor:
@@ -71,7 +73,8 @@ class GatedCell(Cell):
         super().__init__(n_in, n_hidden)
         w_in = [nn.init.xavier_uniform_(torch.empty(n_hidden, n_in)) for _ in range(gates)]
         w_rec = [nn.init.orthogonal_(torch.empty(n_hidden, n_hidden)) for _ in range(gates)]
-        self.w_in, self.w_rec = nn.Parameter(torch.cat(w_in)), nn.Parameter(torch.cat(w_rec))
+        self.w_in = nn.Parameter(torch.cat(w_in))
+        self.w_rec = nn.Parameter(torch.cat(w_rec))
         self.bias = nn.Parameter(torch.zeros(gates * n_hidden))
 
     def output(self, state: State) -> Tensor:
@@ -191,7 +194,9 @@ class GRU(GatedCell):
     def __init__(self, n_in: int, n_hidden: int, *, reset_after: bool = False) -> None:
         super().__init__(n_in, n_hidden, gates=3)
         self.reset_after = reset_after
-        self.register_parameter("recurrent_bias", nn.Parameter(torch.zeros(3 * n_hidden)) if reset_after else None)
+        self.register_parameter("recurrent_bias", None)
+        if reset_after:
+            self.recurrent_bias = nn.Parameter(torch.zeros(3 * n_hidden))
 
     def update(self, x: Tensor, z: Tensor, state: HiddenState) -> HiddenState:
         current = linear(x, self.w_in, self.bias)
@@ -204,8 +209,8 @@ class GRU(GatedCell):
         return HiddenState(torch.lerp(candidate.to(state.h.dtype), state.h, retention.to(state.h.dtype)))
 
     def _eq_48(self) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-        # the step from W x + b (B, 3 n_hidden), output and state, around the weights cut into those of the gates
-        sizes = 2 * self.n_hidden, self.n_hidden
+        """Return the step from W x + b (B, 3 n_hidden), output and state; the weights are cut once for all steps."""
+        sizes = (2 * self.n_hidden, self.n_hidden)
         u_rz, u_h = (u.t() for u in self.w_rec.split_with_sizes(sizes))
 
         def step(current: Tensor, output: Tensor, h: Tensor) -> Tensor:
@@ -227,16 +232,23 @@ class GRU(GatedCell):
     def retention(self, value: Tensor) -> None:
         with torch.no_grad():
             more = torch.logit(value) - torch.logit(self.retention)
-            self.bias[self.n_hidden : 2 * self.n_hidden] += more if self.reset_after else -more
+            if not self.reset_after:  # there the retention is 1 - z
+                more = -more
+            self.bias[self.n_hidden : 2 * self.n_hidden] += more
 
     def run_at_once(self, x: Tensor, state: HiddenState, lengths: Tensor | None, late: Tensor | None) -> AtOnce:
         x = inputs_of(x, late, state.h.dtype)
         if self.recurrent_bias is not None:
             weights = (self.w_in, self.w_rec, self.bias, self.recurrent_bias)
             outputs, _ = torch.gru(x, state.h[None], weights, True, 1, 0.0, True, False, False)
-        else:
-            h, step = state.h, self._eq_48()
-            outputs = torch.stack([h := step(current, h, h) for current in linear(x, self.w_in, self.bias).unbind(0)])
+            return outputs, HiddenState(last_of(outputs, state.h, lengths))
+        step = self._eq_48()
+        h = state.h
+        hidden = []
+        for current in linear(x, self.w_in, self.bias).unbind(0):
+            h = step(current, h, h)
+            hidden.append(h)
+        outputs = torch.stack(hidden)
         return outputs, HiddenState(last_of(outputs, state.h, lengths))
 
 
@@ -283,12 +295,13 @@ class LSTM(GatedCell):
         half = x.device.type == "cpu" and torch.is_autocast_enabled("cpu")
         if half and not torch.ops.mkldnn._is_mkldnn_bf16_supported():  # there torch.lstm fails
             return None
-        x, start = inputs_of(x, late, state.h.dtype), (state.h[None], state.c[None])
+        x = inputs_of(x, late, state.h.dtype)
+        start = (state.h[None], state.c[None])
         weights = (self.w_in, self.w_rec, self.bias, torch.zeros_like(self.bias))
         if lengths is None:
             outputs, h, c = torch.lstm(x, start, weights, True, 1, 0.0, True, False, False)
             return outputs, LSTMState(h[0], c[0])
-        packed = pack_padded_sequence(x, lengths.clamp(min=1).cpu(), enforce_sorted=False)
+        packed = pack_padded_sequence(x, lengths.clamp(min=1).cpu(), enforce_sorted=False)  # it takes no length 0
         start = tuple(leaf[:, packed.sorted_indices] for leaf in start)
         data, h, c = torch.lstm(packed.data, packed.batch_sizes, start, weights, True, 1, 0.0, True, False)
         outputs, _ = pad_packed_sequence(packed._replace(data=data), total_length=len(x))

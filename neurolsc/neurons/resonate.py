@@ -32,7 +32,8 @@ from neurolsc.validation import number
 ROTATION = Term("rotation", "raise the damping", "lower the damping", "#0072b2")
 EULER_ROTATION = replace(ROTATION, too_large="raise the damping, to 1 / dt at most, or lower omega")
 REFRACTORY = Term("refractory", "lower the thresholds", "lower the damping", "#d55e00")
-HIGHEST = 1 - 1e-6  # of dt omega
+HIGHEST = 1 - 1e-6  # dt omega at most: at 1 the gradient of the divergence boundary is infinite
+Q_DECAY = 0.9  # of the refractory term of BRF, in the paper
 
 
 class ResonatorState(NamedTuple):
@@ -85,8 +86,9 @@ class EulerResonator(NeuronCell):
             )
         if self.damping_range[0] < 0:
             raise ValueError(f"damping_range must not be negative, got {self.damping_range}; b is its negative.")
-        for weights in (self.w_in, self.w_rec):  # Glorot of the two side by side
-            nn.init.uniform_(weights, -((6 / (n_in + 2 * n_hidden)) ** 0.5), (6 / (n_in + 2 * n_hidden)) ** 0.5)
+        bound = (6 / (n_in + 2 * n_hidden)) ** 0.5  # Glorot of the two matrices side by side
+        nn.init.uniform_(self.w_in, -bound, bound)
+        nn.init.uniform_(self.w_rec, -bound, bound)
 
     def angle(self) -> Tensor:
         """dt omega (n_hidden,), at most 1."""
@@ -108,9 +110,10 @@ class EulerResonator(NeuronCell):
         return self.dt * super().shares()
 
     def turned(self, x: Tensor, z: Tensor, u: Tensor, v: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-        """u and v after an Euler step with the damping b."""
+        """Return u and v after an Euler step with the damping b."""
         diagonal, angle = self.rotation(b)
-        return diagonal * u - angle * v + self.dt * self.current(x, z), angle * u + diagonal * v
+        real = diagonal * u - angle * v + self.dt * self.current(x, z)
+        return real, angle * u + diagonal * v
 
 
 @register
@@ -142,7 +145,8 @@ class RF(EulerResonator):
         return {"rotation": matrix_of([[diagonal, -angle], [angle, diagonal]], z)}
 
     def bounds(self) -> tuple[Bound, ...]:
-        p, b = self.boundary(), -self.damping.abs()
+        p = self.boundary()
+        b = -self.damping.abs()
         return (
             Bound("b > p(omega), the divergence boundary", p - b, "take BRF, or raise the damping above -p(omega)"),
             Bound("b < p_-(omega)", b + 2 / self.dt + p, "lower the damping"),
@@ -174,7 +178,7 @@ class BRF(EulerResonator):
         return state.u - self.theta - state.q
 
     def update(self, x: Tensor, z: Tensor, state: BRFState) -> BRFState:
-        q = 0.9 * state.q + z
+        q = Q_DECAY * state.q + z
         u, v = self.turned(x, z, state.u, state.v, self.boundary() - self.damping.abs() - q)
         return BRFState(u, v, q)
 
@@ -182,12 +186,13 @@ class BRF(EulerResonator):
         return torch.stack([s, torch.zeros_like(s), -s], 1)
 
     def blocks(self, state: BRFState, s: Tensor, z: Tensor) -> dict[str, Tensor]:
-        diagonal, angle = self.rotation(self.boundary() - self.damping.abs() - 0.9 * state.q - z)
-        by_q, zero = (s, torch.zeros_like(s), 0.9 - s), torch.zeros_like(s)
-        rows = [[-self.dt * part * k for k in by_q] for part in (state.u, state.v)]
+        diagonal, angle = self.rotation(self.boundary() - self.damping.abs() - Q_DECAY * state.q - z)
+        zero = torch.zeros_like(s)
+        of_q = (s, zero, Q_DECAY - s)  # derivatives of the new q, which lowers the damping b
+        of_u, of_v = ([-self.dt * part * k for k in of_q] for part in (state.u, state.v))
         return {
             "rotation": matrix_of([[diagonal, -angle, zero], [angle, diagonal, zero], [zero, zero, zero]], z),
-            "refractory": matrix_of([*rows, by_q], z),
+            "refractory": matrix_of([of_u, of_v, of_q], z),
         }
 
     def membrane(self) -> Membrane:
@@ -248,16 +253,19 @@ class ExactRF(NeuronCell):
 
     def rotation(self) -> tuple[Tensor, Tensor]:
         """The real and imaginary part of exp((-b + i omega) dt)."""
-        radius, angle = torch.exp(-self.damping * self.dt), self.omega * self.dt
+        radius = torch.exp(-self.damping * self.dt)
+        angle = self.omega * self.dt
         return radius * torch.cos(angle), radius * torch.sin(angle)
 
     def update(self, x: Tensor, z: Tensor, state: ResonatorState) -> ResonatorState:
         cosine, sine = self.rotation()
         r = state.u - self.theta * z
-        return ResonatorState(cosine * r - sine * state.v + self.current(x, z), sine * r + cosine * state.v)
+        u = cosine * r - sine * state.v + self.current(x, z)
+        return ResonatorState(u, sine * r + cosine * state.v)
 
     def blocks(self, state: ResonatorState, s: Tensor, z: Tensor) -> dict[str, Tensor]:
-        (cosine, sine), taken = self.rotation(), -self.theta * s
+        cosine, sine = self.rotation()
+        taken = -self.theta * s
         return {
             "rotation": matrix_of([[cosine, -sine], [sine, cosine]], z),
             "reset": matrix_of([[cosine * taken, 0.0], [sine * taken, 0.0]], z),

@@ -1,6 +1,6 @@
-"""Other spiking cells: with a synaptic current, a low-pass threshold, a trained leak or two compartments.
+"""Other spiking cells, with a synaptic current, a low-pass threshold, a trained leak or two compartments.
 
-And an integrator that does not fire.
+:class:`LI` is an integrator that does not fire.
 """
 
 import math
@@ -59,7 +59,8 @@ class CubaLIF(LIF):
 
     def update(self, x: Tensor, z: Tensor, state: CubaState) -> CubaState:  # type: ignore[override]
         i = self.decay_i * state.i + x @ self.w_in.T + z @ self.w_rec.T + self.b_v
-        return CubaState(i, self.reset.carry(self.decay_v * state.v, z, self.theta) + i)
+        carried = self.reset.carry(self.decay_v * state.v, z, self.theta)
+        return CubaState(i, carried + i)
 
     def shares(self) -> Tensor:
         return torch.ones(2, self.n_hidden, **self.dtype_and_device)
@@ -145,8 +146,8 @@ class ALIFLowPass(ALIFPlus):
     Attributes:
         b_theta: resting threshold (n_hidden,), trainable; theta_rest is the same.
         adaptation: rise of the threshold of a neuron that fires at every step (n_hidden,), trainable.
-        retention: of the threshold, exp(-1/tau_theta) (n_hidden,); setting it sets tau_theta, and moves the adaptation
-            so that a spike adds as much. Frozen ones stay.
+        retention: share of the threshold that a step leaves, exp(-1/tau_theta) (n_hidden,). Setting it sets tau_theta,
+            and moves the adaptation so that a spike adds as much as before. Frozen ones stay.
 
     Source: the released code of Herranz-Celotti & Rouat, arXiv:2308.12075.
     """
@@ -187,6 +188,7 @@ class ALIFLowPass(ALIFPlus):
 
     @property
     def _new_share(self) -> Tensor:
+        """1 - exp(-1/tau_theta), shape (n_hidden,)."""
         return -torch.expm1(-1 / self.tau_theta)
 
     def weights_between(self) -> Tensor:
@@ -242,11 +244,12 @@ class PLIF(NeuronCell):
         super().__init__(n_in, n_hidden, **settings)
         if number("tau", tau) <= 1:
             raise ValueError(f"tau must be above 1 step, got {tau}: k = 1 / tau is a sigmoid.")
-        self.w, self.hard_reset = nn.Parameter(torch.full((1,), -math.log(tau - 1))), hard_reset
+        self.w = nn.Parameter(torch.full((1,), -math.log(tau - 1)))
+        self.hard_reset = hard_reset
 
     @property
     def decay(self) -> Tensor:
-        """What a step leaves of a voltage, 1 - k."""
+        """The share of a voltage that a step leaves, 1 - k."""
         return torch.sigmoid(-self.w)
 
     @decay.setter
@@ -261,7 +264,12 @@ class PLIF(NeuronCell):
         return LIFState(r + torch.sigmoid(self.w) * (self.current(x, z) - r))
 
     def blocks(self, state: LIFState, s: Tensor, z: Tensor) -> dict[str, Tensor]:
-        leak, taken = (1 - z, state.v) if self.hard_reset else (torch.ones_like(z), self.theta)
+        if self.hard_reset:
+            leak = 1 - z
+            taken = state.v
+        else:
+            leak = torch.ones_like(z)
+            taken = self.theta
         return {"leak": matrix_of([[self.decay * leak]], z), "reset": matrix_of([[-self.decay * taken * s]], z)}
 
 
@@ -317,7 +325,9 @@ class TCLIF(NeuronCell):
 
     def blocks(self, state: TCLIFState, s: Tensor, z: Tensor) -> dict[str, Tensor]:
         first, second = torch.sigmoid(self.c)
-        d, v = (first * self.theta - self.gamma) * s, -self.theta * s  # what a spike's reset does to both
+        # what a spike's reset does to both compartments
+        d = (first * self.theta - self.gamma) * s
+        v = -self.theta * s
         return {
             "compartments": matrix_of([[1.0, -first], [second, 1 - first * second]], z),
             "reset": matrix_of([[0.0, d], [0.0, v + second * d]], z),

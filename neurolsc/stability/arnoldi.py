@@ -46,6 +46,7 @@ from neurolsc.stability.eigen import (
     dominant_pairs,
     leading_pair,
     norm,
+    rows_times,
     spectral_radius,
     start,
     unit,
@@ -68,11 +69,14 @@ CONDITIONED_RESIDUAL_TOL = 0.2 * TOLERANCE  # largest relative residual times co
 SMALLEST_MODULUS = 0.01  # modulus relative to the norm of the matrix below which no value counts
 # power of a precision's smallest number below which products cannot be squared: 7e-16 in float32
 SQUARES = 0.4
-FIRST, LAST = 36, 108  # sizes of the first and last basis; none is larger than three quarters of the matrix
+FIRST = 36  # size of the first basis
+LAST = 108  # size of the last basis; none is larger than three quarters of the matrix
 SETTLED_FRACTION = 0.3  # share of the points expected to settle at the next size
 ONE_PASS_FRACTION = 0.5  # share of a product outside the basis from which one pass of orthogonalisation will do
 ANGLES = 16  # into so many parts the half circle is divided, besides the angle of the value itself
-CHANCE = {"real": 0.003, "complex": 0.05}  # z: of a real eigenvalue, and of one of a pair
+CHANCE_REAL = 0.003  # z of a real eigenvalue
+CHANCE_COMPLEX = 0.05  # z of one of a pair
+QUOTIENT_STEPS = 6  # of Rayleigh quotient iteration, whose error is cubed at each: more do not help
 
 Array = np.ndarray[Any, Any]
 # for points (p,): the function that multiplies vectors (p, n) with their matrices
@@ -99,7 +103,7 @@ class Pairs(NamedTuple):
 
 
 def radii(operator: OperatorProduct, like: Tensor, method: Method = "krylov") -> Radii:
-    """Radii of an operator at all points, differentiable by the parameters behind its products.
+    """Return the radii of an operator at all points, differentiable by the parameters behind its products.
 
     Of eigenvalues that share the largest modulus any may give the gradient, of a complex pair either, and where
     several lie within the tolerance of the largest, one of these. The gradient of the radius 0 is 0. Nearly
@@ -116,61 +120,76 @@ def radii(operator: OperatorProduct, like: Tensor, method: Method = "krylov") ->
     blocks = operator.blocks()
     if blocks is not None and method != "exact":
         finite(blocks.k)
-        radius = radii_of_blocks(blocks)
-        return Radii(radius, torch.ones_like(radius, dtype=torch.bool))
-    dense = method == "exact" or operator.size <= DENSE_BELOW
-
-    def of(part: OperatorProduct) -> Radii:
-        if dense:
-            radius = spectral_radius(finite(part.matrices(like)))
-            return Radii(radius, torch.ones_like(radius, dtype=torch.bool))
-        if not torch.is_grad_enabled():
-            largest = _dominant(part, like, RESIDUAL_TOL)
-            radius = largest.value.abs()
-            for i in (~largest.settled).nonzero().flatten().tolist():
-                radius[i] = spectral_radius(finite(part.matrix(i, like)))
-            return Radii(radius, ~largest.settled)
-        with torch.no_grad():
-            radius, pairs, exact = _pairs(part, like)
-        # with x and y fixed Re(conj(l) y^H M x) / |l| has the radius's value and gradient
-        x, y = pairs.right, pairs.left
-        by_real, by_imaginary = part.rmatvec(y.real.contiguous()), part.rmatvec(y.imag.contiguous())
-        real = (by_real * x.real + by_imaginary * x.imag).sum(1)
-        imaginary = (by_real * x.imag - by_imaginary * x.real).sum(1)
-        phase = torch.where(pairs.value == 0, 0, pairs.value / pairs.value.abs())
-        slope = phase.real * real + phase.imag * imaginary
-        return Radii(radius + (slope - slope.detach()), exact)
-
-    together = points_with_matrices(operator.size) if dense else points_with_bases(like, operator.size)
+        return _all_exact(radii_of_blocks(blocks))
+    if method == "exact" or operator.size <= DENSE_BELOW:
+        together = points_with_matrices(operator.size)
+        radii_of = _dense_radii
+    else:
+        together = points_with_bases(like, operator.size)
+        radii_of = _radii_with_gradient if torch.is_grad_enabled() else _radii_without_gradient
     pieces = torch.arange(operator.points, device=like.device).split(together)
-    parts = [of(operator.take(index) if len(pieces) > 1 else operator) for index in pieces]
+    if len(pieces) == 1:
+        return radii_of(operator, like)
+    parts = [radii_of(operator.take(index), like) for index in pieces]
     return Radii(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
 
-def leading_pairs(operator: OperatorProduct, like: Tensor) -> Pairs:
-    """Eigenpairs of the largest eigenvalue at every point, without gradient."""
+def _all_exact(radius: Tensor) -> Radii:
+    return Radii(radius, torch.ones_like(radius, dtype=torch.bool))
+
+
+def _dense_radii(operator: OperatorProduct, like: Tensor) -> Radii:
+    return _all_exact(spectral_radius(finite(operator.matrices(like))))
+
+
+def _radii_without_gradient(operator: OperatorProduct, like: Tensor) -> Radii:
+    largest = _dominant(operator, like, RESIDUAL_TOL)
+    radius = largest.value.abs()
+    for i in (~largest.settled).nonzero().flatten().tolist():
+        radius[i] = spectral_radius(finite(operator.matrix(i, like)))
+    return Radii(radius, ~largest.settled)
+
+
+def _radii_with_gradient(operator: OperatorProduct, like: Tensor) -> Radii:
     with torch.no_grad():
-        blocks = operator.blocks()
-        if blocks is not None:
-            finite(blocks.k)
-            value, right, left = pairs_of_blocks(blocks)
-            return Pairs(value, right, left, torch.ones_like(value, dtype=torch.bool))
-        if operator.size > DENSE_BELOW:
-            return _pairs(operator, like)[1]
-        found = [leading_pair(finite(m)) for m in operator.matrices(like)]
-        value, right, left = (torch.stack(part).to(like.dtype.to_complex()) for part in zip(*found, strict=True))
-        done = torch.ones(operator.points, dtype=torch.bool, device=like.device)
-        return Pairs(value.to(like.device), right.to(like.device), left.to(like.device), done)
+        radius, pairs, exact = _pairs(operator, like)
+    # With x and y fixed, Re(conj(l) y^H M x) / |l| has the value of the radius, and its gradient by M.
+    x, y = pairs.right, pairs.left
+    by_real = operator.rmatvec(y.real.contiguous())
+    by_imaginary = operator.rmatvec(y.imag.contiguous())
+    real = (by_real * x.real + by_imaginary * x.imag).sum(1)
+    imaginary = (by_real * x.imag - by_imaginary * x.real).sum(1)
+    phase = torch.where(pairs.value == 0, 0, pairs.value / pairs.value.abs())
+    slope = phase.real * real + phase.imag * imaginary
+    return Radii(radius + (slope - slope.detach()), exact)
+
+
+@torch.no_grad()
+def leading_pairs(operator: OperatorProduct, like: Tensor) -> Pairs:
+    """Return eigenpairs of the largest eigenvalue at every point, without gradient."""
+    blocks = operator.blocks()
+    if blocks is not None:
+        finite(blocks.k)
+        found = pairs_of_blocks(blocks)
+    elif operator.size > DENSE_BELOW:
+        return _pairs(operator, like)[1]
+    else:
+        pairs = [leading_pair(finite(m)) for m in operator.matrices(like)]
+        found = (torch.stack(part).to(like.device, like.dtype.to_complex()) for part in zip(*pairs, strict=True))
+    value, right, left = found
+    return Pairs(value, right, left, torch.ones_like(value, dtype=torch.bool))
 
 
 def safe_sqrt(radius: Tensor) -> Tensor:
     """The square root, whose gradient at 0 is 0."""
-    return torch.where(radius > 0, torch.where(radius > 0, radius, 1).sqrt(), 0)
+    positive = torch.where(radius > 0, radius, 1)  # the derivative at 0 is infinite, and infinity times 0 is NaN
+    return torch.where(radius > 0, positive.sqrt(), 0)
 
 
 def points_with_bases(like: Tensor, size: int) -> int:
     """Points done at a time so that bases of vectors of this size fit into memory."""
-    return max(1, (2**17 if like.device.type == "cpu" else 2**20) // size)
+    numbers = 2**17 if like.device.type == "cpu" else 2**20
+    return max(1, numbers // size)
 
 
 def points_with_matrices(size: int) -> int:
@@ -186,29 +205,37 @@ def finite(m: Tensor) -> Tensor:
 
 
 def _dominant(operator: OperatorProduct, like: Tensor, residual: float, *, right: bool = False) -> Dominant:
-    """The largest eigenvalues with left eigenvectors (cheaper by autograd), or with right ones."""
-    points, kind = operator.points, like.dtype.to_complex()
-    known = operator.eigenpair_hint(right, TOLERANCE)
-    if known is None:
-        least, vector = like.new_zeros(points, dtype=kind), like.new_zeros(points, operator.size, dtype=kind)
-        found = Dominant(least.clone(), vector, torch.zeros_like(least, dtype=torch.bool))
+    """Find the largest eigenvalues, with left eigenvectors (cheaper by autograd) or with right ones.
+
+    The ways are tried from the cheapest on: hints of isolated neurons, Arnoldi, squaring. What none of them settles is
+    the caller's, by LAPACK.
+    """
+    points = operator.points
+    hint = operator.eigenpair_hint(right, TOLERANCE)
+    if hint is None:
+        value = like.new_zeros(points, dtype=like.dtype.to_complex())
+        found = Dominant(value, value.new_zeros(points, operator.size), torch.zeros_like(value, dtype=torch.bool))
+        least = value.clone()
     else:
-        least = torch.where(known.exists, known.value, 0)
-        found = Dominant(known.value.clone(), known.vector.clone(), known.largest.clone())
+        found = Dominant(hint.value.clone(), hint.vector.clone(), hint.largest.clone())
+        least = torch.where(hint.exists, hint.value, 0)
     rest = (~found.settled).nonzero().squeeze(1)
-    if len(rest):
-        some = operator if len(rest) == points else operator.take(rest)
+    if not len(rest):
+        return found
+    some = operator if len(rest) == points else operator.take(rest)
 
-        def products(index: Tensor) -> Callable[[Tensor], Tensor]:
-            part = some if len(index) == some.points else some.take(index)
-            return part.matvec if right else part.rmatvec
+    def products(index: Tensor) -> Callable[[Tensor], Tensor]:
+        part = some if len(index) == some.points else some.take(index)
+        return part.matvec if right else part.rmatvec
 
-        new = arnoldi(products, start(operator.size, like).expand(len(rest), -1), least[rest], residual)
-        new = new if right else new._replace(value=new.value.conj())  # M^T y = l y is y^H M = conj(l) y^H, M real
-        found.settled[rest] = new.settled
-        larger = new.value.abs() > least[rest].abs()
-        found.value[rest[larger]], found.vector[rest[larger]] = new.value[larger], new.vector[larger]
-        rest = rest[~new.settled]
+    new = arnoldi(products, start(operator.size, like).expand(len(rest), -1), least[rest], residual)
+    if not right:  # M^T y = l y is y^H M = conj(l) y^H, M real
+        new = new._replace(value=new.value.conj())
+    found.settled[rest] = new.settled
+    larger = new.value.abs() > least[rest].abs()
+    found.value[rest[larger]] = new.value[larger]
+    found.vector[rest[larger]] = new.vector[larger]
+    rest = rest[~new.settled]
     if operator.size <= FACTORED_BELOW and len(rest):
         # where the first one is not settled by squaring, others of its kind hardly are, and each costs half of LAPACK
         met = _by_squaring(operator, like, rest[:1], found, right=right)
@@ -220,7 +247,6 @@ def _dominant(operator: OperatorProduct, like: Tensor, residual: float, *, right
 def _by_squaring(operator: OperatorProduct, like: Tensor, points: Tensor, found: Dominant, *, right: bool) -> bool:
     """Write the eigenvalues of some points that squaring settles into what is found; True if it settles any."""
     kind = like.dtype.to_complex()
-    settled = False
     for index in points.split(points_with_matrices(operator.size)):
         m = finite(operator.take(index).matrices(like))
         value, vector, met = bounded_radius(m if right else m.mT, TOLERANCE)
@@ -229,8 +255,7 @@ def _by_squaring(operator: OperatorProduct, like: Tensor, points: Tensor, found:
         found.value[where] = value if right else value.conj()
         found.vector[where] = vector[met].to(kind)
         found.settled[where] = True
-        settled |= bool(met.any())
-    return settled
+    return bool(found.settled[points].any())
 
 
 # ---- Arnoldi's process
@@ -245,7 +270,8 @@ class Basis:
     """
 
     def __init__(self, products: Products, first: Tensor, most: int) -> None:
-        self.products, self.count = products, 0  # the number of products, m
+        self.products = products
+        self.count = 0  # the number of products, m
         self.points = torch.arange(len(first), device=first.device)  # those left (p,)
         self._vectors = first.new_empty(len(first), most + 1, first.shape[1])
         self._columns = first.new_zeros(len(first), most, most + 1)  # of H
@@ -261,19 +287,22 @@ class Basis:
 
     def select(self, index: Tensor) -> None:
         """Go on with some of the points."""
-        if len(index) < len(self.points):
-            rows, p = self.count + 1, len(index)
-            left = self._vectors[index, :rows]
-            self.points, self._columns, self._vectors = self.points[index], self._columns[index], self._vectors[:p]
-            self._vectors[:, :rows] = left
+        if len(index) == len(self.points):
+            return
+        left = self.vectors[index]
+        self.points = self.points[index]
+        self._columns = self._columns[index]
+        self._vectors = self._vectors[: len(index)]  # in the same memory
+        self.vectors.copy_(left)
 
     def extend(self, count: int) -> None:
         """Go on to so many products; where one lies in the basis zeros follow."""
-        size, few = self._vectors.shape[2], len(self.points)
+        together = len(self.points)
         if self.points.device.type == "cpu":  # so many points at a time that their vectors stay in the cache
-            few = max(8, 2**20 // (count * size))
-        for some in torch.arange(len(self.points), device=self.points.device).split(max(few, 1)):
-            product, some = self.products(self.points[some]), slice(int(some[0]), int(some[-1]) + 1)
+            together = max(8, 2**20 // (count * self._vectors.shape[2]))
+        for first in range(0, len(self.points), together):
+            some = slice(first, first + together)
+            product = self.products(self.points[some])
             vectors, columns = self._vectors[some], self._columns[some]
             for m in range(self.count, count):
                 orthogonalise(vectors, columns, m + 1, product(vectors[:, m]))
@@ -288,23 +317,25 @@ def _has_loops(like: Tensor) -> bool:
 
 def orthogonalise(vectors: Tensor, columns: Tensor, m: int, product: Tensor) -> None:
     """Write vector m (p, most + 1, n) from a product (p, n), and column m - 1 of H (p, most, most + 1), zero so far."""
+    eps = 10 * torch.finfo(vectors.dtype).eps  # rounding leaves less of a product that lies in the basis
     if _has_loops(vectors):
-        v, eps = vectors.numpy(), 10 * torch.finfo(vectors.dtype).eps
-        numbers = (
-            v.dtype.type(x) for x in (ONE_PASS_FRACTION, eps, 0, 1)
-        )  # mixed with others numbers are counted in float64
-        compiled(_widen)(v, columns.numpy(), product.detach().contiguous().numpy(), m, *numbers)
+        number = vectors.numpy().dtype.type  # with Python's own numbers the loops would count in float64
+        constants = number(ONE_PASS_FRACTION), number(eps), number(0), number(1)
+        compiled(_widen)(vectors.numpy(), columns.numpy(), product.detach().contiguous().numpy(), m, *constants)
         return
-    have, column, rest = vectors[:, :m], columns[:, m - 1, : m + 1], norm(product)
+    have = vectors[:, :m]
+    column = columns[:, m - 1, : m + 1]
+    rest = norm(product)
     for _ in range(2):  # once is not enough where a product lies nearly in the basis
         # a row times a matrix: ten times as fast in torch as the same as columns
         along = product.unsqueeze(1) @ have.mT
         product = torch.baddbmm(product.unsqueeze(1), along, have, alpha=-1).squeeze(1)
         column[:, :-1] += along.squeeze(1)
-        size, rest = norm(along.squeeze(1)), norm(product)
+        size = norm(along.squeeze(1))
+        rest = norm(product)
         if (rest > ONE_PASS_FRACTION * size).all():
             break
-    new = rest > 10 * torch.finfo(rest.dtype).eps * norm(column[:, :-1])
+    new = rest > eps * norm(column[:, :-1])
     column[:, -1] = torch.where(new, rest, 0)
     torch.mul(product, torch.where(new, 1 / rest, 0).unsqueeze(1), out=vectors[:, m])
 
@@ -320,41 +351,50 @@ def arnoldi(products: Products, first: Tensor, least: Tensor, residual: float) -
         residual: largest norm of M x - value x, relative to the modulus of the value.
     """
     n = first.shape[1]
-    now, last = min(FIRST, n), max(min(LAST, 3 * n // 4), min(FIRST, n))
+    count = min(FIRST, n)
+    last = max(count, min(LAST, 3 * n // 4))
+    eps, tiny = torch.finfo(first.dtype).eps, torch.finfo(first.dtype).tiny
     basis = Basis(products, first, last)
     vector = torch.zeros_like(first, dtype=first.dtype.to_complex())
     found = Dominant(vector[:, 0].clone(), vector, torch.zeros(len(first), dtype=torch.bool, device=first.device))
-    zero = ~products(basis.points)(first).any(1)
+    zero = ~products(basis.points)(first).any(1)  # of a random start: the matrix is 0, and so is its radius
     found.settled[zero] = True
     basis.select((~zero).nonzero().squeeze(1))
     while len(basis.points):
-        basis.extend(now)
+        basis.extend(count)
         value, weights, condition = dominant_pairs(basis.h[:, :-1], min(SMALLEST_MISS, residual / 3))
-        image = torch.complex(*(torch.stack((weights.real, weights.imag), 1) @ basis.h.mT).unbind(1))
+        modulus = value.abs()
+        known = least[basis.points]
+
+        # It is an eigenvalue if the residual is small, also times the condition number.
+        image = rows_times(weights, basis.h.mT)
         image[:, :-1] -= value.unsqueeze(1) * weights
-        miss = norm(image) / torch.where(value == 0, 1, value.abs())
-        # settled where the residual is small, also times the condition number, and nothing larger is left out
-        modulus, columns, known = value.abs(), norm(basis.h.mT), least[basis.points]
+        miss = norm(image) / torch.where(value == 0, 1, modulus)
+        columns = norm(basis.h.mT)
         largest = columns.amax(1)
         size = torch.maximum(largest, n**0.5 * columns[:, 0])  # the second: of all entries, by the random start
-        exposed = (miss + torch.finfo(first.dtype).eps * size / modulus) * condition
+        exposed = (miss + eps * size / modulus) * condition
         excess = torch.maximum(miss / residual, exposed / CONDITIONED_RESIDUAL_TOL)
-        lost = (modulus < SMALLEST_MODULUS * largest) | (largest < torch.finfo(first.dtype).tiny ** SQUARES)
-        excess = torch.where(lost, torch.inf, excess)
-        excess = torch.where(modulus <= (1 + TOLERANCE / 2) * known.abs(), 0, excess)
+        lost = (modulus < SMALLEST_MODULUS * largest) | (largest < tiny**SQUARES)
+        excess[lost] = torch.inf
+        excess[modulus <= (1 + TOLERANCE / 2) * known.abs()] = 0  # the known value stands
+
+        # Nothing larger is left out where the share is at least 1.
         share, rate = excluded(basis.h, torch.where(modulus < known.abs(), known, value), n)
-        more = torch.maximum(-share.log(), 2 * excess.log()) / rate  # residuals fall like the root of what it rises
         settled = (excess <= 1) & (share >= 1)
-        ends = settled | (now == last)
+        ends = settled | (count == last)
         write, stay = ends.nonzero().squeeze(1), (~ends).nonzero().squeeze(1)
         where = basis.points[write]
-        found.value[where], found.settled[where] = value[write], settled[write]
-        parts = torch.stack((weights[write].real, weights[write].imag), 1) @ basis.vectors[write, :-1]
-        found.vector[where] = torch.complex(*parts.unbind(1))
+        found.value[where] = value[write]
+        found.settled[where] = settled[write]
+        found.vector[where] = rows_times(weights[write], basis.vectors[write, :-1])
         basis.select(stay)
-        if len(stay):
-            step = more[stay].nan_to_num(now, now, now).quantile(SETTLED_FRACTION).item()
-            now = min(last, now + max(2 + now // 10, min(math.ceil(step), now)))
+        if not len(stay):
+            break
+        # So many more products as some of the points need, at least a tenth and at most as many again.
+        more = torch.maximum(-share.log(), 2 * excess.log()) / rate  # residuals fall like the root of what it rises
+        step = math.ceil(more[stay].nan_to_num(count, count, count).quantile(SETTLED_FRACTION).item())
+        count = min(last, count + max(2 + count // 10, min(step, count)))
     return found
 
 
@@ -367,11 +407,12 @@ def excluded(h: Tensor, value: Tensor, n: int) -> tuple[Tensor, Tensor]:
     around = torch.arange(ANGLES + 1, device=h.device, dtype=h.dtype) * (math.pi / ANGLES)
     angle = torch.cat((around.expand(len(h), -1), value.angle().unsqueeze(1)), 1)
     k = kernel(h, torch.polar(radius.unsqueeze(1).expand_as(angle), angle))
-    chance = torch.where(angle.sin().abs() < 1e-6, CHANCE["real"], CHANCE["complex"])
+    chance = torch.where(angle.sin().abs() < 1e-6, CHANCE_REAL, CHANCE_COMPLEX)  # pi is rounded
     share, worst = (chance.square() * k[:, -1] / n).min(1)
-    some = max(1, h.shape[2] // 4)
-    before, now = (k[:, i].gather(1, worst.unsqueeze(1)).squeeze(1) for i in (-1 - some, -1))
-    return torch.where(radius > 0, share, 0), (now / before).log() / some
+    some = max(1, h.shape[2] // 4)  # the growth over the last quarter of the products
+    at_worst = k.take_along_dim(worst[:, None, None], 2).squeeze(2)
+    growth = (at_worst[:, -1] / at_worst[:, -1 - some]).log() / some
+    return torch.where(radius > 0, share, 0), growth
 
 
 def kernel(h: Tensor, at: Tensor) -> Tensor:
@@ -397,62 +438,78 @@ def compiled(loop: Callable[..., None]) -> Callable[..., None]:
 def _widen(
     vectors: Array, columns: Array, products: Array, m: int, again: float, eps: float, zero: float, one: float
 ) -> None:
-    """Write the vector m (P, most + 1, n) and column m - 1 (P, most, most + 1) of a product (P, n)."""
+    """Write the vector m (P, most + 1, n) and column m - 1 (P, most, most + 1) of a product (P, n).
+
+    Four vectors at a time: the product is read and written a quarter as often.
+    """
     points, n = products.shape
-    product, along, fours = np.empty(n, vectors.dtype), np.empty(m, vectors.dtype), m // 4 * 4
+    product = np.empty(n, vectors.dtype)
+    along = np.empty(m, vectors.dtype)
+    fours = m // 4 * 4
     for p in range(points):
         product[:] = products[p]
-        basis, column = vectors[p], columns[p, m - 1]
+        basis = vectors[p]
+        column = columns[p, m - 1]
         whole = rest = zero
         for turn in range(2):  # once is not enough where a product lies nearly in the basis
             for i in range(0, fours, 4):
                 a = b = c = d = zero
-                v, w, x, y = basis[i], basis[i + 1], basis[i + 2], basis[i + 3]
                 for k in range(n):
-                    a += v[k] * product[k]
-                    b += w[k] * product[k]
-                    c += x[k] * product[k]
-                    d += y[k] * product[k]
-                along[i], along[i + 1], along[i + 2], along[i + 3] = a, b, c, d
+                    a += basis[i, k] * product[k]
+                    b += basis[i + 1, k] * product[k]
+                    c += basis[i + 2, k] * product[k]
+                    d += basis[i + 3, k] * product[k]
+                along[i] = a
+                along[i + 1] = b
+                along[i + 2] = c
+                along[i + 3] = d
             for i in range(fours, m):
-                a, v = zero, basis[i]
+                a = zero
                 for k in range(n):
-                    a += v[k] * product[k]
+                    a += basis[i, k] * product[k]
                 along[i] = a
             for i in range(0, fours, 4):
-                a, b, c, d = along[i], along[i + 1], along[i + 2], along[i + 3]
-                v, w, x, y = basis[i], basis[i + 1], basis[i + 2], basis[i + 3]
+                a = along[i]
+                b = along[i + 1]
+                c = along[i + 2]
+                d = along[i + 3]
                 for k in range(n):
-                    product[k] -= a * v[k] + b * w[k] + c * x[k] + d * y[k]
+                    product[k] -= a * basis[i, k] + b * basis[i + 1, k] + c * basis[i + 2, k] + d * basis[i + 3, k]
             for i in range(fours, m):
-                a, v = along[i], basis[i]
+                a = along[i]
                 for k in range(n):
-                    product[k] -= a * v[k]
+                    product[k] -= a * basis[i, k]
             size = rest = zero
             for i in range(m):
                 column[i] += along[i]
                 size += along[i] * along[i]
             for k in range(n):
                 rest += product[k] * product[k]
-            size, rest = np.sqrt(size), np.sqrt(rest)
+            size = np.sqrt(size)
+            rest = np.sqrt(rest)
             if turn == 0:
                 whole = size
             if rest > again * size:
                 break
-        new = rest > eps * whole
-        share = one / rest if new else zero
-        column[m] = rest if new else zero
+        share = zero
+        column[m] = zero
+        if rest > eps * whole:
+            share = one / rest
+            column[m] = rest
         for k in range(n):
             basis[m, k] = product[k] * share
 
 
 def _write_kernel(columns: Array, real: Array, imaginary: Array, size: Array) -> None:
     """Write K (P, m + 1, k) at numbers (P, k), by the columns of H (P, m, m + 1)."""
-    points, steps, k = len(columns), columns.shape[1], real.shape[1]
-    a = np.empty((steps + 1, k), columns.dtype)
-    b = np.empty_like(a)
+    points, steps, _ = columns.shape
+    k = real.shape[1]
+    a = np.empty((steps + 1, k), columns.dtype)  # real part of each vector's polynomial at the numbers
+    b = np.empty_like(a)  # imaginary part
     for p in range(points):
-        a[0], b[0], size[p, 0] = 1, 0, 1
+        a[0] = 1
+        b[0] = 0
+        size[p, 0] = 1
         for j in range(steps):
             for i in range(k):
                 a[j + 1, i] = real[p, i] * a[j, i] - imaginary[p, i] * b[j, i]
@@ -479,62 +536,85 @@ def _pairs(operator: OperatorProduct, like: Tensor) -> tuple[Tensor, Pairs, Tens
     if operator.size <= FACTORED_BELOW:
         pairs = pairs_near(operator, largest.value, largest.vector)
     else:
-        # right and left vectors from two bases are a pair where they agree on the eigenvalue
-        right, left = (_dominant(operator, like, TWO_SIDED_RESIDUAL_TOL, right=side) for side in (True, False))
-        value, y = right.value, left.vector
-        swap = (left.value.conj() - value).abs() < (left.value - value).abs()  # the other of a complex pair
-        other = torch.where(swap, left.value.conj(), left.value)
-        y = torch.where(swap.unsqueeze(1), y.conj(), y)
-        overlap = (right.vector.conj() * y).sum(1)
-        found = right.settled & left.settled & ((other - value).abs() <= TWO_SIDED_RESIDUAL_TOL * value.abs())
-        found &= (overlap.abs() > torch.finfo(y.dtype).eps ** 0.5) | (value == 0)
-        pairs = Pairs(value, right.vector, y / torch.where(overlap == 0, 1, overlap).unsqueeze(1), found)
-    good = largest.settled & pairs.found & (pairs.value.abs() >= (1 - TOLERANCE / 2) * radius)
-    radius = torch.where(good, torch.maximum(radius, pairs.value.abs()), radius)
+        pairs = _pairs_of_two_bases(operator, like)
+    modulus = pairs.value.abs()
+    # The iteration may have gone to a smaller eigenvalue than that from which it started.
+    good = largest.settled & pairs.found & (modulus >= (1 - TOLERANCE / 2) * radius)
+    radius = torch.where(good, torch.maximum(radius, modulus), radius)
     for i in (~good).nonzero().flatten().tolist():
         value, right, left = leading_pair(finite(operator.matrix(i, like)))
-        radius[i], pairs.value[i], pairs.right[i], pairs.left[i] = value.abs(), value, right, left
+        radius[i] = value.abs()
+        pairs.value[i] = value
+        pairs.right[i] = right
+        pairs.left[i] = left
     return radius, pairs, ~good
 
 
+def _pairs_of_two_bases(operator: OperatorProduct, like: Tensor) -> Pairs:
+    """Right and left eigenvectors from two bases, which are a pair where they agree on the eigenvalue."""
+    right = _dominant(operator, like, TWO_SIDED_RESIDUAL_TOL, right=True)
+    left = _dominant(operator, like, TWO_SIDED_RESIDUAL_TOL)
+    value = right.value
+    swap = (left.value.conj() - value).abs() < (left.value - value).abs()  # the other of a complex pair
+    other = torch.where(swap, left.value.conj(), left.value)
+    y = torch.where(swap.unsqueeze(1), left.vector.conj(), left.vector)
+    overlap = (right.vector.conj() * y).sum(1)
+    agree = (other - value).abs() <= TWO_SIDED_RESIDUAL_TOL * value.abs()
+    # nearly defective matrices are left to LAPACK
+    sound = (overlap.abs() > torch.finfo(y.dtype).eps ** 0.5) | (value == 0)
+    y = y / torch.where(overlap == 0, 1, overlap).unsqueeze(1)
+    return Pairs(value, right.vector, y, right.settled & left.settled & agree & sound)
+
+
 def pairs_near(operator: OperatorProduct, values: Tensor, lefts: Tensor) -> Pairs:
-    """Eigenpairs near values (P,) and left vectors (P, n), by two-sided Rayleigh quotient iteration.
+    """Return eigenpairs near values (P,) and left vectors (P, n), by two-sided Rayleigh quotient iteration.
 
     Its error is cubed at each step; one matrix of one point is factorised at a time.
 
     Source: Ostrowski 1959; Parlett, Math. Comp. 28 (1974).
     """
-    eps = torch.finfo(lefts.dtype).eps
-    enough, good = eps**0.75, eps**0.5
-
-    def times(apply: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        if not x.is_complex():
-            return apply(x.unsqueeze(0)).squeeze(0)
-        return torch.complex(apply(x.real.unsqueeze(0)), apply(x.imag.unsqueeze(0))).squeeze(0)
-
     pairs = Pairs(values.clone(), torch.zeros_like(lefts), lefts.clone(), values == 0)
     pairs.left[pairs.found] = 0  # the gradient of a zero matrix is 0
     for i in (values != 0).nonzero().flatten().tolist():
-        value, y = values[i], lefts[i]
-        if value.imag == 0:
-            value, y = value.real, unit(y.real)
-        x, one = start(len(y), y), operator.take(torch.tensor([i], device=y.device))
-        for step in range(6):
-            factors = operator.factors(i, value * (1 + 4 * eps), lefts.real)
-            x = unit(factors.solve(x))
-            if step == 0:  # y comes near already
-                x = unit(factors.solve(x))
-            y = unit(factors.solve_adjoint(y))
-            overlap = torch.vdot(y, x)
-            if not overlap.abs() > good:  # nearly defective
-                pairs.found[i] = False
-                break
-            m_x, m_y = times(one.matvec, x), times(one.rmatvec, y)
-            value = torch.vdot(y, m_x) / overlap
-            miss = torch.maximum((m_x - value * x).norm(), (m_y - value.conj() * y).norm()) / value.abs()
-            pairs.found[i] = miss <= good
-            if miss <= enough:
-                break
-        if pairs.found[i]:
-            pairs.value[i], pairs.right[i], pairs.left[i] = value, x, y / torch.vdot(x, y)
+        pair = _pair_near(operator, i, values[i], lefts[i])
+        if pair is not None:
+            pairs.value[i], pairs.right[i], pairs.left[i] = pair
+            pairs.found[i] = True
     return pairs
+
+
+def _pair_near(operator: OperatorProduct, point: int, value: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
+    """The eigenpair of one point; None if the matrix is nearly defective, or the iteration does not converge."""
+    like = y.real
+    if value.imag == 0:
+        value = value.real
+        y = unit(like)
+    eps = torch.finfo(y.dtype).eps
+    one = operator.take(torch.tensor([point], device=y.device))
+    x = start(len(y), y)
+    miss = math.inf
+    for step in range(QUOTIENT_STEPS):
+        factors = operator.factors(point, value * (1 + 4 * eps), like)
+        x = unit(factors.solve(x))
+        if step == 0:  # x is random, y comes near already
+            x = unit(factors.solve(x))
+        y = unit(factors.solve_adjoint(y))
+        overlap = torch.vdot(y, x)
+        if not overlap.abs() > eps**0.5:  # nearly defective
+            return None
+        m_x = _image(one.matvec, x)
+        m_y = _image(one.rmatvec, y)
+        value = torch.vdot(y, m_x) / overlap
+        miss = torch.maximum((m_x - value * x).norm(), (m_y - value.conj() * y).norm()) / value.abs()
+        if miss <= eps**0.75:  # another step would change no digit of the gradient
+            break
+    if not miss <= eps**0.5:
+        return None
+    return value, x, y / torch.vdot(x, y)
+
+
+def _image(product: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """A real matrix times one vector (n,), real or complex."""
+    if not x.is_complex():
+        return product(x.unsqueeze(0)).squeeze(0)
+    return torch.complex(product(x.real.unsqueeze(0)), product(x.imag.unsqueeze(0))).squeeze(0)

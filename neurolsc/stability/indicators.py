@@ -3,11 +3,10 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import chain
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from neurolsc.metrics import is_binary
 from neurolsc.network import Network, NetworkState, as_network, eval_mode
@@ -33,13 +32,15 @@ from neurolsc.validation import whole
 Loss = Callable[[Tensor], Tensor]  # a number with a gradient, from the logits (T, B, C)
 
 SATURATED = 0.9  # spikes per step above which a neuron counts as saturated
+STEPS_AT_ONCE = 32  # steps whose derivatives are held at once: those of a long run might fill the memory
+ROUNDING = 1e-12  # variances and squared distances below this, of numbers of about 1, are float64's rounding
 
 
 # ---- growth
 
 
 def lyapunov_exponents(network: Network, x: Tensor, *, count: int = 1, seed: int = 0) -> Tensor:
-    r"""Finite-time Lyapunov exponents: how fast small changes of a layer's state grow or fade along a run.
+    r"""Return finite-time Lyapunov exponents: how fast small changes of a layer's state grow or fade along a run.
 
     With the derivatives :math:`M_t = \partial h[t, l] / \partial h[t-1, l]` along the run of a sample and orthonormal
     columns :math:`Q_0` drawn at random (QR method),
@@ -47,8 +48,9 @@ def lyapunov_exponents(network: Network, x: Tensor, *, count: int = 1, seed: int
     .. math:: Q_t R_t = M_t Q_{t-1}, \qquad
               \lambda_i = \frac{1}{T} \sum_{t=1}^{T} \log |(R_t)_{ii}|
 
-    The radius of one step says nothing about a product of steps whose directions differ; these do. The derivative of
-    the whole network is block triangular, so as T grows its exponents become those of its layers together.
+    The radius of one step says nothing about a product of steps whose directions differ; the exponents do. The
+    derivative of the whole network is block triangular, so as T grows its exponents become those of its layers
+    together.
 
     Args:
         network: the network; its parameters are not changed.
@@ -75,15 +77,15 @@ def lyapunov_exponents(network: Network, x: Tensor, *, count: int = 1, seed: int
 
 
 def exponent_loss(network: Network, x: Tensor, target: float = 0.0, *, count: int = 1, seed: int = 0) -> Tensor:
-    r"""The squared distance of the Lyapunov exponents to a target, with a gradient ("gradient flossing").
+    r"""Return the mean squared distance of the Lyapunov exponents to a target, with a gradient ("gradient flossing").
 
     With the k largest exponents :math:`\lambda_i` of L layers and B samples (:func:`lyapunov_exponents`),
 
     .. math:: \mathcal{L} = \frac{1}{L B k} \sum_{l,b,i} (\lambda_i[l, b] - \lambda^*)^2
 
     The gradient goes through the products of all T derivatives and their surrogates, to the parameters of the steps.
-    The states of the run are constants in it, as in pre-training. Leaves out a layer of which a direction is lost
-    altogether, whose exponent is ``-inf``.
+    The states of the run are constants in it, as in pre-training. A layer of which a direction is lost altogether,
+    whose exponent is ``-inf``, is left out.
 
     Args:
         network: the network; its ``grad`` stays as it is.
@@ -113,11 +115,11 @@ def layer_exponents(t: Transitions, batch: int, count: int, seed: int) -> Tensor
     size = t.states
     like = t.x
     steps = len(like) // batch
-    start = torch.randn(size, count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    q = torch.linalg.qr(start)[0].to(like).expand(batch, -1, -1)
-    copies = torch.arange(batch, device=like.device).repeat_interleave(count)
+    drawn = torch.randn(size, count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    q = torch.linalg.qr(drawn)[0].to(like).expand(batch, -1, -1)
+    copies = torch.arange(batch, device=like.device).repeat_interleave(count)  # a point for each direction
     total = like.new_zeros(batch, count)
-    for some in t.chunks(32 * batch):  # derivatives of many steps at once; of all they might fill the memory
+    for some in t.chunks(STEPS_AT_ONCE * batch):
         derivatives = time_operator(some)
         for first in range(0, len(some.x), batch):
             moved = derivatives.take(first + copies).matvec(q.mT.reshape(batch * count, size))
@@ -125,20 +127,26 @@ def layer_exponents(t: Transitions, batch: int, count: int, seed: int) -> Tensor
             if count == 1:  # the same as QR, which costs more than the product
                 length = torch.linalg.vector_norm(moved, dim=1)
                 q = moved / length.clamp(min=torch.finfo(length.dtype).tiny).unsqueeze(1)
-                total = total + length.log()
-                continue
-            q, r = torch.linalg.qr(moved)
-            total = total + r.diagonal(dim1=1, dim2=2).abs().log()
+            else:
+                q, r = torch.linalg.qr(moved)
+                length = r.diagonal(dim1=1, dim2=2).abs()
+            total = total + length.log()
     return total / steps
 
 
 def singular_values(network: Network, x: Tensor, *, steps: int | None = None, seed: int = 0) -> tuple[Tensor, Tensor]:
-    r"""The largest singular value of every transition derivative of a network, to 1 %.
+    r"""Return the largest singular value of every transition derivative of a network, to 1 %.
 
     .. math:: \sigma_{\max}(M) = \max_{|u| = 1} |M u| = \sqrt{\rho(M^T M)}
 
-    It bounds what one step can do to a gradient, the radius what many steps of the same kind do. Unequal widths need no
-    sub-matrix. `steps`, drawn at random, are all by default.
+    It bounds the factor by which one step can enlarge a gradient. The radius says by which factor many steps of the
+    same kind do. Between layers of unequal widths it needs no sub-matrix.
+
+    Args:
+        network: the network; its parameters are not changed.
+        x: input (T, B, n_in).
+        steps: K, how many of the T steps, drawn at random; None for all.
+        seed: of the steps.
 
     Returns:
         Through time and through depth, each (L, K, B): layer, step, sample. Depth row 0 is that of the derivative by
@@ -156,16 +164,16 @@ def singular_values(network: Network, x: Tensor, *, steps: int | None = None, se
 
 
 def recurrence_radius(t: Transitions) -> Tensor:
-    r"""The radius of what spikes do to their own layer through its recurrent weights W alone, at P points (P,).
+    r"""Return the radius of the path from spike to spike through the recurrent weights W alone, at P points (P,).
 
-    With z = output(h), that of
+    With z = output(h) it is the radius of
 
     .. math:: \frac{\partial z}{\partial h} \Big(\frac{\partial h'}{\partial z}\Big|_{W} -
               \frac{\partial h'}{\partial z}\Big|_{W = 0}\Big),
 
-    of LIF and ALIF :math:`\mathrm{diag}(s)\, W_{rec}`: without leaks, resets and adaptation.
+    which is :math:`\mathrm{diag}(s)\, W_{rec}` of LIF and ALIF. Leaks, resets and adaptation have no part in it.
     """
-    h, matrices = flat(t.before), weight_matrices(t.cell, "time")
+    h = flat(t.before)
 
     def step(z: Tensor, x: Tensor, h: Tensor) -> Tensor:
         return flat(t.cell.update(x, z, unflat(h, t.before)))
@@ -173,32 +181,40 @@ def recurrence_radius(t: Transitions) -> Tensor:
     with torch.no_grad():
         z = t.cell.output(t.before)
         whole_step = JacobianOperator(step, z, t.x, h).matrices()
-        with without(matrices):
+        with without(weight_matrices(t.cell, "time")):
             rest = JacobianOperator(step, z, t.x, h).matrices()
         by_state = JacobianOperator(output_of(t.cell, t.before), h).matrices()
         return spectral_radius(by_state @ (whole_step - rest))
 
 
 def largest_singular(t: Transitions, operators: Sequence[LinearOperator]) -> Tensor:
-    """The largest singular values (P,) of a product of operators at the points of t."""
+    """Return the largest singular values (P,) of a product of operators at the points of t."""
     only = operators[0]
     if len(operators) == 1 and isinstance(only, BlockStep):
         return norms_of_blocks(only)
     points = 1 if all(part.same for part in operators) else len(t.x)
-    return safe_sqrt(radii(gram(operators, points), t.x).radius).expand(len(t.x))
+    squares = radii(gram(operators, points), t.x).radius
+    return safe_sqrt(squares).expand(len(t.x))
 
 
 # ---- gradients
 
 
 def state_gradients(network: Network, x: Tensor, loss: Loss) -> Tensor:
-    r"""Norms of the gradient of a loss by the state of every layer, step and sample.
+    r"""Return norms of the gradient of a loss by the state of every layer, step and sample.
 
     .. math:: G_{l,t,b} = \Big\lVert \frac{\mathrm{d} L}{\mathrm{d} h[t, l]_b} \Big\rVert_2
 
-    through all later steps and higher layers: (L, T, B), of a loss of the logits (T, B, C). Of a loss of the last step
-    alone, row T-1-k is what is left of the gradient k steps back. The graph of all T steps stays in memory; parameters
+    The gradient goes through all later steps and higher layers. The graph of all T steps stays in memory; parameters
     get no gradient.
+
+    Args:
+        network: the network.
+        x: input (T, B, n_in).
+        loss: a number with a gradient, of the logits (T, B, C).
+
+    Returns:
+        Norms (L, T, B). If the loss reads the last step alone, row T-1-k is what is left of the gradient k steps back.
 
     Source: Pascanu, Mikolov & Bengio 2013, arXiv:1211.5063.
     """
@@ -210,51 +226,64 @@ def state_gradients(network: Network, x: Tensor, loss: Loss) -> Tensor:
             start = NetworkState(tuple(layers), rest.x)
         moments = list(network.records(x, start))
         logits = torch.stack([network.readout(m.outputs[-1]) for m in moments])
-        leaves = [leaf for m in moments for layer in m.after.layers for leaf in layer]
-        found = iter(_gradients(loss(logits), leaves))
+        states = [layer for m in moments for layer in m.after.layers]
+        found = iter(_gradients(loss(logits), [leaf for state in states for leaf in state]))
 
-    def over_all_variables(state: State) -> Tensor:
-        return torch.cat([next(found).detach().abs().flatten(1) for _ in state], 1).norm(dim=1)
+    def norm_over_variables(state: State) -> Tensor:
+        of_variables = [next(found).detach().abs().flatten(1) for _ in state]
+        return torch.cat(of_variables, 1).norm(dim=1)
 
-    return torch.stack([torch.stack([over_all_variables(layer) for layer in m.after.layers]) for m in moments], 1)
+    norms = torch.stack([norm_over_variables(state) for state in states])  # step after step
+    return norms.unflatten(0, (len(moments), -1)).transpose(0, 1)
 
 
 def parameter_gradients(
     network: Network, x: Tensor, loss: Loss, *, mask: Tensor | None = None
 ) -> tuple[dict[str, Tensor], ...]:
-    """The gradients of a loss by the parameters of each of L cells, and last of the readout, by name.
+    """Return the gradients of a loss by the parameters of each of L cells, and last of the readout, by name.
 
-    Those of frozen parameters are left out; ``grad`` stays as it is. Cells that share one module of another library
-    count those that they would pre-train (:meth:`neurolsc.Cell.pretrained`).
+    Frozen parameters are left out; ``grad`` stays as it is. Of cells that share one module of another library, each
+    has the parameters that it would pre-train (:meth:`neurolsc.Cell.pretrained`).
+
+    Args:
+        network: the network.
+        x: input (T, B, n_in).
+        loss: a number with a gradient, of the logits (T, B, C).
+        mask: the steps that are no padding (T, B).
     """
     cells = as_network(network).cells
-    shared = Counter(p for cell in cells for p in cell.parameters())
-    trained = [{n: p for n, p in part.named_parameters() if p.requires_grad} for part in (*cells, network.readout)]
-    for cell, names in zip(cells, trained, strict=False):
+    holders = Counter(p for cell in cells for p in cell.parameters())
+    parameters: list[dict[str, nn.Parameter]] = []
+    for cell in cells:
         own = set(cell.pretrained())
-        for name in [n for n, p in names.items() if shared[p] > 1 and p not in own]:
-            del names[name]
+        named = cell.named_parameters()
+        parameters.append({n: p for n, p in named if p.requires_grad and (holders[p] == 1 or p in own)})
+    parameters.append({n: p for n, p in network.readout.named_parameters() if p.requires_grad})
     with eval_mode(network), torch.enable_grad():
         value = loss(network.run(x, mask=mask).logits)
-    found = iter(_gradients(value, list(chain.from_iterable(t.values() for t in trained))))
-    return tuple({name: next(found).detach() for name in names} for names in trained)
+    found = iter(_gradients(value, [p for part in parameters for p in part.values()]))
+    return tuple({name: next(found).detach() for name in part} for part in parameters)
 
 
 def together(gradients: dict[str, Tensor]) -> Tensor:
     """All gradients of a layer side by side (P,)."""
-    return torch.cat([g.flatten() for g in gradients.values()]) if gradients else torch.empty(0)
+    if not gradients:
+        return torch.empty(0)
+    return torch.cat([g.flatten() for g in gradients.values()])
 
 
 def _gradients(value: Tensor, by: list[Tensor]) -> list[Tensor]:
     """Gradients by tensors, zero by those that the value does not depend on."""
-    reached = [t for t in by if t.requires_grad] if value.requires_grad else []
-    gradients = torch.autograd.grad(value, reached, allow_unused=True) if reached else ()
+    reached = [t for t in by if t.requires_grad]
+    if not (reached and value.requires_grad):
+        return [torch.zeros_like(t) for t in by]
+    gradients = torch.autograd.grad(value, reached, materialize_grads=True, allow_unused=True)
     found = dict(zip(reached, gradients, strict=True))
-    return [torch.zeros_like(t) if found.get(t) is None else found[t] for t in by]
+    return [found[t] if t in found else torch.zeros_like(t) for t in by]
 
 
 def signal_to_noise(gradients: Tensor) -> float:
-    r"""Squared norm of the mean gradient of K >= 2 batches (K, P) over its variance between them.
+    r"""Return the squared norm of the mean gradient of K >= 2 batches (K, P) over its variance between them.
 
     .. math:: \mathrm{SNR} = \frac{\lVert \bar g \rVert^2}{\sum_p \mathrm{var}_k\, g_{k,p}},
         \qquad \bar g = \frac{1}{K} \sum_k g_k, \quad
@@ -265,19 +294,27 @@ def signal_to_noise(gradients: Tensor) -> float:
 
     Source: McCandlish et al. 2018, arXiv:1812.06162 (the reciprocal of its simple noise scale).
     """
-    return (gradients.mean(0).square().sum() / gradients.var(0).sum()).item()
+    signal = gradients.mean(0).square().sum()
+    noise = gradients.var(0).sum()
+    return (signal / noise).item()
 
 
 def active_surrogate_fraction(
     network: Network, x: Tensor, *, threshold: float = 0.1, steps: int | None = None, seed: int = 0
 ) -> Tensor:
-    r"""The share of neurons, steps and samples at which the surrogate's derivative is not nearly 0.
+    r"""Return the share of neurons, steps and samples at which the surrogate's derivative is not nearly 0.
 
     .. math:: \frac{1}{K B n} \sum_{t,b,i} \Big[\, \Big|\frac{\partial z_i}{\partial v_i}\Big|
         \ge \text{threshold} \cdot \max_v \frac{\partial z_i}{\partial v_i} \Big]
 
     Only through these a gradient reaches the neuron's weights. The largest derivative is taken at the threshold itself.
-    `steps`, drawn at random, are all by default.
+
+    Args:
+        network: the network.
+        x: input (T, B, n_in).
+        threshold: share of the largest derivative from which one counts.
+        steps: K, how many of the T steps, drawn at random; None for all.
+        seed: of the steps.
 
     Returns:
         Shares (L,); NaN for a layer that does not spike, or whose cell has no :meth:`neurolsc.Cell.membrane`.
@@ -320,7 +357,7 @@ class Activity(NamedTuple):
 
 
 def activity(spikes: Tensor, mask: Tensor | None = None) -> Activity:
-    r"""Rate, dead and saturated neurons, and synchrony of one layer.
+    r"""Return rate, dead and saturated neurons, and synchrony of one layer.
 
     Synchrony is the variance over time of the layer's mean output over the mean variance of a neuron, both of each
     sample, then summed over samples,
@@ -329,32 +366,39 @@ def activity(spikes: Tensor, mask: Tensor | None = None) -> Activity:
         {\sum_b \frac{1}{n} \sum_i \mathrm{var}_t\, z_i[t, b]},
 
     1 where all neurons fire at the same steps, about 1 / n where they are independent, and NaN where none ever
-    changes. An input that comes and goes drives it up as well. Of outputs (T, B, n), at the steps of a mask (T, B).
+    changes. An input that comes and goes drives it up as well.
+
+    Args:
+        spikes: outputs (T, B, n).
+        mask: the steps that count (T, B); None: all.
 
     Source: Golomb & Rinzel, Physica D 72 (1994) (synchrony).
     """
     if not is_binary(spikes):
         return Activity(math.nan, math.nan, math.nan, math.nan)
     z = spikes.detach().double()
-    alive = torch.ones(z.shape[:2], dtype=z.dtype, device=z.device) if mask is None else mask.double()
-    rate = (z * alive.unsqueeze(-1)).sum((0, 1)) / alive.sum()
+    counts = z.new_ones(z.shape[:2]) if mask is None else mask.double()
+    rate = (z * counts.unsqueeze(-1)).sum((0, 1)) / counts.sum()
+    dead = (rate == 0).double().mean().item()
+    saturated = (rate > SATURATED).double().mean().item()
+    weight = (counts / counts.sum(0)).unsqueeze(-1)
 
-    def variance(z: Tensor) -> Tensor:
-        weight = (alive / alive.sum(0)).unsqueeze(-1)
-        return (weight * (z - (weight * z).sum(0)).square()).sum(0)
+    def variance(z: Tensor) -> Tensor:  # over time
+        mean = (weight * z).sum(0)
+        return (weight * (z - mean).square()).sum(0)
 
-    changes = variance(z).mean(-1).sum()
-    synchrony = (variance(z.mean(-1, keepdim=True)).sum() / changes).item() if changes > 1e-12 else math.nan  # rounding
-    dead, saturated = (rate == 0).double().mean().item(), (rate > SATURATED).double().mean().item()
+    alone = variance(z).mean(-1).sum()
+    together = variance(z.mean(-1, keepdim=True)).sum()
+    synchrony = (together / alone).item() if alone > ROUNDING else math.nan
     return Activity(rate.mean().item(), dead, saturated, synchrony)
 
 
 def similarity_to_input(x: Tensor, layer: Tensor, *, windows: int = 10) -> float:
-    r"""The share of the variance between samples of an input that a layer preserves.
+    r"""Return the share of the variance between samples of an input that a layer preserves.
 
-    Every sample is its sums over equal windows of time. The similarities of samples are the scalar products
-    :math:`K = X X^T` of the input (T, B, N) and :math:`L` of the layer (T, B, M). With both U-centred (without
-    diagonal, every row summing to 0), so that chance gives 0 on the average,
+    A sample is described by its sums over equal windows of time. The similarities of samples are the scalar products
+    :math:`K = X X^T` of the input and :math:`L` of the layer. With both U-centred (without diagonal, every row summing
+    to 0), so that chance gives 0 on the average,
 
     .. math:: s = \max\Big(0, \frac{\langle \tilde K, \tilde L \rangle}
         {\lVert \tilde K \rVert\, \lVert \tilde L \rVert}\Big)^2,
@@ -362,31 +406,42 @@ def similarity_to_input(x: Tensor, layer: Tensor, *, windows: int = 10) -> float
     the share of the variance of the input's similarities that a linear function of the layer's predicts: 1 for an
     identity, a rotation and any scale, 0 for a layer that is silent or the same for all samples, and
     :math:`O(1 / B^2)` for noise independent of the input. A low share is no fault: a layer may preserve a small
-    difference that decides and drop the rest. NaN for fewer than 4 samples, or where all of the input are alike.
+    difference that decides and drop the rest. NaN for fewer than 4 samples, or where all samples of the input are
+    alike.
+
+    Args:
+        x: the input (T, B, N).
+        layer: what the layer sends (T, B, M).
+        windows: into how many windows the time is divided.
 
     Source: Song et al. 2012, JMLR 13 (unbiased HSIC); Székely & Rizzo 2014, arXiv:1310.2926 (U-centring); Kornblith
     et al. 2019, arXiv:1905.00414 (CKA, of which s is the debiased square).
     """
-    if x.shape[1] < 4:
+    if x.shape[1] < 4:  # U-centring leaves no degree of freedom to three samples
         return math.nan
-    of_x, of_layer = (_similarities(part, min(windows, len(x))) for part in (x, layer))
+    windows = min(windows, len(x))
+    of_x = _similarities(x, windows)
+    of_layer = _similarities(layer, windows)
     if not of_x.norm() > 0:
         return math.nan
     if not of_layer.norm() > 0:
         return 0.0
-    alike = (of_x * of_layer).sum() / (of_x.norm() * of_layer.norm())
-    return alike.clamp(min=0).square().item()
+    cosine = (of_x * of_layer).sum() / (of_x.norm() * of_layer.norm())
+    return cosine.clamp(min=0).square().item()
 
 
 def _similarities(x: Tensor, windows: int) -> Tensor:
+    """The U-centred scalar products of samples (B, B)."""
     x = x.detach() if x.is_floating_point() else x.float()
     sums = torch.cat([part.double().sum(0) for part in x.tensor_split(windows)], 1)
     sums = sums - sums.mean(0)  # changes nothing but rounding: U-centring takes it off as well
-    size = len(sums)
+    samples, features = sums.shape
     products = sums @ sums.T
-    if products.diagonal().max() <= 1e-12 * sums.shape[1] * max(1.0, x.abs().max().item()) ** 2:
+    largest = max(1.0, x.abs().max().item())
+    if products.diagonal().max() <= ROUNDING * features * largest**2:
         return torch.zeros_like(products)  # all alike but for rounding
     products.fill_diagonal_(0)
     rows = products.sum(1)
-    centred = products - (rows[:, None] + rows[None]) / (size - 2) + rows.sum() / ((size - 1) * (size - 2))
-    return centred.fill_diagonal_(0)
+    by_row = (rows[:, None] + rows) / (samples - 2)
+    by_all = rows.sum() / ((samples - 1) * (samples - 2))
+    return (products - by_row + by_all).fill_diagonal_(0)

@@ -49,10 +49,14 @@ from neurolsc.validation import one_of
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# points of a layer at which terms are compared: of small closed forms, of larger ones, and by autograd
-DENSE, BY_PRODUCTS, BY_AUTOGRAD = 256, 64, 16
-# from so many state variables on, a few points by autograd take seconds: so many between two reports of progress
-SLOW, FEW = 1024, 4
+# points of a layer at which terms are compared: a mean over them is enough for a table
+DENSE = 256  # of closed forms whose eigenvectors are dense
+BY_PRODUCTS = 64  # of larger closed forms
+BY_AUTOGRAD = 16
+# from so many state variables on, a few points by autograd take seconds
+SLOW = 1024
+FEW = 4  # points between two reports of progress
+SMALLEST_PART = 0.005  # contribution to a radius below which a term is not shown: it would read 0.00
 
 
 def time_radius(t: Transitions, layer: int, method: Method = "krylov") -> Radii:
@@ -62,8 +66,10 @@ def time_radius(t: Transitions, layer: int, method: Method = "krylov") -> Radii:
         if product.blocks() is not None:  # cheaper than to see which points are alike
             return radii(product, t.x, method)
         known = t.cell.derivatives()
-        with_input = known is None or known.reads_input
-        some, which = _distinct(t, flat(t.before), *((t.x,) if with_input else ()))
+        depends_on = [flat(t.before)]
+        if known is None or known.reads_input:
+            depends_on.append(t.x)
+        some, which = _distinct(t, depends_on)
         return radii(time_product(some), t.x, method).at(which)
 
 
@@ -85,36 +91,46 @@ def depth_radius(
 ) -> Radii:
     """Radii through depth at the points of t, shape (K B,), differentiable by the parameters.
 
-    Where sub-matrices are drawn, so many at each point, of which the mean is taken.
+    Where sub-matrices are drawn, `draws` are at each point, and their mean is taken.
     """
     if t.non_square and non_square == "submatrix":
-        points = torch.arange(len(t.x), device=t.x.device)
+        if draws > 1:
+            copies = t.at(torch.arange(len(t.x), device=t.x.device).repeat_interleave(draws))
+        else:
+            copies = t
         with _naming(t, layer, "depth"):
-            copies = t.at(points.repeat_interleave(draws)) if draws > 1 else t
             found = radii(depth_product(copies, non_square, generator), t.x, method)
         return Radii(found.radius.view(-1, draws).mean(1), found.exact.view(-1, draws).all(1))
     with _naming(t, layer, "depth"):
-        below = () if t.state_below is None else (flat(t.state_below),)
-        alike = all(part.same for part in input_operators(t))
-        t, which = _distinct(t, *below, *(() if alike else (t.x, flat(t.before))))
+        depends_on = []
+        if t.state_below is not None:
+            depends_on.append(flat(t.state_below))
+        if not all(part.same for part in input_operators(t)):
+            depends_on += [t.x, flat(t.before)]
+        t, which = _distinct(t, depends_on)
         product = depth_product(t, non_square, generator)
         found = radii(product, t.x, method)
     if t.non_square:  # the operator is M times its transpose
         found = found._replace(radius=safe_sqrt(found.radius))
-    return found.at(which if product.points > 1 else torch.zeros_like(which))
+    if product.points == 1:  # the one of all points
+        which = torch.zeros_like(which)
+    return found.at(which)
 
 
-def _distinct(t: Transitions, *parts: Tensor) -> tuple[Transitions, Tensor]:
+def _distinct(t: Transitions, depends_on: Sequence[Tensor]) -> tuple[Transitions, Tensor]:
     """One of all points that are equal in some tensors (P, ...), and for each point the index of the one equal to it.
 
     Before the first spikes all samples are alike, which is a fifth of the steps of spike-latency MNIST.
     """
     points = torch.arange(len(t.x), device=t.x.device)
-    if not parts:
+    if not depends_on:
         return t, points
-    which = torch.unique(torch.cat([part.detach() for part in parts], 1), dim=0, return_inverse=True)[1]
+    rows = torch.cat([part.detach() for part in depends_on], 1)
+    _, which = torch.unique(rows, dim=0, return_inverse=True)
     first = points.new_full((int(which.max()) + 1,), len(points)).scatter_reduce(0, which, points, "amin")
-    return (t, points) if len(first) == len(points) else (t.at(first), which)
+    if len(first) == len(points):
+        return t, points
+    return t.at(first), which
 
 
 @contextmanager
@@ -123,8 +139,11 @@ def _naming(t: Transitions, layer: int, direction: str) -> Iterator[None]:
     try:
         yield
     except FloatingPointError as error:
-        of, number = (t.cell, layer) if direction == "time" or t.below is None else (t.below, layer - 1)
-        fault = surrogate_fault(of, number) or (
+        if direction == "time" or t.below is None:
+            fault = surrogate_fault(t.cell, layer)
+        else:
+            fault = surrogate_fault(t.below, layer - 1)
+        fault = fault or (
             f"layer {layer + 1}: the derivative through {direction} holds NaN or infinity. Its weights or states have "
             "run away; lower the learning rate, or start from smaller weights."
         )
@@ -138,27 +157,41 @@ def contributions(t: Transitions) -> dict[str, Tensor]:
     the phase of the eigenvalue, with its vectors x and y. Of spiking cells without a closed form the terms are the
     recurrent weights, if there are any, and the rest; of others without one it is empty.
     """
-    known, recurrent = t.cell.derivatives(), weight_matrices(t.cell, "time")
+    known = t.cell.derivatives()
     if not (known.terms if known else t.cell.membrane()):
         return {}
-    count = min(len(t.x), DENSE if t.states <= DENSE_BELOW else BY_PRODUCTS)
+    count = DENSE if t.states <= DENSE_BELOW else BY_PRODUCTS
     if known is None:
-        count = min(count, BY_AUTOGRAD)
+        count = BY_AUTOGRAD
+    count = min(count, len(t.x))
     some = t.at(torch.arange(count) * len(t.x) // count)
     if known and len(known.terms) == 1:
         return {known.terms[0].name: radii(time_product(some), t.x).radius}
     pairs = leading_pairs(time_product(some), t.x)
-    x, y, radius = pairs.right, pairs.left, pairs.value.abs()
+    radius = pairs.value.abs()
     phase = pairs.value.conj() / radius.clamp(min=torch.finfo(t.x.dtype).tiny)
-    with without(() if known else recurrent):
+    recurrent = () if known else weight_matrices(t.cell, "time")
+    with without(recurrent):
         step = time_operator(some)
 
-        def terms(a: Tensor, b: Tensor) -> dict[str, Tensor]:
-            return step.terms(a, b) if isinstance(step, StepMap) else {OWN.name: (b * step.matvec(a)).sum(1)}
+        def terms(x: Tensor, y: Tensor) -> dict[str, Tensor]:
+            if isinstance(step, StepMap):
+                return step.terms(x, y)
+            return {OWN.name: (y * step.matvec(x)).sum(1)}
 
-        rr, ri, ir, ii = (terms(a, b) for a in (x.real, x.imag) for b in (y.real, y.imag))
-    found = {name: (phase * torch.complex(rr[name] + ii[name], ir[name] - ri[name])).real for name in rr}
-    return found if known or not recurrent else found | {"recurrence": radius - found[OWN.name]}
+        # y^H (term) x, from its products with real vectors
+        x, y = pairs.right, pairs.left
+        real_real = terms(x.real, y.real)
+        real_imag = terms(x.real, y.imag)
+        imag_real = terms(x.imag, y.real)
+        imag_imag = terms(x.imag, y.imag)
+    found = {}
+    for name in real_real:
+        product = torch.complex(real_real[name] + imag_imag[name], imag_real[name] - real_imag[name])
+        found[name] = (phase * product).real
+    if recurrent:  # what is left of the radius
+        found["recurrence"] = radius - found[OWN.name]
+    return found
 
 
 @dataclass(frozen=True, repr=False)
@@ -219,14 +252,14 @@ class RadiusProfile(Displayed):
         return next((term for term in self.terms[layer] if term.name == most), unknown)
 
     def to_dict(self) -> dict[str, Any]:
-        names = ("time", "depth", "steps", "samples", "error", "time_mean", "depth_mean")
-        numbers = {name: getattr(self, name).tolist() for name in names}
-        shares = {
-            name: [None if math.isnan(value) else value for value in getattr(self, name).tolist()]
-            for name in ("firing_rate", "silent_steps")
-        }
-        lists = {name: list(getattr(self, name)) for name in ("contributions", "non_square")}
-        return numbers | shares | lists | {"exact": self.exact.tolist(), "target": self.target, "layout": self.layout}
+        found: dict[str, Any] = {}
+        for name in ("time", "depth", "steps", "samples", "error", "time_mean", "depth_mean"):
+            found[name] = getattr(self, name).tolist()
+        for name in ("firing_rate", "silent_steps"):  # JSON has no NaN
+            found[name] = [None if math.isnan(value) else value for value in getattr(self, name).tolist()]
+        for name in ("contributions", "non_square"):
+            found[name] = list(getattr(self, name))
+        return {**found, "exact": self.exact.tolist(), "target": self.target, "layout": self.layout}
 
     def plot(self, path: str | PathLike[str] | None = None, *, title: str = "") -> "Figure":
         """Draw the profile, and write it to a file, whose suffix chooses the format."""
@@ -248,23 +281,22 @@ class RadiusProfile(Displayed):
 
     def _stars(self) -> list[str]:
         words = {"submatrix": "radius of a random square sub-matrix", "singular": "largest singular value"}
-        return [f"* between unequal widths: {words[t]}" for t in sorted({t for t in self.non_square if t})]
+        used = {treatment for treatment in self.non_square if treatment}
+        return [f"* between unequal widths: {words[treatment]}" for treatment in sorted(used)]
 
     def parts(self) -> list[str | Table]:
         head = ("layer", "time radius", "depth radius", "spikes/step", "silent", "time radius, by term")
         star = " " if any(self.non_square) else ""
-        rows = [
-            (
-                str(i + 1),
-                _mean_std(self.time[i]),
-                _mean_std(self.depth[i]) + ("*" if self.non_square[i] else star),
-                or_dash(self.firing_rate[i].item(), ".4f"),
-                or_dash(self.silent_steps[i].item(), ".0%"),
-                _sum(self.contributions[i]) if self.contributions else "not known",
-            )
-            for i in range(len(self.time))
-        ]
-        lines: list[str | Table] = [] if self.layout == AS_READ else [f"x: {self.layout}"]
+        rows = []
+        for i in range(len(self.time)):
+            depth = _mean_std(self.depth[i]) + ("*" if self.non_square[i] else star)
+            fires = or_dash(self.firing_rate[i].item(), ".4f")
+            silent = or_dash(self.silent_steps[i].item(), ".0%")
+            terms = _sum(self.contributions[i]) if self.contributions else "not known"
+            rows.append((str(i + 1), _mean_std(self.time[i]), depth, fires, silent, terms))
+        lines: list[str | Table] = []
+        if self.layout != AS_READ:
+            lines.append(f"x: {self.layout}")
         lines.append(Table(head, rows))
         if self.target is not None:
             aims = zip(("time", "depth"), self.target, strict=True)
@@ -273,11 +305,10 @@ class RadiusProfile(Displayed):
 
     def _measured(self) -> str:
         """Where the radii were measured, and how well the means are known."""
-        (steps, samples), measured = self.shape, (len(self.steps), len(self.samples))
-        if measured == self.shape:
-            where = f"all {steps} steps of {samples} samples"
-        else:
-            where = f"{measured[0]} of {steps} steps and {measured[1]} of {samples} samples"
+        steps, samples = self.shape
+        where = f"all {steps} steps of {samples} samples"
+        if (len(self.steps), len(self.samples)) != self.shape:
+            where = f"{len(self.steps)} of {steps} steps and {len(self.samples)} of {samples} samples"
         means = torch.stack((self.time_mean, self.depth_mean)).double()
         relative = torch.where(means > 0, self.error / means, 0).max().item()
         return f"means over {where}, standard errors at most {relative:.1%} of a mean"
@@ -325,7 +356,8 @@ def radius_profile(
     one_of("method", method, METHODS)
     generator = torch.Generator().manual_seed(seed)
     prepared = prepare(net, x, float32_copy=True)
-    network, x = prepared.network, prepared.without_padding()
+    network = prepared.network
+    x = prepared.without_padding()
     total, batch = x.shape[:2]
     with eval_mode(network), torch.no_grad():
         if steps is not None:
@@ -391,19 +423,21 @@ def profile_at(
             _LayerRadii(t, layer, grid, non_square, method, generator, several=not every)
             for layer, t in enumerate(transitions)
         ]
-        measured: tuple[int, int] | None = (
-            grid.shape if every else first_shape(grid, sum(one.most_work for one in layers), work)
-        )
-        size = measured
-        while measured is not None:
-            size = measured
+        size = grid.shape
+        if not every:
+            size = first_shape(grid, sum(one.most_work for one in layers), work)
+        while True:
             places = grid.rectangle(size)
             bar.total = places.numel() * len(layers)
             for one in layers:
                 one.measure(places.flatten(), bar)
+            if every:
+                break
             found = [radii for one in layers for radii in one.at(places)]
-            spent = sum(one.work for one in layers)
-            measured = None if every else next_shape(size, grid, found, spent, work)
+            larger = next_shape(size, grid, found, sum(one.work for one in layers), work)
+            if larger is None:
+                break
+            size = larger
     samples, order = grid.samples[: size[1]].sort()
     places = grid.rectangle(size)[:, order]
     times = torch.stack([one.at(places)[0] for one in layers])
@@ -412,9 +446,12 @@ def profile_at(
     for t in transitions:
         parts = contributions(t.at(places.flatten().to(t.x.device)))
         by_term.append({name: part.mean().item() for name, part in parts.items()})
-    counted = [
-        z if is_binary(z) and not cell.integrator else None for cell, z in zip(network.cells, outputs, strict=True)
-    ]
+    rates = []
+    silent = []
+    for cell, z in zip(network.cells, outputs, strict=True):
+        spikes = is_binary(z) and not cell.integrator
+        rates.append(firing_rate(z) if spikes else math.nan)
+        silent.append(silent_steps(z) if spikes else math.nan)
     derivatives = [cell.derivatives() for cell in network.cells]
     return RadiusProfile(
         time=times,
@@ -423,8 +460,8 @@ def profile_at(
         samples=samples,
         error=torch.tensor([[standard_error(r, grid.total) for r in radii] for radii in (times, depths)]),
         shape=shape,
-        firing_rate=torch.tensor([math.nan if z is None else firing_rate(z) for z in counted]),
-        silent_steps=torch.tensor([math.nan if z is None else silent_steps(z) for z in counted]),
+        firing_rate=torch.tensor(rates),
+        silent_steps=torch.tensor(silent),
         non_square=tuple(non_square if t.non_square else None for t in transitions),
         exact=torch.tensor([one.exact_share() for one in layers]).T,
         target=target,
@@ -447,7 +484,8 @@ class _LayerRadii:
         *,
         several: bool,
     ) -> None:
-        self.t, self.layer = t, layer
+        self.t = t
+        self.layer = layer
         self.non_square: NonSquare = non_square
         self.method: Method = method
         self.generator = generator
@@ -502,9 +540,14 @@ class _LayerRadii:
 
 
 def _sum(parts: dict[str, float]) -> str:
-    ordered = [item for item in sorted(parts.items(), key=lambda item: -abs(item[1])) if abs(item[1]) >= 0.005]
-    text = "".join(f" {'-' if value < 0 else '+'} {name} {abs(value):.2f}" for name, value in ordered)
-    return text.removeprefix(" + ").strip() or ("below 0.005" if parts else "not known")
+    if not parts:
+        return "not known"
+    text = ""
+    for name in sorted(parts, key=lambda name: -abs(parts[name])):
+        if abs(parts[name]) >= SMALLEST_PART:
+            sign = "-" if parts[name] < 0 else "+"
+            text += f" {sign} {name} {abs(parts[name]):.2f}"
+    return text.removeprefix(" + ").strip() or f"below {SMALLEST_PART}"
 
 
 def _mean_std(x: Tensor) -> str:

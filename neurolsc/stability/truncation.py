@@ -1,7 +1,7 @@
 r"""Truncation: how many steps of context a model, and its gradient, need.
 
-For a stable cell by the bounds of *Stable recurrent models*, with constants where the source gives orders of magnitude;
-for any network, spiking or not, as measured on data.
+The bounds of *Stable recurrent models* say so for a stable cell; here they have constants, where the source gives
+orders of magnitude. :func:`truncation_errors` measures it on data, for any network, spiking or not.
 
 Source: J. Miller, M. Hardt, "Stable recurrent models", arXiv:1805.10369, Sec. 3.
 """
@@ -23,11 +23,15 @@ from neurolsc.stability.contraction import SLOPES, certificate
 from neurolsc.stability.indicators import Loss
 from neurolsc.validation import number, whole
 
+SMALLEST_RATE = 1e-6  # of a stable cell in the bounds, which divide by it
+CHUNK_GROWTH = 1.1  # of the lengths of chunks that are measured
+LARGEST_LOG = 700  # math.exp overflows from 710 on
+
 # ---- states and weights of a stable cell
 
 
 def truncated_states(cell: Cell, x: Tensor, context: int) -> Tensor:
-    r"""States of the truncated model: at each step that of a run from rest over the last k inputs alone.
+    r"""Return the states of the truncated model: at each step that of a run from rest over the last k inputs alone.
 
     .. math:: h^k[t] = \varphi(h^k[t-1], x[t]), \qquad h^k[t-k] = 0
 
@@ -42,12 +46,14 @@ def truncated_states(cell: Cell, x: Tensor, context: int) -> Tensor:
     Source: arXiv:1805.10369, eq. 3.
     """
     steps, batch = x.shape[:2]
-    padding = x.new_zeros(min(whole("context", context, at_least=0), steps), batch, cell.n_in)
-    padded, state = torch.cat([padding, x]), cell.initial_state(steps * batch)
-    for i in range(len(padding)):
-        before_start = (torch.arange(steps) + i + 1 < len(padding)).repeat_interleave(batch)
-        after = cell.update(padded[i + 1 : i + 1 + steps].flatten(0, 1), cell.output(state), state)
-        state = frozen(after, state, ~before_start.to(x.device))
+    context = min(whole("context", context, at_least=0), steps)
+    padded = torch.cat([x.new_zeros(context, batch, cell.n_in), x])
+    state = cell.initial_state(steps * batch)  # one run of k inputs for each step, all side by side
+    for i in range(context):
+        inputs = padded[i + 1 : i + 1 + steps].flatten(0, 1)
+        after = cell.update(inputs, cell.output(state), state)
+        started = torch.arange(steps, device=x.device) + i + 1 >= context
+        state = frozen(after, state, started.repeat_interleave(batch))
     return flat(state).view(steps, batch, -1)
 
 
@@ -77,13 +83,13 @@ class GradientBounds:
         .. math:: \|w^N - w^N_k\| \le \alpha\, \gamma\, k\, \lambda^k\, N^{\alpha \beta + 1}
         """
         log = self._log_proximity(whole("context", context), whole("updates", updates), number("lr", lr))
-        return math.exp(log) if log < 700 else math.inf
+        return math.exp(log) if log < LARGEST_LOG else math.inf
 
     def context(self, tolerance: float, updates: int, *, lr: float = 1.0) -> int:
         """The smallest k from which on the weights differ by at most a tolerance (Prop. 4, Theorem 1)."""
         wanted = math.log(number("tolerance", tolerance))
         top = max(1, math.ceil(-1 / math.log(self.rate)))  # from here on k rate^k falls
-        if self._log_proximity(top, updates, lr) <= wanted:
+        if self._log_proximity(top, updates, lr) <= wanted:  # the largest of all: any k will do
             return 1
         return next(k for k in count(top) if self._log_proximity(k, updates, lr) <= wanted)
 
@@ -134,14 +140,19 @@ def gradient_bounds(
     slope, curve = SLOPES[cell.activation]
     if math.isnan(curve):
         raise ValueError(f"bounds of the gradient need a smooth activation, got {cell.activation!r}.")
-    lipschitz, smooth = (
-        number(name, value, zero_allowed=True)
-        for name, value in (("loss_lipschitz", loss_lipschitz), ("loss_smoothness", loss_smoothness))
-    )
-    rate = max(sure.rate, 1e-6)  # a larger rate is a bound, too; at 0 the gradient still reads the state before
-    largest, left, weight = sure.state_bound, 1 - rate, sure.rate / slope
+    lipschitz = number("loss_lipschitz", loss_lipschitz, zero_allowed=True)
+    smooth = number("loss_smoothness", loss_smoothness, zero_allowed=True)
+    # A larger rate is a bound, too. At rate 0 the gradient still reads the state before.
+    rate = max(sure.rate, SMALLEST_RATE)
+    left = 1 - rate
+    # the names of the docstring: H, |W|, N, L_w, b_hh, b_hw, b_ww and E
+    largest = sure.state_bound
+    weight = sure.rate / slope
     read = math.sqrt(largest**2 + sure.input_bound**2 + 1)
-    by_w, hh, hw, ww = slope * read, curve * weight**2, curve * weight * read + slope, curve * read**2
+    by_w = slope * read
+    hh = curve * weight**2
+    hw = curve * weight * read + slope
+    ww = curve * read**2
     apart = by_w / left
     gamma = by_w * (lipschitz + smooth * largest) / left
     gamma += lipschitz * largest / rate * (by_w * hh / left + hw)
@@ -175,11 +186,17 @@ class TruncationErrors(Displayed):
 
         k is the length of a window, or with ``chunks=True`` one of `sizes`.
         """
-        errors = self.chunks if chunks else self.window
-        sizes = self.sizes if chunks else torch.arange(1, errors.shape[1] + 1)
         number("tolerance", tolerance)
-        far = [int((row > tolerance).nonzero().max() + 1) if (row > tolerance).any() else 0 for row in errors]
-        return [None if row.isnan().any() else int(sizes[k]) for k, row in zip(far, errors, strict=True)]
+        errors = self.chunks if chunks else self.window
+        sizes = self.sizes.tolist() if chunks else range(1, errors.shape[1] + 1)
+        found: list[int | None] = []
+        for row in errors:
+            if row.isnan().any():
+                found.append(None)
+                continue
+            too_far = (row > tolerance).nonzero().flatten().tolist()
+            found.append(sizes[max(too_far, default=-1) + 1])  # the last error is 0
+        return found
 
     def parts(self) -> list[str | Table]:
         total = self.window.shape[1]
@@ -226,48 +243,62 @@ def truncation_errors(network: Network, x: Tensor, loss: Loss, *, progress: bool
     """
     step = _Step(as_network(network))
     x, _, _ = network._checked(x, None, None)
-    total, like = len(x), network.dtype_and_device
+    total = len(x)
+    like = network.dtype_and_device
+    sizes = _sizes_of_chunks(total)
     bar = progress_bar(total, desc="gradients", unit="step", shown=progress)
     with eval_mode(network), torch.enable_grad(), bar:
         x = x.detach().to(**like).requires_grad_()
-        # parameters of each step, which are differentiated apart, in the same memory
-        named, apart = dict(step.named_parameters()), []
+        # For each cell the parameters of each step, which are differentiated apart, in the same memory.
+        apart: list[dict[str, Tensor]] = []
         for i in range(len(network.cells)):
-            own = [n for n, p in named.items() if n.startswith(f"network.cells.{i}.") and p.requires_grad]
-            apart.append({n: named[n].detach().expand(total, *named[n].shape).requires_grad_() for n in own})
-        every = {n: p.unbind(0) for own in apart for n, p in own.items()}
-        carried, outputs = None, []
+            prefix = f"network.cells.{i}."
+            own = {n: p.detach() for n, p in step.named_parameters() if n.startswith(prefix) and p.requires_grad}
+            apart.append({n: p.expand(total, *p.shape).requires_grad_() for n, p in own.items()})
+        at_steps = {n: p.unbind(0) for own in apart for n, p in own.items()}
+        carried = None
+        outputs = []
         for t, frame in enumerate(x.unbind(0)):
-            logits, carried = functional_call(step, {n: p[t] for n, p in every.items()}, (frame, carried))
+            logits, carried = functional_call(step, {n: p[t] for n, p in at_steps.items()}, (frame, carried))
             outputs.append(logits)
         logits = torch.stack(outputs).detach().requires_grad_()
         (by_logits,) = torch.autograd.grad(loss(logits), logits)
-        sizes = torch.tensor(sorted({*(round(1.1**i) for i in range(1 + int(math.log(total, 1.1)))), total}))
+        leaves = [x, *(p for own in apart for p in own.values())]
         widths = [sum(p[0].numel() for p in own.values()) for own in apart]
         away = [torch.zeros(total, width, **like) for width in widths]  # sums of G over pairs of a distance
         within = [torch.zeros(len(sizes), width, **like) for width in widths]  # over pairs of one chunk
         decay = torch.zeros(total, **like)
         for s in range(total):
-            leaves, keep = [x, *(p for own in apart for p in own.values())], s + 1 < total
-            by_x, *found = torch.autograd.grad(
-                outputs[s], leaves, by_logits[s], retain_graph=keep, materialize_grads=True
+            by_x, *gradients = torch.autograd.grad(
+                outputs[s], leaves, by_logits[s], retain_graph=s + 1 < total, materialize_grads=True
             )
             decay[: s + 1] += by_x[: s + 1].norm(dim=2).mean(1).flip(0)
-            place = 0
+            found = iter(gradients)
             for i, own in enumerate(apart):
-                if own:
-                    part = torch.cat([g[: s + 1].flatten(1) for g in found[place : place + len(own)]], 1).flip(0)
-                    away[i][: s + 1] += part
-                    within[i] += part.cumsum(0)[s - s // sizes * sizes]  # from the first step of its chunk on
-                    place += len(own)
+                parts = [next(found)[: s + 1].flatten(1) for _ in own]
+                if not parts:
+                    continue
+                by_distance = torch.cat(parts, 1).flip(0)
+                away[i][: s + 1] += by_distance
+                within[i] += by_distance.cumsum(0)[s % sizes]  # from the first step of its chunk on
             bar.update()
         decay /= torch.arange(total, 0, -1, device=decay.device)
-    window, chunks = [], []
+    window = []
+    chunks = []
     for far, near in zip(away, within, strict=True):
         beyond = far.flip(0).cumsum(0).flip(0).norm(dim=1)  # of distances of k and more
-        window.append(torch.cat([beyond[1:], beyond.new_zeros(1)]) / near[-1].norm())
-        chunks.append((near - near[-1]).norm(dim=1) / near[-1].norm())
+        whole_gradient = near[-1]  # of one chunk of all steps
+        window.append(torch.cat([beyond[1:], beyond.new_zeros(1)]) / whole_gradient.norm())
+        chunks.append((near - whole_gradient).norm(dim=1) / whole_gradient.norm())
     return TruncationErrors(torch.stack(window).cpu(), torch.stack(chunks).cpu(), sizes, decay.cpu())
+
+
+def _sizes_of_chunks(total: int) -> Tensor:
+    """Lengths of chunks up to `total`, each about a tenth longer than the one before."""
+    lengths = {total}
+    for i in range(1 + int(math.log(total, CHUNK_GROWTH))):
+        lengths.add(round(CHUNK_GROWTH**i))
+    return torch.tensor(sorted(lengths))
 
 
 class _Step(nn.Module):
@@ -282,7 +313,8 @@ class _Step(nn.Module):
     ) -> tuple[Tensor, tuple[NetworkState, tuple[Tensor, ...]]]:
         if carried is None:
             rest = self.network.initial_states(len(x))
-            carried = rest, tuple(c.output(h) for c, h in zip(self.network.cells, rest.layers, strict=True))
+            sent = (cell.output(state) for cell, state in zip(self.network.cells, rest.layers, strict=True))
+            carried = rest, tuple(sent)
         states, outputs = carried
         record = self.network._record(x, outputs, states)
         return self.network.readout(record.outputs[-1]), (record.after, record.outputs)

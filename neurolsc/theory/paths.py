@@ -1,11 +1,12 @@
 r"""Gradient paths through time and depth, their sums, a network with exactly these derivatives, and covariances.
 
-A path leads from (t, l) back to (t - n, l - k), one arrow a derivative. In which grid depends on the wiring:
+A path leads from step t of layer l back to step t - n of layer l - k. Each of its arrows is one derivative. The wiring
+decides which arrows there are:
 
-- ``layer_delay=1`` (eq. 1): an arrow goes one step back, in the same layer or to the one below. Of n arrows k go down:
-  :math:`\binom{n}{k}` paths.
+- ``layer_delay=1`` (eq. 1): an arrow goes one step back, in the same layer or to the one below. Of n arrows k go down,
+  which makes :math:`\binom{n}{k}` paths.
 - ``layer_delay=0`` (stacks of other libraries; Lemma 2 and Fig. 1 of the paper): an arrow goes one step back or one
-  layer down, n + k of them: :math:`\binom{n+k}{n}` paths.
+  layer down. Of n + k arrows n go back, which makes :math:`\binom{n+k}{n}` paths.
 """
 
 from typing import Literal, NamedTuple
@@ -19,19 +20,32 @@ from neurolsc.validation import number, whole
 
 Delay = Literal[0, 1]
 Count = int | Tensor  # a whole number from 0, or a tensor of such, of any dtype
+ROUNDINGS = 8  # equal sizes that were computed in different ways differ by at most so many eps
 
 
 def log_paths(steps: Count, layers: Count, *, time: float = 1.0, depth: float = 1.0, layer_delay: Delay) -> Tensor:
-    r"""The logarithm of the number of gradient paths over n steps and k layers, each weighted by its arrows.
+    r"""Return the logarithm of the sum of all gradient paths over n steps and k layers.
+
+    A path weighs the product of its arrows, ``time`` for each through time and ``depth`` for each through depth:
 
     .. math:: \binom{n}{k}\, \mathrm{time}^{n-k}\, \mathrm{depth}^k
               \;\; (\mathrm{layer\_delay} = 1), \qquad
               \binom{n+k}{n}\, \mathrm{time}^{n}\, \mathrm{depth}^k
               \;\; (\mathrm{layer\_delay} = 0)
 
-    Exactly the derivative of the :class:`PascalRNN`, and a bound of the norm of that of any network whose derivatives
-    have norms of at most ``time`` and ``depth``. ``-inf`` where it is 0. In float64, with an absolute error below 1e-9
-    up to 10,000 steps and layers.
+    This is the derivative of the :class:`PascalRNN`. It bounds the norm of that of any network whose derivatives have
+    norms of at most ``time`` and ``depth``.
+
+    Args:
+        steps: n, from 0.
+        layers: k, from 0.
+        time: size of a derivative through time, from 0.
+        depth: size of a derivative through depth, from 0.
+        layer_delay: of the :class:`neurolsc.Network`.
+
+    Returns:
+        Logarithms in float64, with an absolute error below 1e-9 up to 10,000 steps and layers; ``-inf`` where the sum
+        is 0.
 
     Raises:
         ValueError: if steps or layers are negative or no whole numbers, time or depth is negative or not finite, or
@@ -48,23 +62,30 @@ def log_paths(steps: Count, layers: Count, *, time: float = 1.0, depth: float = 
     """
     if layer_delay not in (0, 1):
         raise ValueError(f"layer_delay must be 0 or 1, got {layer_delay!r}.")
-    n, k = (torch.as_tensor(count).to(torch.float64) for count in (steps, layers))
-    for name, count in (("steps", n), ("layers", k)):
-        if not ((count >= 0) & (count == count.floor()) & count.isfinite()).all():
-            raise ValueError(f"{name} must be whole numbers from 0, got {count.tolist()}.")
-    total = n if layer_delay else n + k
-    across = (total - k).clamp(min=0)
-    choices = torch.lgamma(total + 1) - torch.lgamma(k + 1) - torch.lgamma(across + 1)
-    along, down = (number(name, value, zero_allowed=True) for name, value in (("time", time), ("depth", depth)))
-    return torch.where(total < k, -torch.inf, choices) + torch.xlogy(across, along) + torch.xlogy(k, down)
+    time = number("time", time, zero_allowed=True)
+    depth = number("depth", depth, zero_allowed=True)
+    n = _counts("steps", steps)
+    k = _counts("layers", layers)
+    arrows = n if layer_delay else n + k
+    across = (arrows - k).clamp(min=0)  # arrows that go through time alone
+    paths = torch.lgamma(arrows + 1) - torch.lgamma(k + 1) - torch.lgamma(across + 1)
+    paths = torch.where(arrows < k, -torch.inf, paths)
+    return paths + torch.xlogy(across, time) + torch.xlogy(k, depth)
+
+
+def _counts(name: str, counts: Count) -> Tensor:
+    counts = torch.as_tensor(counts).to(torch.float64)
+    if not ((counts >= 0) & (counts == counts.floor()) & counts.isfinite()).all():
+        raise ValueError(f"{name} must be whole numbers from 0, got {counts.tolist()}.")
+    return counts
 
 
 def log_path_sums(steps: int, layers: int, *, time: float = 1.0, depth: float = 1.0, layer_delay: Delay) -> Tensor:
-    r"""The logarithm of the paper's bound B(T) of the update of layer k below the top, for every T.
+    r"""Return the logarithm of the paper's bound B(T) of the update of layer k below the top, for every T.
 
     .. math:: B(T) = \frac1T \sum_{t=0}^{T} \sum_{n=0}^{t} D(n, k)
 
-    with D of :func:`log_paths`, by two cumulative sums. At sizes of 1 it is Lemma 2,
+    with D of :func:`log_paths`. With ``time`` and ``depth`` 1 it is Lemma 2,
 
     .. math:: \frac1T \binom{T+k+2}{T} \;\; (\mathrm{layer\_delay} = 0), \qquad
               \frac1T \binom{T+2}{k+2} \;\; (\mathrm{layer\_delay} = 1),
@@ -73,15 +94,16 @@ def log_path_sums(steps: int, layers: int, *, time: float = 1.0, depth: float = 
     stays below Theorem 3's linear bound, :math:`(T+1)(T+2) / 2T`, and tends to a constant.
 
     It bounds the variance of an entry of the update, up to a constant, wherever all derivatives have norms of at most
-    ``time`` and ``depth``. Not so with means (Theorem 1): the law of large numbers is about the mean of n norms, not
-    its n-th power, which grows by about :math:`s^2 / 2` a factor where norms have the deviation s. Nor with radii: a
-    norm near the radius exists for each matrix, not one for all; two matrices of radius 0.5 can have a product of any.
+    ``time`` and ``depth``. Norms that are so on the average are not enough (Theorem 1): the law of large numbers is
+    about the mean of n norms, not its n-th power, which grows by about :math:`s^2 / 2` a factor where norms have the
+    deviation s. Radii are not enough either: each matrix has a norm near its radius, but no one norm serves all
+    matrices, and two matrices of radius 0.5 can have a product of any radius.
 
     Args:
         steps: the largest T.
         layers: k, how far the layer is below the top.
         time: size of the derivatives through time, from 0.
-        depth: likewise through depth.
+        depth: size of the derivatives through depth, from 0.
         layer_delay: of the :class:`neurolsc.Network`.
 
     Returns:
@@ -96,24 +118,26 @@ def log_path_sums(steps: int, layers: int, *, time: float = 1.0, depth: float = 
     """
     n = torch.arange(whole("steps", steps) + 1, dtype=torch.float64)
     each = log_paths(n, layers, time=time, depth=depth, layer_delay=layer_delay)
-    return each.logcumsumexp(0).logcumsumexp(0)[1:] - n[1:].log()
+    up_to_t = each.logcumsumexp(0)
+    return up_to_t.logcumsumexp(0)[1:] - n[1:].log()
 
 
 def log_input_derivatives(
     steps: int, layers: int, *, time: float = 1.0, depth: float = 1.0, layer_delay: Delay
 ) -> Tensor:
-    r"""The logarithm of the derivative of the top outputs of a :class:`PascalRNN`, summed over time, by each input.
+    r"""Return the logarithm of the derivative of a :class:`PascalRNN`'s outputs, summed over time, by each input.
 
     .. math:: \sum_{n=0}^{T-1-t} \mathrm{depth}\; D(n - \mathrm{layer\_delay},\; L - 1)
 
-    with D of :func:`log_paths`, 0 where n is too small. Where time + depth = 1 it is the probability that of the arrows
-    that there is time for at least L go down: near 1 far from the end only.
+    with D of :func:`log_paths`, which is 0 for a negative number of steps. Where time + depth = 1 the derivative is a
+    probability: of the arrows that fit between an input and the end, at least L go down. It is near 1 for inputs far
+    from the end alone.
 
     Args:
         steps: T, the steps of the run, from 1.
         layers: L, from 1.
         time: derivative through time, from 0.
-        depth: likewise through depth.
+        depth: derivative through depth, from 0.
         layer_delay: of the :class:`neurolsc.Network`.
 
     Returns:
@@ -128,9 +152,10 @@ def log_input_derivatives(
     """
     n = torch.arange(whole("steps", steps))
     each = log_paths(n, whole("layers", layers) - 1, time=time, depth=depth, layer_delay=layer_delay)
-    if layer_delay:
+    if layer_delay:  # an input reaches the lowest layer one step later
         each = torch.cat([each.new_full((1,), -torch.inf), each[:-1]])
-    return (each.logcumsumexp(0) + torch.tensor(float(depth), dtype=torch.float64).log()).flip(0)
+    into_the_lowest = torch.tensor(float(depth), dtype=torch.float64).log()
+    return (each.logcumsumexp(0) + into_the_lowest).flip(0)
 
 
 class PascalRNN(Cell):
@@ -181,7 +206,7 @@ class PascalRNN(Cell):
 
 
 class CovarianceDecay(NamedTuple):
-    """Covariance and correlation of a size at each step with that at one step; all (..., K)."""
+    """Covariance and correlation of a derivative's size at K steps with that at one step; all (..., K)."""
 
     covariance: Tensor
     correlation: Tensor  # Pearson's, -1 to 1; NaN where one of the two steps is the same for all samples
@@ -189,7 +214,7 @@ class CovarianceDecay(NamedTuple):
 
 
 def covariance_decay(sizes: Tensor, *, step: int = 0) -> CovarianceDecay:
-    r"""Covariance, correlation and its p-value of the size of a derivative at each step with that at one step.
+    r"""Correlate the size of a derivative at each step with that at one step, over the samples of a batch.
 
     .. math:: \mathrm{cov}(a_t, a_s), \qquad
               r_t = \frac{\mathrm{cov}(a_t, a_s)}{\sqrt{\mathrm{var}\, a_t\; \mathrm{var}\, a_s}},
@@ -218,13 +243,17 @@ def covariance_decay(sizes: Tensor, *, step: int = 0) -> CovarianceDecay:
         raise ValueError(f"sizes must have shape (..., K, B) with B >= 3 samples, got {tuple(sizes.shape)}.")
     if not 0 <= step < sizes.shape[-2]:
         raise ValueError(f"step must be in 0 ... {sizes.shape[-2] - 1}, got {step}.")
-    samples, a = sizes.shape[-1], sizes.detach().cpu().double()
-    apart = a - a.mean(-1, keepdim=True)
+    samples = sizes.shape[-1]
+    a = sizes.detach().cpu().double()
+    deviations = a - a.mean(-1, keepdim=True)
     # what rounding alone makes of equal sizes is no variance
-    alike = apart.abs().amax(-1) <= 8 * torch.finfo(sizes.dtype).eps * a.abs().amax(-1)
-    apart = apart.masked_fill(alike.unsqueeze(-1), 0)
-    covariance = (apart * apart[..., step : step + 1, :]).sum(-1) / (samples - 1)
-    deviation = apart.square().sum(-1).div(samples - 1).sqrt()
-    r = (covariance / (deviation * deviation[..., step : step + 1])).clamp(-1, 1)
-    p = betainc(samples / 2 - 1, 0.5, ((1 - r) * (1 + r)).clamp(min=0).numpy())
+    rounding = ROUNDINGS * torch.finfo(sizes.dtype).eps * a.abs().amax(-1)
+    alike = deviations.abs().amax(-1) <= rounding
+    deviations = deviations.masked_fill(alike.unsqueeze(-1), 0)
+    covariance = (deviations * deviations[..., step : step + 1, :]).sum(-1) / (samples - 1)
+    standard = deviations.square().sum(-1).div(samples - 1).sqrt()
+    r = (covariance / (standard * standard[..., step : step + 1])).clamp(-1, 1)
+    # 1 - r² of independent Gaussian variables has a beta distribution: its lower tail is the p-value of Student's t
+    unexplained = (1 - r) * (1 + r)
+    p = betainc(samples / 2 - 1, 0.5, unexplained.numpy())
     return CovarianceDecay(covariance, r, torch.as_tensor(p))

@@ -46,12 +46,18 @@ class Inputs(NamedTuple):
         """The inverse of :meth:`flat`."""
         return cls(*flat[:5], Constants(*flat[5:13]), tuple(flat[13:]))  # type: ignore[call-arg]
 
+    def of_layer(self) -> list[Tensor]:
+        """The state and the parameters, which are of one dtype."""
+        return [t for t in (self.z, self.v, self.theta, *self.c) if t is not None]
+
     def read(self, a: int, b: int) -> Tensor:
         """The input of steps a to b, flattened to ((b - a) B, n_in)."""
         if self.late is None:
             return self.x[a:b].flatten(0, 1).to(self.v.dtype)
         before = self.x[max(a - 1, 0) : b - 1].flatten(0, 1).to(self.v.dtype)
-        return before if a else torch.cat([self.late.to(self.v.dtype), before])
+        if a:
+            return before
+        return torch.cat([self.late.to(self.v.dtype), before])
 
 
 @dataclass(frozen=True)
@@ -73,8 +79,11 @@ class Plan:
 def rows_of(c: Constants) -> Tensor:
     """decay_v, b_v, what a reset subtracts, decay_theta, b_theta and adaptation (6, n_hidden)."""
     zero = torch.zeros_like(c.decay_v)
-    moving = (torch.ones_like(zero), zero, zero) if c.decay_theta is None else c[5:]
-    return torch.stack([c.decay_v, c.b_v, zero if c.threshold is None else c.threshold, *moving])  # type: ignore[list-item]
+    moving = c[5:]
+    if c.decay_theta is None:  # a fixed threshold keeps its value
+        moving = (torch.ones_like(zero), zero, zero)
+    subtracted = zero if c.threshold is None else c.threshold
+    return torch.stack([c.decay_v, c.b_v, subtracted, *moving])  # type: ignore[list-item]
 
 
 def tensors_of(spike: Surrogate) -> dict[str, Tensor]:
@@ -85,7 +94,8 @@ def tensors_of(spike: Surrogate) -> dict[str, Tensor]:
 
 def with_tensors(spike: Surrogate, tensors: Iterable[Tensor]) -> Surrogate:
     """A copy of a surrogate around other tensors than its own."""
-    others, copied = dict(zip(tensors_of(spike), tensors, strict=True)), copy.copy(spike)
+    others = dict(zip(tensors_of(spike), tensors, strict=True))
+    copied = copy.copy(spike)
     for place in ("_parameters", "_buffers"):
         vars(copied)[place] = {name: others.pop(name, None) for name in vars(copied)[place]}
     vars(copied).update(others)
@@ -102,12 +112,21 @@ def by_primitive(
     spike: Surrogate, learnt: list[Tensor], distance: Tensor, back: Tensor, sums: Sequence[Tensor | None]
 ) -> list[Tensor | None]:
     """Gradients by the tensors of a surrogate, added to sums: spikes depend on them as the primitive does."""
+    if not learnt:
+        return [*sums]
     with torch.enable_grad():
-        smooth = spike.primitive(distance) if learnt else distance
+        smooth = spike.primitive(distance)
     if not smooth.requires_grad:
         return [*sums]
     more = torch.autograd.grad(smooth, learnt, back.to(smooth.dtype), allow_unused=True)
-    return [new if old is None else old if new is None else old + new for old, new in zip(sums, more, strict=True)]
+    return [_plus(old, new) for old, new in zip(sums, more, strict=True)]
+
+
+def _plus(old: Tensor | None, new: Tensor | None) -> Tensor | None:
+    """The sum of two gradients, of which None is 0."""
+    if old is None or new is None:
+        return new if old is None else old
+    return old + new
 
 
 def gradients_of(
@@ -118,7 +137,12 @@ def gradients_of(
     by_read (T + 1, B, n_in) is the gradient by the input of each step, with a row of zeros at the end: where the first
     step reads `late`, row t belongs to x[t - 1].
     """
-    found, by_x, by_late = iter(by_learnt), None, None
-    if by_read is not None:
-        by_x, by_late = (by_read[:-1], None) if inputs.late is None else (by_read[1:], by_read[0])
-    return Inputs(by_x, by_late, *by_state, by_c, tuple(next(found) if wants else None for wants in needed.spike))  # type: ignore[call-arg]
+    by_x = by_late = None
+    if by_read is not None and inputs.late is None:
+        by_x = by_read[:-1]
+    elif by_read is not None:
+        by_x = by_read[1:]
+        by_late = by_read[0]
+    found = iter(by_learnt)
+    by_spike = tuple(next(found) if wants else None for wants in needed.spike)
+    return Inputs(by_x, by_late, *by_state, by_c, by_spike)  # type: ignore[call-arg]

@@ -28,6 +28,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -51,39 +52,47 @@ WIDEST = 512  # neurons up to which the GPU's kernels are used: a program reads 
 
 def run(cell: Any, x: Tensor, state: State, lengths: Tensor | None, late: Tensor | None) -> AtOnce:
     """:meth:`Cell.run_at_once` of a LIF or ALIF; None where plain steps are taken."""
-    v, theta, spike, n_in, n = state[0], getattr(state, "theta", None), cell.spike, cell.n_in, cell.n_hidden
+    spike = cell.spike
     if not in_two_methods(spike) or spike._exact_values or list(spike.children()) or transformed([x, late, *state]):
         return None
-
-    # shapes and kinds of tensors; plain steps take others, or say what is wrong
-    c, z, tensors = cell.constants(), cell.output(state), tuple(tensors_of(spike).values())
-    own = [t for t in (z, v, theta, *c) if t is not None]
-    steps, batch = (*x.shape, 0, 0)[:2]
-    shapes = (n, n_in), (n, n), *[(n,)] * 6
-    if not (
-        steps
-        and batch
-        and x.shape == (steps, batch, n_in)
-        and (late is None or late.shape == (batch, n_in))
-        and all(t.shape == (batch, n) for t in (z, v, theta) if t is not None)
-        and all(t.shape == shape for t, shape in zip(c, shapes, strict=True) if t is not None)
-        and (lengths is None or lengths.shape == (batch,))
-        and v.dtype in (torch.float32, torch.float64)
-        and all(t.dtype == v.dtype for t in own)
-        and all(t.device == v.device or not t.ndim for t in (*own, *tensors, x, *([] if late is None else [late])))
-    ):
+    v = state[0]
+    theta = getattr(state, "theta", None)
+    tensors = tuple(tensors_of(spike).values())
+    inputs = Inputs(x, late, cell.output(state), v, theta, cell.constants(), tensors)
+    if not _are_of_a_layer(inputs, lengths, cell.n_in, cell.n_hidden):
         return None
-
-    kind = v.device.type
-    gpu, half = suits_gpu(v, own), torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
-    if not gpu and (kind != "cpu" or half is not None):
+    given = [t for t in inputs.flat() if t is not None]
+    if any(t.device != v.device and t.ndim for t in given):
         return None
-    inputs = Inputs(x, late, z, v, theta, c, tensors)
-    backward = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs.flat())
+    half = None
+    if torch.is_autocast_enabled(v.device.type):
+        half = torch.get_autocast_dtype(v.device.type)
+    gpu = suits_gpu(v, inputs.of_layer())
+    if not gpu and (v.device.type != "cpu" or half is not None):
+        return None
+    backward = torch.is_grad_enabled() and any(t.requires_grad for t in given)
+    steps, batch = x.shape[:2]
     lengths = torch.full((batch,), steps, device=v.device) if lengths is None else lengths.long().clamp(0, steps)
     plan = Plan(with_tensors(spike, tensors), cell.reset, lengths, backward, gpu, half)
-    z, v, theta, finite = _Sequence.apply(plan, *inputs.flat())  # type: ignore[misc]
-    return (z, type(state)(*(end for end in (v, theta) if end is not None))) if finite else None
+    z, *ends, finite = _Sequence.apply(plan, *inputs.flat())  # type: ignore[misc]
+    if not finite:
+        return None
+    return z, type(state)(*(end for end in ends if end is not None))
+
+
+def _are_of_a_layer(inputs: Inputs, lengths: Tensor | None, n_in: int, n: int) -> bool:
+    """True if shapes and dtypes are those of a layer; plain steps take others, or say what is wrong."""
+    x, late, z, v, theta, c, _ = inputs
+    if x.ndim != 3 or not x.numel() or v.dtype not in (torch.float32, torch.float64):
+        return False
+    steps, batch, _ = x.shape
+    per_sample = [(t, (batch, n)) for t in (z, v, theta)]
+    per_neuron = [(t, (n,)) for t in c[2:]]
+    others = [(x, (steps, batch, n_in)), (late, (batch, n_in)), (lengths, (batch,))]
+    weights = [(c.w_in, (n, n_in)), (c.w_rec, (n, n))]
+    if any(t is not None and t.shape != shape for t, shape in (*others, *weights, *per_sample, *per_neuron)):
+        return False
+    return all(t.dtype == v.dtype for t in inputs.of_layer())
 
 
 def transformed(tensors: Iterable[Tensor | None]) -> bool:
@@ -131,8 +140,8 @@ class _Sequence(torch.autograd.Function):
         inputs = Inputs.of(flat)
         way = gpu_kernels().forward if plan.gpu else forward  # type: ignore[union-attr]
         z, v, theta, ends, ctx.events = way(plan, inputs)
-        numbers = [t.sum() for t in (*ends, *inputs.c) if t is not None]
-        finite = torch.stack(numbers).isfinite().all()
+        sums = [t.sum() for t in (*ends, *inputs.c) if t is not None]
+        finite = torch.stack(sums).isfinite().all()
         ctx.mark_non_differentiable(finite)
         if plan.backward:
             ctx.plan = plan
@@ -143,7 +152,10 @@ class _Sequence(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
         z, v, theta, *flat = ctx.saved_tensors
-        plan, inputs, needed, outer = ctx.plan, Inputs.of(flat), Inputs.of(ctx.needs_input_grad[1:]), gradients[:-1]
+        plan = ctx.plan
+        inputs = Inputs.of(flat)
+        needed = Inputs.of(ctx.needs_input_grad[1:])
+        outer = gradients[:-1]  # without that by `finite`
         found = None
         if not (torch.is_grad_enabled() or transformed(outer)):
             way = gpu_kernels().reverse if plan.gpu else reverse  # type: ignore[union-attr]
@@ -151,6 +163,10 @@ class _Sequence(torch.autograd.Function):
         if found is None or not bool(found.v.sum().isfinite()):
             found = plain_gradients(plan, inputs, needed, outer)
         return None, *(g if wants else None for g, wants in zip(found.flat(), needed.flat(), strict=True))
+
+
+def _steps_of_a_block(steps: int, batch: int) -> int:
+    return min(steps, max(1, ROWS // batch))
 
 
 def forward(plan: Plan, inputs: Inputs) -> tuple[Any, ...]:
@@ -163,32 +179,47 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Any, ...]:
     """
     from neurolsc.neurons.fast import cpu_kernels  # the import of Numba takes half a second
 
-    z0, v0, theta0, c = inputs.z, inputs.v, inputs.theta, inputs.c
-    steps, block, moving = len(inputs.x), max(1, ROWS // len(v0)), theta0 is not None
-    w_in_t, w_rec_t, constants = c.w_in.T.contiguous(), c.w_rec.T.contiguous(), rows_of(c)
+    c: Any = inputs.c
+    last_v = inputs.v
+    last_theta = inputs.theta
+    moving = last_theta is not None
     ends = plan.ends()
-    z, v = v0.new_empty(steps, *v0.shape), v0.new_empty((steps if plan.backward else min(block, steps)) + 1, *v0.shape)
-    theta = v0.new_empty(min(block, steps) + 1 if moving else 1, *v0.shape)
-    end_v, end_theta = v0.clone(), theta0.clone() if moving else None
-    last_v, last_theta, starts, events = v0, theta0 if moving else c.threshold, [], []
+    end_v = last_v.clone()  # for samples whose state is wanted after 0 steps
+    end_theta = last_theta.clone() if moving else None
+    steps, batch = inputs.x.shape[:2]
+    block = _steps_of_a_block(steps, batch)
+    z = last_v.new_empty(steps, *last_v.shape)
+    v = last_v.new_empty((steps if plan.backward else block) + 1, *last_v.shape)
+    theta = torch.empty_like(v[: block + 1]) if moving else c.threshold.expand(1, batch, -1).contiguous()
+    w_in_t = c.w_in.T.contiguous()
+    w_rec_t = c.w_rec.T.contiguous()
+    constants = rows_of(c)
+    reset = {"zero": plan.reset.name == "zero", "static": c.threshold is not None}
+    starts = []
+    events = []
     for a in range(0, steps, block):
         b = min(a + block, steps)
         now_v = v[a : b + 1] if plan.backward else v[: b - a + 1]
-        now_theta = theta[: b - a + 1] if moving else theta
-        now_v[0], now_theta[0] = last_v, last_theta
-        starts.append(now_theta[0].clone())
+        now_v[0] = last_v
+        now_theta = theta
+        if moving:
+            now_theta = theta[: b - a + 1]
+            now_theta[0] = last_theta
+            starts.append(last_theta.clone())
         x = inputs.read(a, b)
         entries = cpu_kernels.nonzeros(x)
-        drive = (x @ w_in_t if entries is None else cpu_kernels.times(entries, w_in_t)).view(b - a, *v0.shape)
-        how = {"zero": plan.reset.name == "zero", "static": c.threshold is not None}
-        sent = cpu_kernels.steps(now_v, now_theta, z[a - 1] if a else z0, z[a:b], drive, w_rec_t, constants, **how)
+        drive = x @ w_in_t if entries is None else cpu_kernels.times(entries, w_in_t)
+        drive = drive.view(b - a, *last_v.shape)
+        last_z = z[a - 1] if a else inputs.z
+        sent = cpu_kernels.steps(now_v, now_theta, last_z, z[a:b], drive, w_rec_t, constants, **reset)
         events.append((entries, sent))
         for k, samples in ends.items():
             if a < k <= b:
                 end_v[samples] = now_v[k - a][samples]
                 if end_theta is not None:
                     end_theta[samples] = now_theta[k - a][samples]
-        last_v, last_theta = now_v[-1], now_theta[-1]
+        last_v = now_v[-1]
+        last_theta = now_theta[-1]
     return z, v, torch.stack(starts) if moving else None, (end_v, end_theta), events
 
 
@@ -206,60 +237,87 @@ def reverse(
         return t.detach().contiguous().numpy()
 
     c: Any = inputs.c
-    (z, v, starts, events), (g_z, end_v, end_theta), z0, ends = trace, outer, inputs.z, plan.ends()
-    steps, (batch, n), block, fixed = len(z), z0.shape, max(1, ROWS // len(z0)), starts is None
-    # by v and by the spikes after each step of a block, the one before it and the one behind it
-    g, back = (v.new_zeros(min(block, steps) + 2, batch, n) for _ in range(2))
-    g_theta, sums, nothing = v.new_zeros(batch, n), v.new_zeros(6, n), array(v.new_zeros(batch, n))
-    by_read = v.new_zeros(steps + 1, *inputs.x.shape[1:]) if needed.x or needed.late else None  # the last is not read
-    by_w_in, by_w_rec = c.w_in.new_zeros(c.w_in.shape[::-1]), torch.zeros_like(c.w_rec)  # transposed
-    theta = c.threshold.expand(1, 1, n) if fixed else torch.empty_like(back)[:-1]
-    at_g, at_back, at_g_theta, at_z, at_z0 = map(array, (g, back, g_theta, z, z0))
-    at_g_z, constants = None if g_z is None else array(g_z), array(rows_of(c))
-    static = c.threshold is not None and not fixed
-    how = constants, plan.reset.name == "zero", static, plan.reset.gradient, array(sums)
+    z, v, starts, events = trace
+    g_z, end_v, end_theta = outer
+    ends = plan.ends()
+    fixed = starts is None
+    steps, batch, n = z.shape
+    block = _steps_of_a_block(steps, batch)
+    # rows for each step of a block, the one before it and the one behind it
+    g = v.new_zeros(block + 2, batch, n)  # gradients by v
+    back = torch.zeros_like(g)  # by the spikes
+    g_theta = v.new_zeros(batch, n)
+    sums = v.new_zeros(6, n)  # by the constants, in the order of rows_of
+    by_w_in = c.w_in.new_zeros(c.w_in.shape[::-1])  # transposed, as the next
+    by_w_rec = torch.zeros_like(c.w_rec)
+    by_read = None
+    if needed.x or needed.late:
+        by_read = v.new_zeros(steps + 1, *inputs.x.shape[1:])  # the last is not read
     spike, learnt = learnable(plan.spike, inputs.spike, needed.spike)
     by_learnt: list[Tensor | None] = [None] * len(learnt)
-    for m, a in reversed([*enumerate(range(0, steps, block))]):
+    theta = c.threshold.expand(1, 1, n) if fixed else torch.empty_like(back)[:-1]
+
+    # the same memory as NumPy's arrays, for the compiled loops
+    at_g, at_back, at_g_theta, at_z, at_z0 = map(array, (g, back, g_theta, z, inputs.z))
+    at_g_z = None if g_z is None else array(g_z)
+    nothing = np.zeros_like(at_g_theta)
+    constants = array(rows_of(c))
+    static = c.threshold is not None and not fixed
+    how = (constants, plan.reset.name == "zero", static, plan.reset.gradient, array(sums))
+
+    for m in reversed(range(len(events))):
+        a = m * block
         b = min(a + block, steps)
-        (read, sent), now_v, now_theta = events[m], v[a : b + 1], theta[: 1 if fixed else b - a + 1]
+        now_v = v[a : b + 1]
+        now_theta = theta
         if not fixed:
+            now_theta = theta[: b - a + 1]
             now_theta[0] = starts[m]
             cpu_kernels.thresholds(array(now_theta), at_z[a - 1] if a else at_z0, at_z[a:b], constants)
         distance = (now_v[1:] - now_theta[-(b - a) :]).flatten(0, 1)
         slope = array(spike.derivative(distance).to(v.dtype).expand_as(distance).view(b - a, batch, n))
-        at_v, at_theta = array(now_v), array(now_theta)
+        at_v = array(now_v)
+        at_theta = array(now_theta)
         g[b - a + 1] = g[1]
         for k in range(b, a if a else -1, -1):  # the state after k steps, at last that before the first
             j = k - a
             torch.mm(g[j + 1], c.w_rec, out=back[j])
-            by_z = nothing if at_g_z is None or not k else at_g_z[k - 1]
-            gradients = at_back[j], by_z, slope[j - 1] if k else nothing, at_g[j + 1], at_g[j], at_g_theta
-            state = at_v[j], at_theta[0 if fixed else j], at_z[k - 1] if k else at_z0
-            cpu_kernels.step_back(*gradients, *state, *how)
+            sent = at_z0  # of the state before the first step, whose spikes are an input: they have no slope here
+            by_z = steep = nothing
+            if k:
+                sent = at_z[k - 1]
+                steep = slope[j - 1]
+                if at_g_z is not None:
+                    by_z = at_g_z[k - 1]
+            gradients = (at_back[j], by_z, steep, at_g[j + 1], at_g[j], at_g_theta)
+            cpu_kernels.step_back(*gradients, at_v[j], at_theta[0 if fixed else j], sent, *how)
             if k in ends:
                 if end_v is not None:
                     g[j][ends[k]] += end_v[ends[k]]
                 if end_theta is not None:
                     g_theta[ends[k]] += end_theta[ends[k]]
         made = g[1 : b - a + 1].flatten(0, 1)
+        entries, spikes = events[m]
         if needed.c.w_rec:
-            cpu_kernels.add_transposed_times(by_w_rec, sent, made)
-        if needed.c.w_in and read is None:
+            cpu_kernels.add_transposed_times(by_w_rec, spikes, made)
+        if needed.c.w_in and entries is None:
             by_w_in.addmm_(inputs.read(a, b).T, made)
         elif needed.c.w_in:
-            cpu_kernels.add_transposed_times(by_w_in, read, made)
+            cpu_kernels.add_transposed_times(by_w_in, entries, made)
         if by_read is not None:
             torch.mm(made, c.w_in, out=by_read[a:b].flatten(0, 1))
         by_learnt = by_primitive(spike, learnt, distance, back[1 : b - a + 1].flatten(0, 1), by_learnt)
     decay_v, b_v, constant, *moving = sums
-    by_c = Constants(by_w_in.T, by_w_rec.T, decay_v, b_v, g_theta.sum(0) if fixed else constant, *moving)
+    if fixed:  # all gradient by the threshold arrives at the one before the first step
+        constant = g_theta.sum(0)
+    by_c = Constants(by_w_in.T, by_w_rec.T, decay_v, b_v, constant, *moving)
     return gradients_of(inputs, needed, by_read, (back[0], g[0], g_theta), by_c, by_learnt)
 
 
 def plain_gradients(plan: Plan, inputs: Inputs, needed: Inputs, outer: Sequence[Tensor | None]) -> Inputs:
     """As :func:`reverse`, by way of plain steps, and differentiable again."""
-    create, wanted = torch.is_grad_enabled(), needed.flat()
+    create = torch.is_grad_enabled()
+    wanted = needed.flat()
     with torch.enable_grad():
         # aliases: one input may depend on another, and a gradient must not flow between them here
         aliases = [i.view_as(i) if wants else i for i, wants in zip(inputs.flat(), wanted, strict=True)]
@@ -276,17 +334,23 @@ def plain_gradients(plan: Plan, inputs: Inputs, needed: Inputs, outer: Sequence[
 def plain_steps(plan: Plan, inputs: Inputs) -> tuple[Tensor, Tensor, Tensor | None]:
     """The same run as autograd follows it: spikes (T, B, n_hidden), and v and theta at the end."""
     x, late, z, v, theta, c, tensors = inputs
-    spike, frames = with_tensors(plan.spike, tensors), x.to(v.dtype).unbind(0)
-    spikes, voltages, thresholds = [], [v], [theta]
-    for frame in frames if late is None else (late.to(v.dtype), *frames[:-1]):
+    spike = with_tensors(plan.spike, tensors)
+    frames = x.to(v.dtype).unbind(0)
+    if late is not None:
+        frames = (late.to(v.dtype), *frames[:-1])
+    spikes = []
+    voltages = [v]
+    thresholds = [theta]
+    for frame in frames:
         subtracted = theta if c.threshold is None else c.threshold
         v = plan.reset.carry(c.decay_v * v, z, subtracted) + frame @ c.w_in.T + z @ c.w_rec.T + c.b_v
         if theta is not None:
             theta = c.decay_theta * theta + c.b_theta + c.adaptation * z  # type: ignore[operator]
-        # forward: a hook that has come since the forward pass is none of this run
-        z = spike.forward(v - (c.threshold if theta is None else theta))
+        limit = c.threshold if theta is None else theta
+        z = spike.forward(v - limit)  # forward: a hook that has come since the forward pass is none of this run
         spikes.append(z)
         voltages.append(v)
         thresholds.append(theta)
-    end = plan.lengths, torch.arange(len(v), device=v.device)
-    return torch.stack(spikes), torch.stack(voltages)[end], None if theta is None else torch.stack(thresholds)[end]
+    end = (plan.lengths, torch.arange(len(v), device=v.device))
+    end_theta = None if theta is None else torch.stack(thresholds)[end]
+    return torch.stack(spikes), torch.stack(voltages)[end], end_theta
