@@ -78,8 +78,8 @@ def diagnosis_seconds() -> list[str]:
     for (network,), of_network in grouped(found, "network").items():
         seconds = [float(row["seconds"]) for row in of_network]
         body.append([network, f"{mean(seconds):.1f}", f"{max(seconds):.1f}"])
-    said = {"date": max(row["date"] for row in found), "data": "processor seconds on one core, initialisations and learning rates together"}
-    return [*rows(["network", "mean", "longest"], body), *caption(said)]
+    said = {"date": max(row["date"] for row in found), "data": "all initialisations and learning rates together"}
+    return [*rows(["network", "mean, s", "longest, s"], body), *caption(said, "processor time of one core")]
 
 
 @table

@@ -4,6 +4,7 @@
 - ``accelerate``: a user's network as it is, over all steps at once; ``lazy`` puts off what its forward computes,
   ``lazy_functions`` says which functions of PyTorch can be, and ``fused`` which layers.
 - ``prepared``: a user's module and x as such a network and what it reads.
+- ``at_once``: wrapped layers over all steps at once, by the same kernels.
 - ``wrapped``: the base of wrapped layers; PyTorch's own; our cells behind other modules.
 - ``saved``: files of such modules, with the values that their own state_dict leaves out.
 - ``snntorch``, ``norse``: our LIF, ALIF+ and ALIF± with the surface of that library's layers; its layers as cells.
