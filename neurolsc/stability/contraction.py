@@ -181,7 +181,8 @@ def surrogate_rate(cell: Cell) -> float:
     w_rec = cell.w_rec.detach().double()
     with torch.no_grad():
         if isinstance(spike, MultiGaussian):
-            height = max(1 + spike.height, 2 * spike.height / spike.scale)  # of the Gaussian in the middle, or of the two beside it
+            # of the Gaussian in the middle, or of the two beside it
+            height = max(1 + spike.height, 2 * spike.height / spike.scale)
             peak = torch.as_tensor(spike.dampening) * height / (spike.sigma * math.sqrt(2 * math.pi))
         elif in_two_methods(spike) and type(spike).__module__ == "neurolsc.surrogate":
             peak = spike.derivative(torch.zeros(1, dtype=torch.float64))  # their shapes are highest at 0
