@@ -13,6 +13,7 @@ A cell of one's own gives matrices. LIF, ALIF and LRU also give operators, whose
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -128,10 +129,14 @@ class Matrices(LinearOperator):
         self.same = len(m) == 1
 
     def matvec(self, x: Tensor) -> Tensor:
-        return x @ self.m[0].T if self.same else (x.unsqueeze(1) @ self.m.mT).squeeze(1)
+        if self.same:
+            return x @ self.m[0].T
+        return (x.unsqueeze(1) @ self.m.mT).squeeze(1)
 
     def rmatvec(self, y: Tensor) -> Tensor:
-        return y @ self.m[0] if self.same else (y.unsqueeze(1) @ self.m).squeeze(1)
+        if self.same:
+            return y @ self.m[0]
+        return (y.unsqueeze(1) @ self.m).squeeze(1)
 
     def take(self, index: Tensor) -> "Matrices":
         return self if self.same else Matrices(self.m[index])
@@ -145,12 +150,12 @@ class SumOfMatrices(Matrices, StepMap):
 
     def __init__(self, parts: dict[str, Tensor]) -> None:
         points = max(len(part) for part in parts.values())
-        super().__init__(torch.stack([part.expand(points, -1, -1) for part in parts.values()]).sum(0))
-        self.parts, self.same = parts, False
+        self.parts = {name: part.expand(points, -1, -1) for name, part in parts.items()}
+        super().__init__(torch.stack([*self.parts.values()]).sum(0))
+        self.same = False  # it has the terms of each point
 
     def take(self, index: Tensor) -> "SumOfMatrices":
-        points = len(self.m)
-        return SumOfMatrices({name: part.expand(points, -1, -1)[index] for name, part in self.parts.items()})
+        return SumOfMatrices({name: part[index] for name, part in self.parts.items()})
 
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         return {name: ((y.unsqueeze(1) @ part).squeeze(1) * x).sum(1) for name, part in self.parts.items()}
@@ -164,11 +169,13 @@ class JacobianOperator(LinearOperator):
     """
 
     def __init__(self, function: Callable[..., Tensor], at: Tensor, *context: Tensor) -> None:
-        self.function, self.context = function, tuple(c.detach() for c in context)
+        self.function = function
+        self.context = tuple(c.detach() for c in context)
         with torch.enable_grad():
             self.at = at.detach().requires_grad_()
             self.value = function(self.at, *self.context)
-        self.rows, self.columns = self.value.shape[1], at.shape[1]
+        self.rows = self.value.shape[1]
+        self.columns = at.shape[1]
 
     def matvec(self, x: Tensor) -> Tensor:
         with torch.enable_grad():
@@ -183,8 +190,9 @@ class JacobianOperator(LinearOperator):
         """The Jacobians (P, rows, columns), by a product with each unit vector."""
         points = len(self.at)
         unit = torch.eye(self.columns, dtype=self.at.dtype, device=self.at.device)
-        copies = self.take(torch.arange(points, device=unit.device).repeat_interleave(self.columns))
-        return copies.matvec(unit.repeat(points, 1)).view(points, self.columns, -1).mT
+        index = torch.arange(points, device=unit.device).repeat_interleave(self.columns)
+        columns = self.take(index).matvec(unit.repeat(points, 1))
+        return columns.view(points, self.columns, -1).mT
 
     def take(self, index: Tensor) -> "JacobianOperator":
         return JacobianOperator(self.function, self.at[index], *(c[index] for c in self.context))
@@ -198,32 +206,36 @@ def _gradient(value: Tensor, by: Tensor, weights: Tensor, *, create_graph: bool)
 
 
 def flat(state: State) -> Tensor:
-    """All variables of a state, leaves (B, ...), side by side (B, S); complex ones as two reals."""
+    """Put all variables of a state, leaves (B, ...), side by side (B, S); complex ones as two reals."""
     leaves = (torch.view_as_real(leaf) if leaf.is_complex() else leaf for leaf in state)
     return torch.cat([leaf.reshape(leaf.shape[0], -1) for leaf in leaves], 1)
 
 
 def unflat(h: Tensor, like: State) -> State:
-    """The state with the values h (B, S) and the shapes of another one (any batch)."""
-
-    def leaf(part: Tensor, like: Tensor) -> Tensor:
-        shape = (-1, *like.shape[1:])
-        return torch.complex(*part.reshape(*shape, 2).unbind(-1)) if like.is_complex() else part.view(shape)
-
-    parts = h.split([leaf[0].numel() * (1 + leaf.is_complex()) for leaf in like], 1)
-    return type(like)(*(leaf(part, one) for part, one in zip(parts, like, strict=True)))
+    """Return the state with the values h (B, S) and the shapes of another one (any batch)."""
+    sizes = [leaf[0].numel() * (1 + leaf.is_complex()) for leaf in like]
+    leaves = []
+    for part, leaf in zip(h.split(sizes, 1), like, strict=True):
+        shape = (-1, *leaf.shape[1:])
+        if leaf.is_complex():
+            real, imaginary = part.reshape(*shape, 2).unbind(-1)
+            leaves.append(torch.complex(real, imaginary))
+        else:
+            leaves.append(part.view(shape))
+    return type(like)(*leaves)
 
 
 def lu_factors(m: Tensor) -> Factors:
-    """LU factors of one matrix (n, n); a pivot below eps times the largest becomes this."""
+    """Factorise one matrix (n, n); a pivot below eps times the largest becomes this, so that a solution exists."""
     # one matrix at a time: torch's batched LU on the CPU is broken after torch.set_num_threads
     # (pytorch#142815)
     lu, pivots, _ = torch.linalg.lu_factor_ex(m)
     pivot = lu.diagonal()
-    smallest = torch.finfo(m.dtype).eps * pivot.abs().max().clamp(min=torch.finfo(m.dtype).tiny)
+    largest = pivot.abs().max().clamp(min=torch.finfo(m.dtype).tiny)
+    smallest = torch.finfo(m.dtype).eps * largest
     pivot[pivot.abs() < smallest] = smallest.to(m.dtype)
 
     def solve(b: Tensor, adjoint: bool = False) -> Tensor:
         return torch.linalg.lu_solve(lu, pivots, b.to(m.dtype).unsqueeze(1), adjoint=adjoint).squeeze(1)
 
-    return Factors(solve, lambda b: solve(b, adjoint=True))
+    return Factors(solve, partial(solve, adjoint=True))

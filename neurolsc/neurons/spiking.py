@@ -62,11 +62,13 @@ class Reset:
     gradient: bool = False
 
     def carry(self, leaked: Tensor, z: Tensor, theta: Tensor) -> Tensor:
-        """The voltage after the reset, from d v, the spikes, and the threshold to subtract."""
+        """Return the voltage after the reset, from d v, the spikes, and the threshold to subtract."""
+        if not self.gradient:
+            z = z.detach()
+            theta = theta.detach()
         if self.name == "zero":
-            return leaked * (1 - (z if self.gradient else z.detach()))
-        taken = theta * z
-        return leaked - (taken if self.gradient else taken.detach())
+            return leaked * (1 - z)
+        return leaked - theta * z
 
     def derivatives(self, decay: Tensor, v: Tensor, z: Tensor, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         r"""D, E and R, each (B, n_hidden), of the voltage before input and recurrence; E is 0 of a constant theta.
@@ -74,11 +76,18 @@ class Reset:
         .. math:: D = \frac{\partial v[t]}{\partial v[t-1]}\Big|_z, \quad
             E = \frac{\partial v[t]}{\partial \vartheta[t-1]}\Big|_z, \quad R = -\frac{\partial v[t]}{\partial z[t-1]}
         """
-        zero = torch.zeros_like(v)
+        e = torch.zeros_like(v)
+        r = torch.zeros_like(v)
         if self.name == "zero":
-            return decay * (1 - z), zero, decay * v if self.gradient else zero
-        e = -z if self.gradient and self.name == "subtract" else zero
-        return decay.expand_as(v), e, theta.expand_as(v) if self.gradient else zero
+            d = decay * (1 - z)
+            if self.gradient:
+                r = decay * v
+            return d, e, r
+        if self.gradient:
+            r = theta.expand_as(v)
+            if self.name == "subtract":  # the threshold that it subtracts moves
+                e = -z
+        return decay.expand_as(v), e, r
 
 
 class SpikingCell(NeuronCell):
@@ -121,7 +130,7 @@ class SpikingCell(NeuronCell):
         one_of("reset", reset, get_args(ResetName))
         one_of("recurrent_init", recurrent_init, ("glorot", "orthogonal"))
         recurrent = nn.init.orthogonal_ if recurrent_init == "orthogonal" else nn.init.xavier_uniform_
-        initial = nn.init.xavier_uniform_, recurrent
+        initial = (nn.init.xavier_uniform_, recurrent)
         super().__init__(n_in, n_hidden, spike=spike, threshold=None, initial=initial)
         self.reset = Reset(reset, reset_gradient)
         self.tau_v = truncated_normal(number("tau_v", tau_v), n_hidden)
@@ -358,7 +367,8 @@ def alif_blocks(s: Tensor, d: Tensor, e: Tensor, r: Tensor, rise: Tensor, decay_
 
     .. math:: \begin{pmatrix} D - R s & E + R s \\ \beta s & e^{-1/\tau_\vartheta} - \beta s \end{pmatrix}
     """
-    kick, feedback = r * s, rise * s
+    kick = r * s
+    feedback = rise * s
     return {
         "leak": matrix_of([[d, 0.0], [0.0, decay_theta]], s),
         "reset": matrix_of([[-kick, e + kick], [0.0, 0.0]], s),

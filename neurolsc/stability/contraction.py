@@ -45,6 +45,11 @@ SLOPES = {  # largest |a'| and |a''| of an activation; NaN: it has no second der
     "linear": (1.0, 0.0),
 }
 
+SMALLEST_LEFT = 1e-300  # of an LSTM's memory that a step forgets: bounds divide by it
+# Of two states, relative to the width of all that are visited, below which they have met: rounding makes their ratio.
+MET = 1e-6
+LR = 0.03  # of Adam, in shares of a variable's range
+
 
 # ---- certificates
 
@@ -94,8 +99,10 @@ class Certificate:
         For the output of a readout, divide the tolerance by its Lipschitz constant.
         """
         ratio = self.state_bound / number("tolerance", tolerance)
-        if ratio <= 1 or self.rate == 0:
-            return int(ratio > 1)
+        if ratio <= 1:
+            return 0
+        if self.rate == 0:
+            return 1
         return math.ceil(math.log(ratio) / -math.log(self.rate))
 
 
@@ -126,12 +133,14 @@ def certificate(cell: Cell, input_bound: float) -> Certificate:
     Source: arXiv:1805.10369, Sec. 2.2, Proposition 2, Lemma 4, App. A.2.
     """
     bound = number("input_bound", input_bound, zero_allowed=True)
-    kind, own = _kind(cell), cast("Any", cell)
-    slope = SLOPES[own.activation][0] if kind in (FeedForward, RNN) else 0.0
+    kind = _kind(cell)
+    own = cast("Any", cell)
     with torch.no_grad(), eval_mode(cell):
-        start, nothing = cell.initial_state(1), torch.zeros(1, cell.n_in, **cell.dtype_and_device)
+        start = cell.initial_state(1)
+        nothing = torch.zeros(1, cell.n_in, **cell.dtype_and_device)
         after = flat(cell.update(nothing, cell.output(start), start)).double()
-        if kind is FeedForward or kind is RNN:
+        if kind in (FeedForward, RNN):
+            slope, _ = SLOPES[own.activation]
             rate = slope * _two_norm(own.w_rec) if kind is RNN else 0.0
             return Certificate(rate, slope * _two_norm(own.w_in), after.norm().item(), bound, 2.0)
         if kind is LRU:
@@ -141,7 +150,8 @@ def certificate(cell: Cell, input_bound: float) -> Certificate:
         w_i, w_f, w_z, w_o = (_row_sum(w) for w in own.w_rec.chunk(4))
         u_i, u_f, u_z, u_o = (_row_sum(u) for u in own.w_in.chunk(4))
         b_f = own.bias.chunk(4)[1].abs().max().item()
-        left = max(torch.sigmoid(torch.tensor(-(w_f + u_f * bound + b_f), dtype=torch.float64)).item(), 1e-300)  # 1 - f
+        most = torch.tensor(w_f + u_f * bound + b_f, dtype=torch.float64)
+        left = max(torch.sigmoid(-most).item(), SMALLEST_LEFT)  # 1 - f
         rate = 1 - left + w_i / 4 + w_z + w_f / (4 * left) + w_o / 4
         by_input = u_i / 4 + u_z + u_f / (4 * left) + u_o / 4
         return Certificate(rate, by_input, after.abs().max().item(), bound, math.inf)
@@ -167,16 +177,19 @@ def surrogate_rate(cell: Cell) -> float:
     kind = step_of(type(cell)) if isinstance(cell, Cell) else None
     if not isinstance(cell, LIF | ALIF) or kind not in (LIF, ALIF) or not cell._defined_with_its_step("update"):
         raise TypeError(f"surrogate_rate is of LIF and ALIF, got {type(cell).__name__}.")
-    spike, w_rec = cell.spike, cell.w_rec.detach().double()
+    spike = cell.spike
+    w_rec = cell.w_rec.detach().double()
     with torch.no_grad():
         if isinstance(spike, MultiGaussian):
-            width = spike.sigma * math.sqrt(2 * math.pi)
-            peak = torch.as_tensor(spike.dampening) * max(1 + spike.height, 2 * spike.height / spike.scale) / width
+            # of the Gaussian in the middle, or of the two beside it
+            height = max(1 + spike.height, 2 * spike.height / spike.scale)
+            peak = torch.as_tensor(spike.dampening) * height / (spike.sigma * math.sqrt(2 * math.pi))
         elif in_two_methods(spike) and type(spike).__module__ == "neurolsc.surrogate":
             peak = spike.derivative(torch.zeros(1, dtype=torch.float64))  # their shapes are highest at 0
         else:
             raise TypeError(f"the largest derivative of the surrogate {type(spike).__name__} is not known.")
-        slope, decay = float(torch.as_tensor(peak).max()), cell.decay_v.max().item()
+        slope = float(torch.as_tensor(peak).max())
+        decay = cell.decay_v.max().item()
         if cell.reset.gradient:
             if isinstance(cell, ALIF) or cell.reset.name == "zero":
                 raise ValueError(
@@ -229,14 +242,17 @@ class _Clip(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
         u, s, vh = ctx.saved_tensors
-        clipped, inside = s.clamp(max=ctx.most), (s <= ctx.most).to(s)
-        gap, total = s.unsqueeze(1) - s, s.unsqueeze(1) + s
+        clipped = s.clamp(max=ctx.most)
+        inside = (s <= ctx.most).to(s)
+        gap = s.unsqueeze(1) - s
+        total = s.unsqueeze(1) + s
         # divided differences: of the clipped values, and of their continuation to -s
         slope = (clipped.unsqueeze(1) - clipped) / gap.masked_fill(gap == 0, 1)
         even = torch.where(gap == 0, (inside.unsqueeze(1) + inside) / 2, slope)
         odd = torch.where(total > 0, (clipped.unsqueeze(1) + clipped) / total.masked_fill(total == 0, 1), 1)
         inner = u.mT @ gradients[0] @ vh.mT
-        return u @ (even * (inner + inner.mT) + odd * (inner - inner.mT)) @ vh / 2, None
+        inner = even * (inner + inner.mT) + odd * (inner - inner.mT)
+        return u @ inner @ vh / 2, None
 
 
 class SpectralBall(nn.Module):
@@ -272,7 +288,8 @@ class RowBalls(nn.Module):
         self.register_buffer("most", most)
 
     def forward(self, w: Tensor) -> Tensor:
-        rows, most = w.reshape(len(w), -1), self.most.to(w)
+        rows = w.reshape(len(w), -1)
+        most = self.most.to(w)
         sums = rows.abs().sum(1)
         over = sums > most
         scale = torch.where(over, most, 1) / torch.where(over, sums, 1)
@@ -307,17 +324,22 @@ def stable_sets(
         raise TypeError(f"an RNN or an LSTM can be projected, got {type(cell).__name__}, which is stable as it is.")
     bound = number("input_bound", input_bound, zero_allowed=True)
     free = (rate - forget) * (1 - forget)  # of the recurrent weights of the forget gate
-    share = (math.log(forget / (1 - forget)) - free) / 2 if 0 < forget < rate else -1.0
+    share = 0.0  # of what is left for the gate, of input and of bias
+    if 0 < forget < rate:
+        share = (math.log(forget / (1 - forget)) - free) / 2
     if share <= 0:
         raise ValueError(f"forget must be below the rate {rate} and leave its gate some input, got {forget}.")
-    n, rows, no_bound = cell.n_hidden, rate - forget, math.inf
+    rows = rate - forget
     limits = {
         "w_rec": (rows, free, rows / 4, rows),  # of i, f, z and o
-        "w_in": (no_bound, share / bound if bound else no_bound, no_bound, no_bound),
-        "bias": (no_bound, share, no_bound, no_bound),
+        "w_in": (math.inf, share / bound if bound else math.inf, math.inf, math.inf),
+        "bias": (math.inf, share, math.inf, math.inf),
     }
-    like = {"device": cell.dtype_and_device["device"], "dtype": torch.float64}
-    return {name: RowBalls(torch.tensor(most, **like).repeat_interleave(n)) for name, most in limits.items()}
+    found: dict[str, SpectralBall | RowBalls] = {}
+    for name, of_gates in limits.items():
+        most = torch.tensor(of_gates, device=cell.dtype_and_device["device"], dtype=torch.float64)
+        found[name] = RowBalls(most.repeat_interleave(cell.n_hidden))
+    return found
 
 
 def project(cell: Cell, input_bound: float, **options: Any) -> None:
@@ -345,7 +367,7 @@ def parametrise(cell: Cell, input_bound: float, **options: Any) -> None:
 
 
 def measured_rate(cell: Cell, x: Tensor, *, steps: int = 1, pairs: int = 32, ascent: int = 300, seed: int = 0) -> float:
-    r"""The largest rate of r steps that gradient ascent finds among states that are reachable on data.
+    r"""Return the largest rate of r steps that gradient ascent finds among states that are reachable on data.
 
     .. math:: \lambda_r = \max_{h, h', t} \frac{\|\varphi^r(h) - \varphi^r(h')\|_2}{\|h - h'\|_2}, \qquad
               \varphi^r(h) = \varphi(\cdot, x[t+r]) \circ \dots \circ \varphi(h, x[t+1])
@@ -374,14 +396,16 @@ def measured_rate(cell: Cell, x: Tensor, *, steps: int = 1, pairs: int = 32, asc
     if x.ndim != 3 or x.shape[2] != cell.n_in or not 1 <= whole("steps", steps) <= len(x):
         raise ValueError(f"x must have shape (T >= {steps}, B, {cell.n_in}), got {tuple(x.shape)}.")
     cell = cell.copy().double().eval().requires_grad_(False)
-    x, generator = x.double(), torch.Generator().manual_seed(seed)
-    state, visited = cell.initial_state(x.shape[1]), []
+    x = x.double()
+    generator = torch.Generator().manual_seed(seed)
+    state = cell.initial_state(x.shape[1])
     like = type(state)(*(leaf[:1] for leaf in state))
+    visited = [flat(state)]
     for frame in x:
-        visited.append(flat(state))
         state = cell.update(frame, cell.output(state), state)
-    visited.append(flat(state))
-    low, high = torch.stack(visited).flatten(0, 1).aminmax(dim=0)
+        visited.append(flat(state))
+    runs = torch.stack(visited)
+    low, high = runs.flatten(0, 1).aminmax(dim=0)
     width = high - low
     if not width.any():
         raise ValueError("the state of the cell does not move on these data: there are no two states to compare.")
@@ -389,22 +413,25 @@ def measured_rate(cell: Cell, x: Tensor, *, steps: int = 1, pairs: int = 32, asc
     def drawn(most: int) -> Tensor:
         return torch.randint(most, (pairs,), generator=generator)
 
-    start, sample = drawn(len(x) - steps + 1), drawn(x.shape[1])
+    start = drawn(len(x) - steps + 1)
+    sample = drawn(x.shape[1])
     frames = x[start + torch.arange(steps).unsqueeze(1), sample]  # (r, pairs, n_in)
-    runs = torch.stack(visited)
-    first, second = runs[start, sample], runs[drawn(len(runs)), drawn(x.shape[1])]
+    first = runs[start, sample]
+    second = runs[drawn(len(runs)), drawn(x.shape[1])]
+    # of each variable, in its range on the data: 0 to 1
     place = torch.stack([first, second]).sub(low).div(width.masked_fill(width == 0, 1)).requires_grad_()
-    optimizer, best = torch.optim.Adam([place], lr=0.03), 0.0
+    optimizer = torch.optim.Adam([place], lr=LR)
+    best = 0.0
     for _ in range(ascent + 1):
         h = (low + place * width).flatten(0, 1)
         before = (h[:pairs] - h[pairs:]).norm(dim=1)
         for frame in frames:
             now = unflat(h, like)
             h = flat(cell.update(frame.repeat(2, 1), cell.output(now), now))
-        # a pair that has met has no ratio
-        apart = before > 1e-6 * width.norm()
+        apart = before > MET * width.norm()
         ratio = (h[:pairs] - h[pairs:]).norm(dim=1)[apart] / before[apart]
-        best = max(best, ratio.max().item() if len(ratio) else 0.0)
+        if len(ratio):
+            best = max(best, ratio.max().item())
         if best == 0:  # all states have met
             break
         optimizer.zero_grad()
@@ -416,7 +443,7 @@ def measured_rate(cell: Cell, x: Tensor, *, steps: int = 1, pairs: int = 32, asc
 
 
 def backward_norms(network: Network, x: Tensor, *, steps: int = 1) -> Tensor:
-    r"""Norms of products of r transition derivatives of each layer along a run: what r steps do to a gradient.
+    r"""Return norms of products of r transition derivatives of each layer along a run: what r steps do to a gradient.
 
     .. math:: \lambda_{l,t} = \| M_{t+r-1,l} \cdots M_{t,l} \|_2, \qquad M_{t,l} = \partial h[t, l] / \partial h[t-1, l]
 
@@ -440,9 +467,13 @@ def backward_norms(network: Network, x: Tensor, *, steps: int = 1) -> Tensor:
     """
     if whole("steps", steps) > len(x):
         raise ValueError(f"steps must be at most the {len(x)} steps of the input, got {steps}.")
-    count, batch, found = len(x) - steps + 1, x.shape[1], []
+    count = len(x) - steps + 1
+    batch = x.shape[1]
+    found = []
     with eval_mode(as_network(network)), torch.no_grad():
-        for t in follow(network, x, torch.arange(len(x)))[0]:
+        transitions, _ = follow(network, x, torch.arange(len(x)))
+        for t in transitions:
             chain = [time_operator(t.at(slice(s * batch, (s + count) * batch))) for s in range(steps)]
-            found.append(safe_sqrt(radii(gram(chain, count * batch), t.x).radius).view(count, batch))
+            squares = radii(gram(chain, count * batch), t.x).radius
+            found.append(safe_sqrt(squares).view(count, batch))
     return torch.stack(found)

@@ -75,7 +75,7 @@ def spread(count: int) -> Tensor:
 
 
 def first_shape(grid: Grid, of_point: float, work: float = WORK) -> tuple[int, int]:
-    """How many steps and samples are measured first, where a point may take so many operations."""
+    """How many steps and samples are measured first, if a point takes at most `of_point` operations."""
     steps, samples = grid.shape
     if steps * samples <= ALL and steps * samples * of_point <= work:
         return grid.shape
@@ -94,28 +94,35 @@ def next_shape(
         spent: floating-point operations that they took.
         work: operations after which no more are measured.
     """
-    (steps, samples), (most_steps, most_samples) = shape, grid.shape
     if shape == grid.shape:
         return None
-    parts = [error_parts(radii, grid.total) for radii in measured]
-    means = [radii.double().mean().item() for radii in measured]
-    if steps * samples >= ENOUGH and all(
-        between + along <= (ERROR * mean) ** 2 for (between, along), mean in zip(parts, means, strict=True)
-    ):
+    steps, samples = shape
+    most_steps, most_samples = grid.shape
+    known = True
+    # the largest squared error relative to its mean: its parts between samples and along steps
+    worst_between = worst_along = 0.0
+    for radii in measured:
+        between, along = error_parts(radii, grid.total)
+        mean = radii.double().mean().item()
+        known &= between + along <= (ERROR * mean) ** 2
+        if mean and (between + along) / mean**2 > worst_between + worst_along:
+            worst_between = between / mean**2
+            worst_along = along / mean**2
+    few = steps * samples < ENOUGH
+    if known and not few:
         return None
-    more_steps, more_samples = min(2 * steps, most_steps), min(2 * samples, most_samples)
-    relative = [
-        (between / mean**2, along / mean**2) for (between, along), mean in zip(parts, means, strict=True) if mean
-    ]
-    worst = max(relative, key=sum, default=(0.0, 0.0))
-    if steps * samples < ENOUGH:
-        following = (more_steps, more_samples)
-    elif (worst[0] >= worst[1] or steps == most_steps) and samples < most_samples:
-        following = (steps, more_samples)
-    else:
-        following = (more_steps, samples)
-    grown = following[0] * following[1] / (steps * samples)
-    return following if spent * grown <= work else None
+    # twice as many of what the error comes from; of few points twice as many of both
+    by_samples = (worst_between >= worst_along or steps == most_steps) and samples < most_samples
+    following_steps = steps
+    following_samples = samples
+    if few or by_samples:
+        following_samples = min(2 * samples, most_samples)
+    if few or not by_samples:
+        following_steps = min(2 * steps, most_steps)
+    grown = following_steps * following_samples / (steps * samples)
+    if spent * grown > work:
+        return None
+    return following_steps, following_samples
 
 
 def operations(size: int, exact: Tensor) -> float:
@@ -127,12 +134,12 @@ def operations(size: int, exact: Tensor) -> float:
 
 
 def draws(size: int) -> int:
-    """How many sub-matrices of a size are drawn at a point: the radius of a small one varies much."""
+    """How many sub-matrices of a size are drawn at a point; the smaller they are, the more their radii vary."""
     return min(max(DRAWN // size, 1), MOST_DRAWS)
 
 
 def affordable(points: int, size: int) -> Tensor:
-    """Places of some of so many points, evenly: at least four, and as many as take about a second at a size."""
+    """Choose some of `points` points, evenly: at least four, and as many as take about a second at a size."""
     dense = torch.tensor([size > BY_PRODUCTS])
     count = min(points, max(int(WORK / 4 / operations(size, dense)), 4))
     return torch.arange(count) * points // count

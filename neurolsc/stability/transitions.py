@@ -11,7 +11,6 @@ arXiv:2308.12075, eq. 2, differentiates.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import reduce
 from typing import Literal, NamedTuple, get_args
 
 import torch
@@ -55,7 +54,9 @@ class Transitions(NamedTuple):
     @property
     def states_below(self) -> int:
         """Size of the state below, or of the input."""
-        return self.cell.n_in if self.state_below is None else flat(self.state_below).shape[1]
+        if self.state_below is None:
+            return self.cell.n_in
+        return flat(self.state_below).shape[1]
 
     @property
     def non_square(self) -> bool:
@@ -63,13 +64,17 @@ class Transitions(NamedTuple):
         return self.states != self.states_below
 
     def at(self, points: slice | Tensor) -> "Transitions":
-        below = None if self.state_below is None else type(self.state_below)(*(h[points] for h in self.state_below))
+        """The layer at some of the points."""
         before = type(self.before)(*(h[points] for h in self.before))
+        below = self.state_below
+        if below is not None:
+            below = type(below)(*(h[points] for h in below))
         return Transitions(self.cell, self.x[points], before, self.below, below)
 
     def chunks(self, size: int) -> Iterator["Transitions"]:
-        """So many points at a time."""
-        return (self.at(slice(start, start + size)) for start in range(0, len(self.x), size))
+        """Yield at most `size` points at a time."""
+        for start in range(0, len(self.x), size):
+            yield self.at(slice(start, start + size))
 
 
 def follow(network: Network, x: Tensor, steps: Tensor) -> tuple[list[Transitions], tuple[Tensor, ...]]:
@@ -80,7 +85,8 @@ def follow(network: Network, x: Tensor, steps: Tensor) -> tuple[list[Transitions
         steps, each (T, B, n_hidden).
     """
     wanted = set(steps.tolist())
-    moments, outputs = [], []
+    moments = []
+    outputs = []
     with torch.no_grad():
         for t, moment in enumerate(network.records(x)):
             outputs.append(moment.outputs)
@@ -91,13 +97,17 @@ def follow(network: Network, x: Tensor, steps: Tensor) -> tuple[list[Transitions
 
 def transitions_of(network: Network, moments: Sequence[StepRecord]) -> list[Transitions]:
     """One :class:`Transitions` per layer at some steps of a run, its points ordered (step, sample)."""
-    transitions = []
+    # with a delay x is the output of the layer below one step ago, without one of the same step
+    sides = [m.before if network.layer_delay else m.after for m in moments]
+    transitions: list[Transitions] = []
+    below = state_below = None
     for i, cell in enumerate(network.cells):
-        # with a delay x is the output of the layer below one step ago, without one of the same step
-        side = [m.before if network.layer_delay else m.after for m in moments]
-        below, state_below = (network.cells[i - 1], stacked([s.layers[i - 1] for s in side])) if i else (None, None)
+        x = torch.cat([m.inputs[i] for m in moments])
         before = stacked([m.before.layers[i] for m in moments])
-        transitions.append(Transitions(cell, torch.cat([m.inputs[i] for m in moments]), before, below, state_below))
+        if i:
+            below = network.cells[i - 1]
+            state_below = stacked([side.layers[i - 1] for side in sides])
+        transitions.append(Transitions(cell, x, before, below, state_below))
     return transitions
 
 
@@ -124,7 +134,8 @@ def draw_steps(total: int, count: int | None, generator: torch.Generator) -> Ten
     if whole("steps", count) > total:
         raise ValueError(f"steps must be at most the {total} steps of the input, got {count}.")
     edges = torch.arange(count + 1) * total // count  # of stretches of whole steps, so that none is drawn twice
-    return edges[:-1] + (torch.rand(count, generator=generator, dtype=torch.float64) * edges.diff()).long()
+    places = torch.rand(count, generator=generator, dtype=torch.float64) * edges.diff()
+    return edges[:-1] + places.long()
 
 
 def stacked(states: list[State]) -> State:
@@ -163,9 +174,11 @@ class OperatorProduct:
     """
 
     def __init__(self, operators: Sequence[LinearOperator], points: int) -> None:
-        first = min(range(len(operators)), key=lambda i: operators[i].columns)
+        widths = [part.columns for part in operators]
+        first = widths.index(min(widths))
         self.operators = (*operators[first:], *operators[:first])
-        self.size, self.points = self.operators[0].columns, points
+        self.size = widths[first]
+        self.points = points
 
     def matvec(self, x: Tensor) -> Tensor:
         for part in self.operators:
@@ -181,12 +194,17 @@ class OperatorProduct:
         return OperatorProduct([part.take(index) for part in self.operators], len(index))
 
     def eigenpair_hint(self, right: bool, tolerance: float) -> EigenpairHint | None:
-        return eigenpair_hint(self.operators[0], right, tolerance) if len(self.operators) == 1 else None
+        """The largest eigenvalue with a right or left eigenvector, if one operator alone says it."""
+        if len(self.operators) != 1:
+            return None
+        return eigenpair_hint(self.operators[0], right, tolerance)
 
     def blocks(self) -> BlockStep | None:
         """The blocks of single neurons, if the product has nothing else."""
         only = self.operators[0]
-        return only if len(self.operators) == 1 and isinstance(only, BlockStep) else None
+        if len(self.operators) == 1 and isinstance(only, BlockStep):
+            return only
+        return None
 
     def matrix(self, point: int, like: Tensor) -> Tensor:
         return self.take(torch.tensor([point], device=like.device)).matrices(like)[0]
@@ -195,7 +213,10 @@ class OperatorProduct:
         """M of all points (P, size, size), with the dtype and device of a tensor."""
         known = [m for part in self.operators if (m := part.dense()) is not None]
         if len(known) == len(self.operators):
-            return reduce(lambda below, m: m @ below, known).expand(self.points, -1, -1)
+            product, *others = known
+            for m in others:
+                product = m @ product
+            return product.expand(self.points, -1, -1)
         unit = torch.eye(self.size, dtype=like.dtype, device=like.device)
         copies = self.take(torch.arange(self.points, device=like.device).repeat_interleave(self.size))
         return copies.matvec(unit.repeat(self.points, 1)).view(self.points, self.size, self.size).mT
@@ -214,7 +235,9 @@ class RowSelection(LinearOperator):
     """The rows `chosen` (P, k) of a vector of length `long`."""
 
     def __init__(self, chosen: Tensor, long: int) -> None:
-        self.chosen, self.rows, self.columns = chosen, chosen.shape[1], long
+        self.chosen = chosen
+        self.rows = chosen.shape[1]
+        self.columns = long
 
     def matvec(self, x: Tensor) -> Tensor:
         return x.gather(1, self.chosen)
@@ -230,7 +253,9 @@ class Transposed(LinearOperator):
     """The transpose of an operator."""
 
     def __init__(self, inner: LinearOperator) -> None:
-        self.inner, self.rows, self.columns = inner, inner.columns, inner.rows
+        self.inner = inner
+        self.rows = inner.columns
+        self.columns = inner.rows
 
     def matvec(self, x: Tensor) -> Tensor:
         return self.inner.rmatvec(x)
@@ -244,8 +269,9 @@ class Transposed(LinearOperator):
 
 def time_operator(t: Transitions) -> LinearOperator:
     """d h[t, l] / d h[t-1, l] at the points of t."""
-    known = t.cell.derivatives()
-    return known.state_map(t.x, t.before) if known else JacobianOperator(step_of(t), flat(t.before), t.x)
+    if known := t.cell.derivatives():
+        return known.state_map(t.x, t.before)
+    return JacobianOperator(step_of(t), flat(t.before), t.x)
 
 
 def input_operators(t: Transitions) -> Sequence[LinearOperator]:
@@ -256,12 +282,14 @@ def input_operators(t: Transitions) -> Sequence[LinearOperator]:
 
 
 def depth_operators(t: Transitions) -> list[LinearOperator]:
-    """d h[t, l] / d h[t', l-1] at the points of t, likewise."""
-    if t.below is None:
-        return [*input_operators(t)]
-    if known := t.below.derivatives():
-        return [*known.output_maps(t.state_below), *input_operators(t)]
-    return [JacobianOperator(output_of(t.below, t.state_below), flat(t.state_below)), *input_operators(t)]
+    """d h[t, l] / d h[t', l-1] at the points of t, in the order in which they act."""
+    outputs: Sequence[LinearOperator] = ()
+    if t.below is not None:
+        if known := t.below.derivatives():
+            outputs = known.output_maps(t.state_below)
+        else:
+            outputs = [JacobianOperator(output_of(t.below, t.state_below), flat(t.state_below))]
+    return [*outputs, *input_operators(t)]
 
 
 def time_product(t: Transitions) -> OperatorProduct:
@@ -280,14 +308,17 @@ def depth_product(t: Transitions, non_square: NonSquare, generator: torch.Genera
     That is a random sub-matrix, or M times its transpose. One point, if all are alike.
     """
     operators = depth_operators(t)
-    rows, columns, points = operators[-1].rows, operators[0].columns, len(t.x)
-    if all(part.same for part in operators) and (rows == columns or non_square == "singular"):
-        points = 1
+    rows = operators[-1].rows
+    columns = operators[0].columns
+    points = 1 if all(part.same for part in operators) else len(t.x)
     if rows == columns:
         return OperatorProduct(operators, points)
     if non_square == "singular":
         return gram(operators, points)
-    long, short = max(rows, columns), min(rows, columns)
-    chosen = torch.rand(points, long, generator=generator).argsort(-1)[:, :short].to(t.x.device)
-    choice = RowSelection(chosen, long)
-    return OperatorProduct([*operators, choice] if rows > columns else [Transposed(choice), *operators], points)
+    points = len(t.x)  # each with a sub-matrix of its own
+    long = max(rows, columns)
+    chosen = torch.rand(points, long, generator=generator).argsort(-1)[:, : min(rows, columns)]
+    choice = RowSelection(chosen.to(t.x.device), long)
+    if rows > columns:
+        return OperatorProduct([*operators, choice], points)
+    return OperatorProduct([Transposed(choice), *operators], points)

@@ -31,6 +31,12 @@ Correlation = float | Tensor
 """Autocorrelation of real inputs, R(Δ): a number ρ for :math:`\\rho^{|\\Delta|}`, or a tensor of R(0), R(1), ... after
 whose end it is 0: (K,), or (K, N) where each of N eigenvalues has its own."""
 
+ROUNDING = 1e-6  # relative, by which R(Δ) may exceed R(0), and a power be negative: estimates come in float32
+STILL = 1e-12  # relative deviation below which a drive counts as constant: float64's rounding over a run
+EDGE = 18.0  # artanh of the largest ν: float64 knows none between that and 1
+HALVINGS = 64  # of the range -EDGE to EDGE, to below float64's rounding
+NODES = 96  # of the rule of Gauss and Legendre
+
 # ---- autocorrelations
 
 
@@ -59,15 +65,19 @@ def autocorrelation(x: Tensor, lags: int, *, centred: bool = False, unbiased: bo
     if whole("lags", lags, at_least=0) >= steps:
         raise ValueError(f"lags must be fewer than the {steps} steps, got {lags}.")
     x = x.detach().double()
-    x = x - x.mean((0, 1)) if centred else x
+    if centred:
+        x = x - x.mean((0, 1))
+    # by the power spectrum, padded to twice the length so that no step meets one on the other side
     power = torch.fft.rfft(x, n=2 * steps, dim=0).abs().square().mean(1)
     found = torch.fft.irfft(power, n=2 * steps, dim=0)[: lags + 1] / steps
-    pairs = steps - torch.arange(lags + 1, dtype=found.dtype, device=found.device)
-    return found * (steps / pairs).unsqueeze(1) if unbiased else found
+    if unbiased:
+        pairs = steps - torch.arange(lags + 1, dtype=found.dtype, device=found.device)
+        found = found * (steps / pairs).unsqueeze(1)
+    return found
 
 
 def _checked(correlation: Correlation) -> float | Tensor:
-    """A correlation that is one; ValueError otherwise."""
+    """Return a correlation, in float64, if it is one of real inputs; ValueError otherwise."""
     if not isinstance(correlation, Tensor) or correlation.ndim == 0:
         rho = float(correlation)
         if not -1 <= rho <= 1:
@@ -78,10 +88,10 @@ def _checked(correlation: Correlation) -> float | Tensor:
     r = correlation.detach().double()
     if not (r.isfinite().all() and (r[0] > 0).all()):
         raise ValueError(f"an autocorrelation must be finite, with R(0) > 0, got R(0) = {r[0].min().item():g}.")
-    if (r.abs() > r[0] * (1 + 1e-6)).any():
+    if (r.abs() > r[0] * (1 + ROUNDING)).any():
         raise ValueError(f"no |R(Δ)| of an autocorrelation exceeds R(0), got {(r.abs() / r[0]).max().item():g} R(0).")
     spectrum = 2 * torch.fft.rfft(r, n=8 * len(r), dim=0).real - r[0]
-    if (spectrum < -1e-6 * r.abs().sum(0)).any():
+    if (spectrum < -ROUNDING * r.abs().sum(0)).any():
         raise ValueError(
             f"an autocorrelation has no negative power at any frequency, got {spectrum.min().item():g}: it is 0 after "
             f"the {len(r)} values, so give enough of them, or estimate it without unbiased=True."
@@ -90,12 +100,13 @@ def _checked(correlation: Correlation) -> float | Tensor:
 
 
 def _inside(eigenvalue: Number) -> Tensor:
-    """Eigenvalues inside the unit circle, as a float or complex tensor; ValueError otherwise."""
-    if not isinstance(eigenvalue, Tensor):
-        eigenvalue = torch.tensor(
-            eigenvalue, dtype=torch.complex128 if isinstance(eigenvalue, complex) else torch.double
-        )
-    found = eigenvalue if eigenvalue.is_floating_point() or eigenvalue.is_complex() else eigenvalue.double()
+    """Return eigenvalues as a float or complex tensor, if all lie inside the unit circle; ValueError otherwise."""
+    found = eigenvalue
+    if not isinstance(found, Tensor):
+        dtype = torch.complex128 if isinstance(found, complex) else torch.double
+        found = torch.tensor(found, dtype=dtype)
+    elif not (found.is_floating_point() or found.is_complex()):
+        found = found.double()
     outside = ~(found.abs() < 1)
     if outside.any():
         raise ValueError(f"an eigenvalue must have a modulus below 1, got {found[outside].flatten()[0].item()}.")
@@ -103,13 +114,13 @@ def _inside(eigenvalue: Number) -> Tensor:
 
 
 def _sums(eigenvalue: Tensor, r: float | Tensor) -> tuple[Tensor | float, Tensor, Tensor]:
-    r"""R(0), :math:`\sum_{\Delta \ge 1} \lambda^\Delta R(\Delta)`, and the same sum of Δ λ^Δ R(Δ)."""
+    r"""Return R(0), :math:`\sum_{\Delta \ge 1} \lambda^\Delta R(\Delta)`, and the same sum of Δ λ^Δ R(Δ)."""
     if not isinstance(r, Tensor):
         u = r * eigenvalue
         return 1.0, u / (1 - u), u / (1 - u) ** 2
     r = r.to(eigenvalue.device)
     lags = torch.arange(1, len(r), device=r.device).view(-1, *[1] * eigenvalue.ndim)
-    inner = [1] * max(eigenvalue.ndim - r.ndim + 1, 0)
+    inner = [1] * max(eigenvalue.ndim - r.ndim + 1, 0)  # axes of the eigenvalues that R has not
     terms = eigenvalue**lags * r[1:].reshape(len(r) - 1, *inner, *r.shape[1:])
     return r[0], terms.sum(0), (lags * terms).sum(0)
 
@@ -118,7 +129,7 @@ def _sums(eigenvalue: Tensor, r: float | Tensor) -> tuple[Tensor | float, Tensor
 
 
 def state_covariance(first: Number, second: Number | None = None, *, correlation: Correlation = 0.0) -> Tensor:
-    r"""The mean product of the states of two integrators of the same input, in the long run.
+    r"""Return the mean product of the states of two integrators of the same input, in the long run.
 
     .. math:: \mathrm{E}[h_\alpha h_\beta] = \sum_{n, m \ge 0} \alpha^n \beta^m R(n - m) = \frac{1}{1 - \alpha\beta}
               \Big(R(0) + \sum_{\Delta \ge 1} (\alpha^\Delta + \beta^\Delta) R(\Delta)\Big)
@@ -139,16 +150,19 @@ def state_covariance(first: Number, second: Number | None = None, *, correlation
 
     Source: arXiv:2405.21064, Lemma 1, eq. 5 and 45.
     """
-    r, a = _checked(correlation), _inside(first)
+    r = _checked(correlation)
+    a = _inside(first)
     b = a.conj() if second is None else _inside(second)
     start, one, _ = _sums(a, r)
     _, other, _ = _sums(b, r)
     found = (start + one + other) / (1 - a * b)
-    return found.real if second is None else found
+    if second is None:
+        found = found.real
+    return found
 
 
 def sensitivity_covariance(first: Number, second: Number | None = None, *, correlation: Correlation = 0.0) -> Tensor:
-    r"""The mean product of the derivatives of two states by their own eigenvalues, in the long run.
+    r"""Return the mean product of the derivatives of two states by their own eigenvalues, in the long run.
 
     .. math:: \mathrm{E}\Big[\frac{\mathrm{d}h_\alpha}{\mathrm{d}\alpha} \frac{\mathrm{d}h_\beta}{\mathrm{d}\beta}\Big]
               = \frac{1 + \alpha\beta}{(1 - \alpha\beta)^3} \Big(R(0) + \sum_{\Delta \ge 1} (\alpha^\Delta +
@@ -165,22 +179,25 @@ def sensitivity_covariance(first: Number, second: Number | None = None, *, corre
 
     Source: arXiv:2405.21064, Lemma 2, eq. 6; eq. 57 with :math:`(1 - |\lambda|^2)^3`.
     """
-    r, a = _checked(correlation), _inside(first)
+    r = _checked(correlation)
+    a = _inside(first)
     b = a.conj() if second is None else _inside(second)
     start, one, one_slope = _sums(a, r)
     _, other, other_slope = _sums(b, r)
     ab = a * b
     found = (1 + ab) / (1 - ab) ** 3 * (start + one + other) + (one_slope + other_slope) / (1 - ab) ** 2
-    return found.real if second is None else found
+    if second is None:
+        found = found.real
+    return found
 
 
 def input_scale(eigenvalue: Number, *, correlation: Correlation = 0.0) -> Tensor:
-    r"""The factor γ of the input that gives the state a second moment of 1 in the long run.
+    r"""Return the factor γ of the input that gives the state a second moment of 1 in the long run.
 
     .. math:: \gamma(\lambda) = \mathrm{E}\big[|h|^2\big]^{-1/2}, \qquad
               \sqrt{1 - |\lambda|^2} \text{ of uncorrelated inputs}
 
-    On inputs of another correlation than that which it is made for, h is not level.
+    On inputs of another correlation the second moment is not 1.
 
     Source: arXiv:2405.21064, Sec. 3.1 (B.3.1 lacks the root).
     """
@@ -188,7 +205,7 @@ def input_scale(eigenvalue: Number, *, correlation: Correlation = 0.0) -> Tensor
 
 
 def eigenvalue_hessian(eigenvalues: Tensor, into: Tensor, out: Tensor, *, correlation: Correlation = 0.0) -> Tensor:
-    r"""The Hessian, at its minimum 0, of the loss of a diagonal linear network by its eigenvalues.
+    r"""Return the Hessian, at its minimum 0, of the loss of a diagonal linear network by its eigenvalues.
 
     .. math:: y[t] = \Re \sum_i c_i h_i[t], \quad h_i[t] = \lambda_i h_i[t-1] + b_i x[t], \quad L = \frac12 \mathrm{E}
               (y - y^*)^2
@@ -210,11 +227,12 @@ def eigenvalue_hessian(eigenvalues: Tensor, into: Tensor, out: Tensor, *, correl
     Source: arXiv:2405.21064, eq. 133 to 143.
     """
     scale = into * out
-    column, row = eigenvalues.unsqueeze(1), eigenvalues.unsqueeze(0)
-    a = scale.unsqueeze(1) * scale * sensitivity_covariance(column, row, correlation=correlation)
-    b = scale.unsqueeze(1) * scale.conj() * sensitivity_covariance(column, row.conj(), correlation=correlation)
-    top, bottom = torch.cat([(a + b).real, (b - a).imag], 1), torch.cat([-(a + b).imag, (b - a).real], 1)
-    return torch.cat([top, bottom]) / 2
+    column = eigenvalues.unsqueeze(1)
+    a = scale.unsqueeze(1) * scale * sensitivity_covariance(column, eigenvalues, correlation=correlation)
+    b = scale.unsqueeze(1) * scale.conj() * sensitivity_covariance(column, eigenvalues.conj(), correlation=correlation)
+    by_real = torch.cat([(a + b).real, (b - a).imag], 1)
+    by_imaginary = torch.cat([-(a + b).imag, (b - a).real], 1)
+    return torch.cat([by_real, by_imaginary]) / 2
 
 
 # ---- parametrisations
@@ -312,11 +330,14 @@ class Level:
     scaled: bool = True
 
     def value(self, free: Tensor) -> Tensor:
-        low, high = torch.full_like(free, -18.0).double(), torch.full_like(free, 18.0).double()  # of artanh ν
-        for _ in range(64):
+        # bisection by artanh ν
+        low = torch.full_like(free, -EDGE).double()
+        high = -low
+        for _ in range(HALVINGS):
             middle = (low + high) / 2
             below = self._integral(middle) < free
-            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+            low = torch.where(below, middle, low)
+            high = torch.where(below, high, middle)
         return torch.tanh((low + high) / 2).to(free.dtype)
 
     def derivative(self, free: Tensor) -> Tensor:
@@ -327,13 +348,15 @@ class Level:
 
     def _integrand(self, modulus: Tensor) -> Tensor:
         root = sensitivity_covariance(modulus, correlation=self.correlation).sqrt()
-        return root * input_scale(modulus, correlation=self.correlation) if self.scaled else root
+        if self.scaled:
+            root = root * input_scale(modulus, correlation=self.correlation)
+        return root
 
     def _integral(self, end: Tensor) -> Tensor:
         """ω of ν = tanh(end), by the rule of Gauss and Legendre in artanh ν."""
-        nodes, weights = (torch.as_tensor(part) for part in leggauss(96))
+        nodes, weights = (torch.as_tensor(part) for part in leggauss(NODES))
         a = end.unsqueeze(-1) * (nodes + 1) / 2
-        u = torch.tanh(a).clamp(-1 + 1e-15, 1 - 1e-15)
+        u = torch.tanh(a).clamp(-1 + 1e-15, 1 - 1e-15)  # at 1 itself the integrand is infinite
         return (weights * self._integrand(u) * torch.cosh(a) ** -2).sum(-1) * end / 2
 
 
@@ -368,31 +391,37 @@ class Polar:
     def value(self, free_modulus: Tensor, free_angle: Tensor) -> Tensor:
         """λ, complex."""
         nu = self.magnitude.value(free_modulus)
-        angle = free_angle.exp() if self.angle == "exponential" else free_angle * self._angle_scale(nu)
-        return torch.polar(nu, angle)
+        if self.angle == "exponential":
+            return torch.polar(nu, free_angle.exp())
+        return torch.polar(nu, free_angle * self._angle_scale(nu))
 
     def derivatives(self, free_modulus: Tensor, free_angle: Tensor) -> tuple[Tensor, Tensor]:
         """The derivatives of λ by the parameter of the modulus, and by that of the angle."""
-        nu, unit = self.magnitude.value(free_modulus), self.value(free_modulus, free_angle).sgn()
+        nu = self.magnitude.value(free_modulus)
+        unit = self.value(free_modulus, free_angle).sgn()
         slope = free_angle.exp() if self.angle == "exponential" else self._angle_scale(nu)
         return self.magnitude.derivative(free_modulus) * unit, 1j * nu * slope * unit
 
     def inverse(self, eigenvalue: Tensor) -> tuple[Tensor, Tensor]:
         """The parameters of λ; an exponential angle takes angles above 0."""
-        nu, angle = eigenvalue.abs(), eigenvalue.angle()
+        nu = eigenvalue.abs()
+        angle = eigenvalue.angle()
         free = angle.log() if self.angle == "exponential" else angle / self._angle_scale(nu)
         return self.magnitude.inverse(nu), free
 
     def _angle_scale(self, nu: Tensor) -> Tensor:
+        """The factor of a free angle that is not exponential; ν counts as a constant."""
         nu = nu.detach()
-        return (1 - nu**2) / (nu * (1 + nu**2).sqrt()) if self.angle == "level" else torch.ones_like(nu)
+        if self.angle == "plain":
+            return torch.ones_like(nu)
+        return (1 - nu**2) / (nu * (1 + nu**2).sqrt())
 
 
 # ---- time constants of a network
 
 
 class TimeConstantSensitivity(NamedTuple):
-    """How far the state of each neuron of a layer moves with the logarithm of one of its time constants."""
+    """How far the states of a layer's neurons move with the logarithm of one of their time constants."""
 
     layer: int
     name: str  # of the time constant, such as tau_theta
@@ -444,19 +473,22 @@ def time_constant_sensitivity(network: Network, x: Tensor) -> list[TimeConstantS
                 slope = linear_scan(decay, h[:-1], h[0] / -torch.expm1(-1 / tau))
                 drive = h[1:] - decay * h[:-1]
                 centred = autocorrelation(drive, len(x) - 1, centred=True)
-                still = centred[0] <= 1e-24 * drive.square().mean((0, 1))  # a constant drive has no other part
-                centred[0] += still
+                still = centred[0] <= STILL**2 * drive.square().mean((0, 1))  # a constant drive has no other part
+                centred[0] += still  # an R(0) of 0 is refused
                 around = sensitivity_covariance(decay, correlation=centred).masked_fill(still, 0)
                 stationary = around + drive.mean((0, 1)).square() * (1 - decay) ** -4
                 by_log = (decay / tau).square()
-                moments = (h[1:].square().mean((0, 1)), by_log * slope.square().mean((0, 1)), by_log * stationary)
-                found.append(TimeConstantSensitivity(layer, scaled.parameter, tau, *moments))
+                state = h[1:].square().mean((0, 1))
+                measured = by_log * slope.square().mean((0, 1))
+                entry = TimeConstantSensitivity(layer, scaled.parameter, tau, state, measured, by_log * stationary)
+                found.append(entry)
     if not found:
         raise TypeError("no layer has a time constant tau_h of a state variable h, as LIF and ALIF have.")
     return found
 
 
-_FED = {"tau_v": ("w_in", "w_rec"), "tau_theta": ("b_theta", "adaptation")}  # what an integrator reads comes through
+# for each time constant the parameters through which its integrator reads
+_FED = {"tau_v": ("w_in", "w_rec"), "tau_theta": ("b_theta", "adaptation")}
 InputScale = Literal["variance", "mean"]
 
 
@@ -489,9 +521,12 @@ def level_time_constants(network: Network, *, scale: InputScale | None = "varian
         one_of("scale", scale, ("variance", "mean"))
     for cell in network.cells:
         for tau, names in _FED.items():
-            if hasattr(cell, tau) and scale is None:
+            if not hasattr(cell, tau):
+                continue
+            if scale is None:
                 parametrize.register_parametrization(cell, f"log_{tau}", _Root())
-            for name in names if hasattr(cell, tau) and scale is not None else ():
+                continue
+            for name in names:
                 parametrize.register_parametrization(cell, name, _Scaled(cell, tau, scale))  # type: ignore[arg-type]
 
 
@@ -518,11 +553,16 @@ class _Scaled(nn.Module):
 
     def __init__(self, cell: SpikingCell, tau: str, scale: InputScale) -> None:
         super().__init__()
-        self.cell, self.tau, self.scale = [cell], tau, scale  # in a list: its parameters are no part of this
+        self.cell = [cell]  # in a list: its parameters are no part of this
+        self.tau = tau
+        self.scale = scale
 
     def _units(self, like: Tensor) -> Tensor:
-        gap = -torch.expm1((-2 if self.scale == "variance" else -1) / getattr(self.cell[0], self.tau))
-        return (gap.sqrt() if self.scale == "variance" else gap).view(-1, *[1] * (like.ndim - 1))
+        tau = getattr(self.cell[0], self.tau)
+        units = -torch.expm1(-1 / tau)
+        if self.scale == "variance":
+            units = (-torch.expm1(-2 / tau)).sqrt()
+        return units.view(-1, *[1] * (like.ndim - 1))
 
     def forward(self, free: Tensor) -> Tensor:
         return free * self._units(free)
