@@ -1,7 +1,7 @@
 """A row of numbers that are measured of a network on the probe batch, and of what the last updates did to its weights.
 
 A row is a flat dict, so that writers of logs take it as it is. Numbers of a layer end in its number, counted from 1:
-``rate_1``. What is not known or not finite is left out.
+``rate_1``. What is not known is NaN or left out.
 """
 
 import math
@@ -30,11 +30,10 @@ ACTIVE = 0.1  # share of its peak from which on a surrogate's derivative counts,
 DRIFT = 0.01  # relative change of a decay, or of what is left of it, after which impulse responses are measured anew
 
 
-def put(row: Row, layer: int, **values: float | None) -> None:
-    """Enter numbers of a layer, counted from 0, where they are known and finite."""
+def put(row: Row, layer: int, **values: float) -> None:
+    """Enter numbers of a layer, counted from 0."""
     for name, value in values.items():
-        if value is not None and math.isfinite(value):
-            row[f"{name}_{layer + 1}"] = value
+        row[f"{name}_{layer + 1}"] = value
 
 
 class Probe:
@@ -88,9 +87,7 @@ class Probe:
 
         # runs backwards, of parts of the batch
         if batch.targets is not None:
-            value = self.loss(run.logits, batch.targets, batch.mask).item()
-            if math.isfinite(value):
-                row["probe_loss"] = value
+            row["probe_loss"] = self.loss(run.logits, batch.targets, batch.mask).item()
             parts = batch.pieces(PIECES) or [batch]
             gradients = [layer_gradients(network, part, self.loss) for part in parts]
             for i in range(len(network.cells)):

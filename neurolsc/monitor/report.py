@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from os import PathLike
+from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -165,6 +166,7 @@ class Monitor(Displayed):
     def _take_row(self) -> None:
         """Measure, tell what happened, and write the row; whatever fails, the training goes on."""
         row: Row = {"update": self.updates}
+        late = math.nan
         losses = [value.item() for value in self._losses]
         self._losses.clear()
         bad = [index for index, value in enumerate(losses) if not math.isfinite(value)]
@@ -172,7 +174,8 @@ class Monitor(Displayed):
         if bad:
             first_bad = (self.updates - len(losses) + 1 + bad[0], losses[bad[0]])
         elif losses:
-            row["loss"] = sum(losses) / len(losses)
+            row["loss"] = mean(losses)
+            late = mean(losses[-max(len(losses) // 4, 1) :])
         self._look_for_changes()
         if self.closed:
             return
@@ -183,10 +186,11 @@ class Monitor(Displayed):
                 row |= self._measured()
             except (FloatingPointError, RuntimeError, ValueError, TypeError, IndexError) as error:
                 self._warn("measure", f"the network cannot be measured at update {self.updates}: {error}")
-        self.rows.append(row)
         seen = {(event.name, event.layer) for event in self.findings}
         classes = probe.network.n_out if self._loss.of_classes else 0
-        found = events(Course(self.rows, probe.network, classes, first_bad, finite, seen))
+        found = events(Course([*self.rows, row], probe.network, classes, first_bad, late, finite, seen))
+        row = {name: value for name, value in row.items() if math.isfinite(value)}
+        self.rows.append(row)
         self.findings += found
         for event in found:
             tqdm.write(str(event))

@@ -7,6 +7,8 @@ it compares with.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from statistics import median
+from typing import NamedTuple
 
 from neurolsc.diagnosis.case import Sign, listed
 from neurolsc.diagnosis.faults import BOUNDS
@@ -47,7 +49,10 @@ class Limits:
     few_dead: float = 0.5
     # Factor between a gradient and all those of the rows before.
     sudden: float = 100.0
-    # Share of the largest earlier movement below which weights stand still, and above which others do not.
+    # Factor between an update and those of the rows before, and share of the weights' norm, from which on it is large.
+    jump: float = 10.0
+    large: float = 0.05
+    # Share of the median earlier movement below which weights stand still, and above which others do not.
     still: float = 1e-3
     moving: float = 0.1
     # Share of what a loss has fallen that it may rise again, and of its first value to which it has to fall before.
@@ -74,6 +79,7 @@ class Course:
         network: the network.
         classes: number of classes, where the loss of guessing is known; else 0.
         first_bad_loss: the first update, since the last row, whose loss is not finite, and that loss.
+        late_loss: the mean training loss of the last updates; NaN where it is not known.
         probe_is_finite: False if the input of the probe batch is no longer finite.
         seen: kinds and layers of earlier events.
     """
@@ -82,6 +88,7 @@ class Course:
     network: Network
     classes: int
     first_bad_loss: tuple[int, float] | None
+    late_loss: float
     probe_is_finite: bool
     seen: set[tuple[str, int | None]]
 
@@ -106,6 +113,18 @@ class Course:
             return None
         return known[0], self.now[name]
 
+    def factor(self, name: str) -> float:
+        """The factor by which a number has grown or shrunk, at least 1; 1 where it is not known."""
+        low, high = sorted(map(abs, self.pair(name) or (1.0, 1.0)))
+        if low == high:
+            return 1.0
+        return high / low if low else math.inf
+
+    def change(self, name: str) -> str:
+        """A number some rows ago and now, in words."""
+        before, now = self.pair(name) or (math.nan, math.nan)
+        return f"from {before:.3g} to {now:.3g}"
+
     @property
     def largest_step(self) -> float:
         """Thresholds by which an update may move voltages."""
@@ -116,44 +135,61 @@ class Course:
     def silent(self, layer: int) -> bool:
         return self.now.get(f"rate_{layer}") == 0
 
+    def told(self, name: str) -> bool:
+        """True if there was an event of a kind before."""
+        return any(kind == name for kind, _ in self.seen)
+
+    def has_jumped(self, layer: int) -> bool:
+        """True if an update has moved the weights of a layer much farther than those before."""
+        changes = [row[f"change_{layer}"] for row in (*self.recent, self.now) if f"change_{layer}" in row]
+        if len(changes) < 2:
+            return False
+        return changes[-1] > LIMITS.large and changes[-1] > LIMITS.jump * max(changes[:-1])
+
 
 # ---------------------------------------------------------------- what changed before
 
 
-def causes(course: Course, layer: int) -> list[str]:
-    """What has changed in a layer over the last rows, in words with the numbers before and after."""
+class Cause(NamedTuple):
+    """A part of a layer that has changed over the last rows."""
+
+    factor: float  # by which, above 1
+    text: str  # with the numbers before and after
+
+
+def causes(course: Course, layer: int) -> list[Cause]:
+    """What has changed in a layer."""
     found = []
-    for name, what, factor in (
-        ("threshold", "its mean threshold", LIMITS.threshold),
-        ("recurrent", "the norm of its recurrent weights", LIMITS.recurrence),
-        ("surrogate_width", "the width of its surrogate", LIMITS.weights),
-    ):
-        pair = course.pair(f"{name}_{layer}")
-        if pair is not None and changed(*pair, factor):
-            found.append(f"{what} went from {pair[0]:.3g} to {pair[1]:.3g}")
+    parts = {
+        "threshold": ("its mean threshold", LIMITS.threshold),
+        "recurrent": ("the norm of its recurrent weights", LIMITS.recurrence),
+        "surrogate_width": ("the width of its surrogate, in thresholds,", LIMITS.weights),
+    }
+    for name, (what, least) in parts.items():
+        factor = course.factor(f"{name}_{layer}")
+        wider_threshold = name == "surrogate_width" and found
+        if factor > least and not wider_threshold:
+            found.append(Cause(factor, f"{what} went {course.change(f'{name}_{layer}')}"))
     steps = [row[f"step_{layer}"] for row in (*course.recent, course.now) if f"step_{layer}" in row]
-    if steps and max(steps) > course.largest_step:
-        found.append(f"an update moved its voltages by {max(steps):.2g} thresholds, {steps[0]:.2g} before")
+    if steps and (max(steps) > course.largest_step or course.has_jumped(layer)):
+        factor = max(steps) / steps[0] if steps[0] else math.inf
+        found.append(
+            Cause(factor, f"an update moved its voltages by {max(steps):.2g} thresholds, {steps[0]:.2g} before")
+        )
     if layer > 1 and course.silent(layer - 1):
-        found.append(f"layer {layer - 1} below is silent")
-    pair = course.pair(f"weights_{layer}")
-    if pair is not None and not found and changed(*pair, LIMITS.weights):
-        found.append(f"the norm of its input weights went from {pair[0]:.3g} to {pair[1]:.3g}")
-    pair = course.pair(f"voltage_{layer}")
-    if pair is not None and not found:
-        found.append(f"its mean voltage went from {pair[0]:.2g} to {pair[1]:.2g} thresholds")
+        found.append(Cause(1.0, f"layer {layer - 1} below is silent"))
+    factor = course.factor(f"weights_{layer}")
+    if factor > LIMITS.weights and not found:
+        found.append(Cause(factor, f"the norm of its input weights went {course.change(f'weights_{layer}')}"))
     return found
 
 
-def changed(before: float, after: float, factor: float) -> bool:
-    """True if a number has grown or shrunk by more than a factor."""
-    low, high = sorted((abs(before), abs(after)))
-    return high > factor * low
-
-
 def because(course: Course, layer: int) -> str:
-    """Causes as the end of a sentence."""
-    return "; ".join(causes(course, layer)[:2])
+    """Causes as the end of a sentence; where none is found, the mean voltage."""
+    found = [cause.text for cause in causes(course, layer)[:2]]
+    if not found and course.pair(f"voltage_{layer}") is not None:
+        return f"its mean voltage went {course.change(f'voltage_{layer}')} thresholds"
+    return "; ".join(found)
 
 
 # ---------------------------------------------------------------- the rules
@@ -171,7 +207,8 @@ def is_not_finite(course: Course) -> Iterator[Sign]:
         cause = "the probe batch is finite: look at the batch of that update, or lower the learning rate"
         yield Sign(layers[0] if layers else None, f"the loss of update {update} is {loss}, {where}", cause)
     elif bad:
-        yield Sign(layers[0] if layers else None, where, "the probe batch is finite")
+        cause = "the probe batch is finite: a gradient since the last row was not"
+        yield Sign(layers[0] if layers else None, where, cause)
 
 
 def has_died(course: Course) -> Iterator[Sign]:
@@ -209,22 +246,24 @@ def gradient_explodes(course: Course) -> Iterator[Sign]:
         earlier = [row[name] for row in course.rows[:-1] if name in row]
         if len(earlier) < 2:
             continue
-        size = course.now.get(name, math.inf if "probe_loss" in course.now else math.nan)
-        if size > LIMITS.sudden * max(earlier) > 0:
+        size = course.now.get(name, 0.0)
+        if not math.isfinite(size) or size > LIMITS.sudden * max(earlier) > 0:
             problem = f"the gradient of layer {layer} explodes, from {earlier[-1]:.2g} to {size:.2g}"
             yield Sign(layer, problem, because(course, layer))
             return
 
 
 def gradient_vanishes(course: Course) -> Iterator[Sign]:
-    """The topmost layer whose gradient is suddenly far smaller than before, at a loss that has not fallen."""
-    loss = course.pair("probe_loss")
-    if loss is None or loss[1] < LIMITS.fallen * loss[0]:
+    """The topmost layer whose gradient is suddenly far smaller than before, at a loss that has not fallen as much."""
+    losses = [row["probe_loss"] for row in course.rows[-2:] if "probe_loss" in row]
+    if len(losses) < 2 or losses[1] < LIMITS.risen * losses[0] or course.told("saturated layer"):
         return
     for layer in reversed(course.layers):
+        if course.silent(layer):
+            return  # that layer lets nothing through
         name = f"gradient_{layer}"
         earlier = [row[name] for row in course.recent if name in row]
-        if course.silent(layer) or len(earlier) < 2 or name not in course.now:
+        if len(earlier) < 2 or name not in course.now:
             continue
         if LIMITS.sudden * course.now[name] < min(earlier):
             problem = f"the gradient of layer {layer} vanishes, from {earlier[-1]:.2g} to {course.now[name]:.2g}"
@@ -234,24 +273,28 @@ def gradient_vanishes(course: Course) -> Iterator[Sign]:
 
 def stands_still(course: Course) -> Iterator[Sign]:
     """Weights that do not move any more, or never did, where those of other layers do."""
-    largest: dict[str, float] = {}
+    usual: dict[str, float] = {}
     for name in names(course.network):
-        largest[name] = max((row.get(f"drift_{name}", 0.0) for row in course.rows), default=0.0)
-    moves = {name: course.now.get(f"drift_{name}", 0.0) for name in largest}
-    still = [name for name in moves if moves[name] <= LIMITS.still * largest[name]]
-    others_move = any(moves[name] > LIMITS.moving * largest[name] for name in moves)
+        earlier = [row[f"drift_{name}"] for row in course.rows[:-1] if row.get(f"drift_{name}")]
+        usual[name] = median(earlier) if earlier else 0.0
+    moves = {name: course.now.get(f"drift_{name}", 0.0) for name in usual}
+    others_move = any(moves[name] > LIMITS.moving * usual[name] for name in moves)
     for layer in course.layers:
-        if str(layer) not in still or f"drift_{layer}" not in course.now or course.silent(layer):
-            continue
-        if layer > 1 and course.silent(layer - 1):
+        before = usual[str(layer)]
+        moved = moves[str(layer)] > LIMITS.still * before
+        below_is_silent = layer > 1 and course.silent(layer - 1)
+        if moved or f"drift_{layer}" not in course.now or course.silent(layer) or below_is_silent:
             continue
         why = why_still(course, layer)
-        fed_nothing = why.startswith("the batches")
-        if why and (others_move or fed_nothing):
-            problem = f"the weights of layer {layer} stand still, after {largest[str(layer)]:.2g} of their norm a row"
-            if not largest[str(layer)]:
-                problem = f"the weights of layer {layer} have not moved"
-            yield Sign(layer, problem, why)
+        if not why or not (others_move or why.startswith(NO_GRADIENT)):
+            continue
+        problem = f"the weights of layer {layer} have not moved"
+        if before:
+            problem = f"the weights of layer {layer} stand still; they moved by {before:.2g} of their norm between rows"
+        yield Sign(layer, problem, why)
+
+
+NO_GRADIENT = "the batches of the training give no gradient"
 
 
 def why_still(course: Course, layer: int) -> str:
@@ -266,56 +309,62 @@ def why_still(course: Course, layer: int) -> str:
     if not gradients:
         return "no gradient is left in their grad"
     if any(gradient.any() for gradient in gradients):
+        if course.now.get(f"drift_{layer}"):
+            return ""  # small steps, by a small gradient or learning rate
         return "they have a gradient: the optimizer leaves them out, or its learning rate for them is 0"
     probe = course.now.get(f"gradient_{layer}", math.nan)
-    return f"the batches they are trained on give no gradient, the probe batch {probe:.2g}: is their input zero?"
+    return f"{NO_GRADIENT}, the probe batch {probe:.2g}: is their input zero?"
 
 
 def step_is_large(course: Course) -> Iterator[Sign]:
-    """The layer above the first whose voltages an update moves farthest, if that is too far."""
+    """The layer above the first whose voltages an update moves farthest, if too far or far more than before."""
     steps = {layer: course.now.get(f"step_{layer}", 0.0) for layer in course.layers if layer > 1}
-    layer = max(steps, key=steps.__getitem__, default=0)
-    if not layer or not steps[layer] > course.largest_step:
+    layer = max(steps, key=steps.__getitem__, default=1)
+    size = course.now.get(f"step_{layer}", 0.0)
+    too_far = layer > 1 and size > course.largest_step
+    if not too_far and not course.has_jumped(layer):
         return
+    problem = f"an update moves the voltages of layer {layer} by {size:.2g} thresholds"
     pair = course.pair(f"step_{layer}")
-    before = "" if pair is None else f", by {pair[0]:.2g} before"
-    problem = f"an update moves the voltages of layer {layer} by {steps[layer]:.2g} thresholds{before}"
+    if pair is not None:
+        problem += f", {pair[0]:.2g} before"
     change = course.pair(f"change_{layer}")
     cause = f"{course.largest_step:g} is too much for most networks"
     if change is not None:
-        cause = f"an update changes its weights by {change[1]:.2g} of their norm, by {change[0]:.2g} before"
+        cause = f"it changes its weights by {change[1]:.2g} of their norm, {change[0]:.2g} before"
     yield Sign(layer, problem, cause)
 
 
 def loss_rises(course: Course) -> Iterator[Sign]:
     """A training loss that has lost much of what it had gained."""
     losses = [row["loss"] for row in course.rows if "loss" in row]
-    if len(losses) < 3 or "loss" not in course.now:
+    if len(losses) < 3 or "loss" not in course.now or course.told("loss rises"):
         return
     first, best, now = losses[0], min(losses[:-1]), losses[-1]
     if best > LIMITS.fallen * first or now < best + LIMITS.risen * (first - best):
         return
     problem = f"the training loss has risen from {best:.3g} to {now:.3g}"
-    probe = course.pair("probe_loss")
-    if probe is not None:
-        problem += f", that of the probe batch from {probe[0]:.3g} to {probe[1]:.3g}"
-    if probe is not None and probe[1] - probe[0] < LIMITS.risen * (now - best):
+    probe = course.now.get("probe_loss", math.nan)
+    earlier = [row["probe_loss"] for row in course.rows[:-1] if "probe_loss" in row]
+    if earlier:
+        problem += f", that of the probe batch from {min(earlier):.3g} to {probe:.3g}"
+    # the same network does well on the probe batch and badly on what it is trained on
+    if course.late_loss - probe > LIMITS.risen * (course.late_loss - best):
         yield Sign(None, problem, "the training batches have changed, not the network: look at inputs and labels")
         return
-    for layer in course.layers:
-        found = [cause for cause in causes(course, layer) if "mean voltage" not in cause]
-        if found:
-            yield Sign(layer, problem, f"in layer {layer} {'; '.join(found[:2])}")
-            return
-    yield Sign(
-        None, problem, "thresholds, recurrence and surrogates are as before: look at inputs, labels and the optimizer"
-    )
+    found = {layer: causes(course, layer) for layer in course.layers}
+    changed = [layer for layer in found if found[layer]]
+    if changed:
+        most = max(changed, key=lambda layer: max(cause.factor for cause in found[layer]))
+        yield Sign(most, problem, f"in layer {most} {because(course, most)}")
+        return
+    yield Sign(None, problem, "no layer shows why: look at inputs, labels and the optimizer")
 
 
 def stays_at_guessing(course: Course) -> Iterator[Sign]:
     """A training loss that is that of guessing for some rows."""
     losses = [row["loss"] for row in course.rows if "loss" in row][-LIMITS.guesses :]
-    if len(losses) < LIMITS.guesses or course.classes < 2 or any(name == "loss rises" for name, _ in course.seen):
+    if len(losses) < LIMITS.guesses or course.classes < 2 or course.told("loss rises"):
         return
     guessing = math.log(course.classes)
     if any(abs(loss - guessing) > LIMITS.guess * guessing for loss in losses):
@@ -330,9 +379,10 @@ def stays_at_guessing(course: Course) -> Iterator[Sign]:
 
 
 Rule = Callable[[Course], Iterator[Sign]]
+NOT_FINITE = "not finite"
 
 RULES: dict[str, Rule] = {
-    "not finite": is_not_finite,
+    NOT_FINITE: is_not_finite,
     "dead layer": has_died,
     "saturated layer": has_saturated,
     "exploding gradient": gradient_explodes,
@@ -349,10 +399,12 @@ def events(course: Course) -> list[Event]:
     """What has happened since the last row and was not told before."""
     found = []
     for name, rule in RULES.items():
+        if course.told(NOT_FINITE):
+            break  # nothing else can be said of such a network
         for sign in rule(course):
             if (name, sign.layer) in course.seen:
                 continue
             course.seen.add((name, sign.layer))
-            text = f"{sign.problem}; {sign.cause}." if sign.cause else f"{sign.problem}."
+            text = f"{sign.problem}; {sign.cause}" if sign.cause else sign.problem
             found.append(Event(int(course.now["update"]), sign.layer, name, text))
     return found
