@@ -49,6 +49,8 @@ class Limits:
     few_dead: float = 0.5
     # Factor between a gradient and all those of the rows before.
     sudden: float = 100.0
+    # Factor by which a surrogate's width and its active share shrink.
+    narrower: float = 2.0
     # Factor between an update and those of the rows before, and share of the weights' norm, from which on it is large.
     jump: float = 10.0
     large: float = 0.05
@@ -106,12 +108,12 @@ class Course:
         """The rows with which that of now is compared."""
         return self.rows[-1 - LIMITS.back : -1]
 
-    def pair(self, name: str) -> tuple[float, float] | None:
-        """A number some rows ago and now, or None where one of them is not known."""
+    def pair(self, name: str, *, latest: bool = False) -> tuple[float, float] | None:
+        """A number some rows ago, or at the latest row before, and now; None where one of them is not known."""
         known = [row[name] for row in self.recent if name in row]
         if not known or name not in self.now:
             return None
-        return known[0], self.now[name]
+        return known[-1 if latest else 0], self.now[name]
 
     def factor(self, name: str) -> float:
         """The factor by which a number has grown or shrunk, at least 1; 1 where it is not known."""
@@ -173,9 +175,8 @@ def causes(course: Course, layer: int) -> list[Cause]:
     steps = [row[f"step_{layer}"] for row in (*course.recent, course.now) if f"step_{layer}" in row]
     if steps and (max(steps) > course.largest_step or course.has_jumped(layer)):
         factor = max(steps) / steps[0] if steps[0] else math.inf
-        found.append(
-            Cause(factor, f"an update moved its voltages by {max(steps):.2g} thresholds, {steps[0]:.2g} before")
-        )
+        before = f", {steps[0]:.2g} before" if len(steps) > 1 else ""
+        found.append(Cause(factor, f"an update moved its voltages by {max(steps):.2g} thresholds{before}"))
     if layer > 1 and course.silent(layer - 1):
         found.append(Cause(1.0, f"layer {layer - 1} below is silent"))
     factor = course.factor(f"weights_{layer}")
@@ -186,7 +187,9 @@ def causes(course: Course, layer: int) -> list[Cause]:
 
 def because(course: Course, layer: int) -> str:
     """Causes as the end of a sentence; where none is found, the mean voltage."""
-    found = [cause.text for cause in causes(course, layer)[:2]]
+    changes = sorted(causes(course, layer), key=lambda cause: -cause.factor)
+    # what has changed by much less than the rest is left out
+    found = [cause.text for cause in changes[:2] if cause.factor**2 >= changes[0].factor]
     if not found and course.pair(f"voltage_{layer}") is not None:
         return f"its mean voltage went {course.change(f'voltage_{layer}')} thresholds"
     return "; ".join(found)
@@ -214,7 +217,7 @@ def is_not_finite(course: Course) -> Iterator[Sign]:
 def has_died(course: Course) -> Iterator[Sign]:
     """A layer without a spike that fired before, or one of which most neurons have fallen silent."""
     for layer in course.layers:
-        rate = course.pair(f"rate_{layer}")
+        rate = course.pair(f"rate_{layer}", latest=True)
         if rate is not None and rate[0] > 0 and rate[1] == 0:
             problem = f"layer {layer} has fallen silent, from {rate[0]:.3g} spikes per step"
             yield Sign(layer, problem, because(course, layer))
@@ -229,8 +232,8 @@ def has_died(course: Course) -> Iterator[Sign]:
 def has_saturated(course: Course) -> Iterator[Sign]:
     """A layer that fires at nearly all steps, or most of whose neurons do, and did not before."""
     for layer in course.layers:
-        rate = course.pair(f"rate_{layer}")
-        share = course.pair(f"saturated_{layer}")
+        rate = course.pair(f"rate_{layer}", latest=True)
+        share = course.pair(f"saturated_{layer}", latest=True)
         if rate is None or share is None:
             continue
         before, now = (r > BOUNDS.busy or s > BOUNDS.most_busy for r, s in zip(rate, share, strict=True))
@@ -269,6 +272,20 @@ def gradient_vanishes(course: Course) -> Iterator[Sign]:
             problem = f"the gradient of layer {layer} vanishes, from {earlier[-1]:.2g} to {course.now[name]:.2g}"
             yield Sign(layer, problem, because(course, layer))
             return
+
+
+def surrogate_narrows(course: Course) -> Iterator[Sign]:
+    """A surrogate that has become narrower, and is active at fewer voltages."""
+    for layer in course.layers:
+        width = course.pair(f"surrogate_width_{layer}")
+        active = course.pair(f"active_{layer}")
+        if width is None or active is None or course.factor(f"threshold_{layer}") > LIMITS.threshold:
+            continue
+        if LIMITS.narrower * width[1] < width[0] and LIMITS.narrower * active[1] < active[0]:
+            problem = (
+                f"the surrogate of layer {layer} is active at {active[1]:.0%} of its voltages, {active[0]:.0%} before"
+            )
+            yield Sign(layer, problem, f"its width, in thresholds, went {course.change(f'surrogate_width_{layer}')}")
 
 
 def stands_still(course: Course) -> Iterator[Sign]:
@@ -373,7 +390,7 @@ def stays_at_guessing(course: Course) -> Iterator[Sign]:
     top = course.now.get(f"similarity_{len(course.layers)}", math.nan)
     cause = f"layer {len(course.layers)} keeps {top:.1%} of what tells inputs apart"
     if silent:
-        cause = f"{listed(silent)} never fire"
+        cause = f"{listed(silent)} never fire{'s' if len(silent) == 1 else ''}"
     problem = f"the loss stands still at guessing among {course.classes} classes, {guessing:.3g}"
     yield Sign(silent[0] if silent else None, problem, cause)
 
@@ -387,6 +404,7 @@ RULES: dict[str, Rule] = {
     "saturated layer": has_saturated,
     "exploding gradient": gradient_explodes,
     "vanishing gradient": gradient_vanishes,
+    "narrow surrogate": surrogate_narrows,
     "weights stand still": stands_still,
     "large step": step_is_large,
     "loss rises": loss_rises,
