@@ -35,8 +35,8 @@ COLUMNS = {
     "sync": ("synchrony", ".2f"),
     "active": ("active", ".0%"),
     "input": ("similarity", ".0%"),
-    "time r.": ("radius_time", ".2f"),
-    "depth r.": ("radius_depth", ".2f"),
+    "time": ("radius_time", ".2f"),
+    "depth": ("radius_depth", ".2f"),
     "gradient": ("gradient", ".1e"),
     "step": ("step", ".1e"),
 }

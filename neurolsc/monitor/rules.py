@@ -115,9 +115,9 @@ class Course:
             return None
         return known[-1 if latest else 0], self.now[name]
 
-    def factor(self, name: str) -> float:
+    def factor(self, name: str, *, latest: bool = False) -> float:
         """The factor by which a number has grown or shrunk, at least 1; 1 where it is not known."""
-        low, high = sorted(map(abs, self.pair(name) or (1.0, 1.0)))
+        low, high = sorted(map(abs, self.pair(name, latest=latest) or (1.0, 1.0)))
         if low == high:
             return 1.0
         return high / low if low else math.inf
@@ -128,11 +128,14 @@ class Course:
         return f"from {before:.3g} to {now:.3g}"
 
     @property
+    def reads_spikes(self) -> bool:
+        """True if the loss reads spikes of the last layer."""
+        return not self.network.cells[-1].integrator and not list(self.network.readout.parameters())
+
+    @property
     def largest_step(self) -> float:
         """Thresholds by which an update may move voltages."""
-        last = self.network.cells[-1]
-        reads_spikes = not last.integrator and not list(self.network.readout.parameters())
-        return BOUNDS.step if reads_spikes else BOUNDS.step_below_linear
+        return BOUNDS.step if self.reads_spikes else BOUNDS.step_below_linear
 
     def silent(self, layer: int) -> bool:
         return self.now.get(f"rate_{layer}") == 0
@@ -159,8 +162,8 @@ class Cause(NamedTuple):
     text: str  # with the numbers before and after
 
 
-def causes(course: Course, layer: int) -> list[Cause]:
-    """What has changed in a layer."""
+def causes(course: Course, layer: int, *, latest: bool = False) -> list[Cause]:
+    """What has changed in a layer over the last rows, or since the latest."""
     found = []
     parts = {
         "threshold": ("its mean threshold", LIMITS.threshold),
@@ -168,7 +171,7 @@ def causes(course: Course, layer: int) -> list[Cause]:
         "surrogate_width": ("the width of its surrogate, in thresholds,", LIMITS.weights),
     }
     for name, (what, least) in parts.items():
-        factor = course.factor(f"{name}_{layer}")
+        factor = course.factor(f"{name}_{layer}", latest=latest)
         wider_threshold = name == "surrogate_width" and found
         if factor > least and not wider_threshold:
             found.append(Cause(factor, f"{what} went {course.change(f'{name}_{layer}')}"))
@@ -179,7 +182,7 @@ def causes(course: Course, layer: int) -> list[Cause]:
         found.append(Cause(factor, f"an update moved its voltages by {max(steps):.2g} thresholds{before}"))
     if layer > 1 and course.silent(layer - 1):
         found.append(Cause(1.0, f"layer {layer - 1} below is silent"))
-    factor = course.factor(f"weights_{layer}")
+    factor = course.factor(f"weights_{layer}", latest=latest)
     if factor > LIMITS.weights and not found:
         found.append(Cause(factor, f"the norm of its input weights went {course.change(f'weights_{layer}')}"))
     return found
@@ -217,14 +220,16 @@ def is_not_finite(course: Course) -> Iterator[Sign]:
 def has_died(course: Course) -> Iterator[Sign]:
     """A layer without a spike that fired before, or one of which most neurons have fallen silent."""
     for layer in course.layers:
-        rate = course.pair(f"rate_{layer}", latest=True)
-        if rate is not None and rate[0] > 0 and rate[1] == 0:
-            problem = f"layer {layer} has fallen silent, from {rate[0]:.3g} spikes per step"
+        rates = [row.get(f"rate_{layer}", math.nan) for row in course.rows]
+        # an output that the loss reads is often silent for some updates, before it learns when to fire
+        rows = 2 if course.reads_spikes and layer == course.layers[-1] else 1
+        if len(rates) > rows and not any(rates[-rows:]) and rates[-rows - 1] > 0:
+            problem = f"layer {layer} has fallen silent, from {rates[-rows - 1]:.3g} spikes per step"
             yield Sign(layer, problem, because(course, layer))
             continue
         first = course.rows[0].get(f"dead_{layer}", math.nan)
         dead = course.now.get(f"dead_{layer}", math.nan)
-        if rate is not None and first < LIMITS.few_dead and LIMITS.most_dead < dead:
+        if rates[-1] > 0 and first < LIMITS.few_dead and LIMITS.most_dead < dead:
             problem = f"{dead:.0%} of the neurons of layer {layer} never fire, {first:.0%} at first"
             yield Sign(layer, problem, because(course, layer))
 
@@ -369,7 +374,7 @@ def loss_rises(course: Course) -> Iterator[Sign]:
     if course.late_loss - probe > LIMITS.risen * (course.late_loss - best):
         yield Sign(None, problem, "the training batches have changed, not the network: look at inputs and labels")
         return
-    found = {layer: causes(course, layer) for layer in course.layers}
+    found = {layer: causes(course, layer, latest=True) for layer in course.layers}
     changed = [layer for layer in found if found[layer]]
     if changed:
         most = max(changed, key=lambda layer: max(cause.factor for cause in found[layer]))
