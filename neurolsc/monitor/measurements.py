@@ -17,9 +17,8 @@ from neurolsc.network import Network, Run, eval_mode
 from neurolsc.stability import activity, signal_to_noise, similarity_to_input, time_constants
 from neurolsc.stability.conditions import surrogate_slope
 from neurolsc.stability.indicators import active_fraction, together
-from neurolsc.stability.profile import profile_at
-from neurolsc.stability.sampling import Grid
-from neurolsc.stability.transitions import follow
+from neurolsc.stability.profile import depth_radius, time_radius
+from neurolsc.stability.transitions import draw_steps, follow
 
 Row = dict[str, float]
 Weights = list[list[Tensor]]  # of each layer its input weights, then its recurrent ones; last those of the readout
@@ -100,15 +99,13 @@ class Probe:
         # derivatives of single steps, at the same points in every row
         x = batch.first(SAMPLES)
         generator = torch.Generator().manual_seed(0)
-        grid = Grid.drawn(len(x), x.shape[1], generator, steps=STEPS, samples=SAMPLES)
-        shape = (len(x), x.shape[1])
+        steps = draw_steps(len(x), min(STEPS, len(x)), generator)
         with eval_mode(network), torch.no_grad():
-            at, outputs = follow(network, x, grid.steps)
-            profile = profile_at(
-                network, at, outputs, grid, shape=shape, every=True, generator=generator, progress=False
-            )
+            at, _ = follow(network, x, steps)
+            for i, t in enumerate(at):
+                put(row, i, radius_time=time_radius(t, i).radius.mean().item())
+                put(row, i, radius_depth=depth_radius(t, i, "submatrix", generator).radius.mean().item())
         for i, t in enumerate(at):
-            put(row, i, radius_time=profile.time_mean[i].item(), radius_depth=profile.depth_mean[i].item())
             put(row, i, active=active_fraction(t))
             membrane = t.cell.membrane()
             if membrane is not None:
