@@ -259,10 +259,10 @@ def plot_monitor(
         findings: update, layer (from 1, or None) and sentence of what happened, a vertical line each; the sentences
             stand below, with their numbers.
         layers: for each layer K numbers, NaN where there is none: rate, dead, saturated, similarity, active, gradient,
-            radius_time, radius_depth, step, threshold and recurrent, the last two over their first value.
+            radius_time, radius_depth and step; threshold, weights and recurrent over their first values.
     """
     numbered = [f"{number}  {text}" for number, (_, _, text) in enumerate(findings, start=1)]
-    lines = [line for text in numbered for line in textwrap.wrap(text, 150, subsequent_indent="    ")]
+    lines = [line for text in numbered for line in textwrap.wrap(text, 190, subsequent_indent="    ")]
     figure, axes = panels(3, 3, figsize=(12, 8.4 + 0.19 * len(lines)), sharex=True)
     questions: dict[str, tuple[str, tuple[str, ...]]] = {
         "Do the layers fire?": ("spikes per step", ("rate",)),
@@ -272,34 +272,44 @@ def plot_monitor(
         "Is the surrogate active?": ("share", ("active",)),
         "Do gradients grow, time, depth (- -)?": ("radius", ("radius_time", "radius_depth")),
         "How far does an update move voltages?": ("thresholds", ("step",)),
-        "Do thresholds, recurrence (- -) change?": ("times the first", ("threshold", "recurrent")),
+        "Do thresholds, weights (- -), recurrence (: :) grow?": (
+            "times the first",
+            ("threshold", "weights", "recurrent"),
+        ),
     }
     for ax, (question, (label, names)) in zip(axes.flat, questions.items(), strict=False):
-        for name, dashes in zip(names, ("-", "--"), strict=False):
+        for name, dashes in zip(names, ("-", "--", ":"), strict=False):
             for number, values in enumerate(layers[name]):
                 ax.plot(updates, values, color=color(number), linestyle=dashes, linewidth=1.4)
         ax.set(title=question, ylabel=label)
         if label == "share" or names == ("similarity",):
             ax.set_ylim(-0.03, 1.03)
         every = np.concatenate([np.ravel(layers[name]) for name in names])
-        if names in (("gradient",), ("step",)) and (every > 0).any():
+        if names[0] in ("gradient", "step", "threshold") and (every > 0).any():
             ax.set_yscale("log")
+        if names[0] == "threshold":  # small changes look small
+            low, high = ax.get_ylim()
+            ax.set_ylim(min(low, 0.5), max(high, 2))
     axes[1, 2].axhline(1, color="black", linestyle=":", linewidth=1)
     learns = axes[2, 2]
     for number, (name, values) in enumerate(loss.items()):
         learns.plot(updates, values, color="black", linestyle=("-", "--")[number], linewidth=1.4, label=name)
     learns.set(title="Does it learn?", ylabel="loss")
     learns.legend(fontsize="small")
-    for number, (update, layer, _) in enumerate(findings, start=1):
+    for update in dict.fromkeys(update for update, _, _ in findings):
+        here = [number for number, (at, _, _) in enumerate(findings) if at == update]
+        among = {findings[number][1] for number in here}
+        (layer,) = among if len(among) == 1 else (None,)
         for ax in axes.flat:
             shade = "black" if layer is None else color(layer - 1)
             ax.axvline(update, color=shade, linestyle=":", linewidth=1.1)
+        numbers = ", ".join(str(number + 1) for number in here)
         top = axes[0, 0].get_xaxis_transform()
-        axes[0, 0].text(update, 0.98, f" {number}", transform=top, va="top", fontsize="small")
+        axes[0, 0].text(update, 1, f"{numbers} ", transform=top, va="top", ha="right", fontsize="small")
     for ax in axes[-1]:
         ax.set_xlabel("update")
-    styles = {f"layer {number + 1}": {"color": color(number)} for number in range(len(layers["rate"]))}
-    legend_below(figure, styles, 8)
+    handles = [Line2D([], [], color=color(number)) for number in range(len(layers["rate"]))]
+    axes[0, 0].legend(handles, [f"layer {number + 1}" for number in range(len(handles))], fontsize="small")
     figure.supxlabel("\n".join(lines), x=0.01, ha="left", fontsize="small", parse_math=False)
     return finish(figure, path, title)
 

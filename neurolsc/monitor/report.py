@@ -323,6 +323,7 @@ class Monitor(Displayed):
             radius_depth=of_layers("radius_depth"),
             step=of_layers("step"),
             threshold=of_first("threshold"),
+            weights=of_first("weights"),
             recurrent=of_first("recurrent"),
             findings=[(event.update, event.layer, str(event)) for event in self.findings],
             title=title,

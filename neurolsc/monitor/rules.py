@@ -144,12 +144,11 @@ class Course:
         """True if there was an event of a kind before."""
         return any(kind == name for kind, _ in self.seen)
 
-    def has_jumped(self, layer: int) -> bool:
-        """True if an update has moved the weights of a layer much farther than those before."""
-        changes = [row[f"change_{layer}"] for row in (*self.recent, self.now) if f"change_{layer}" in row]
-        if len(changes) < 2:
-            return False
-        return changes[-1] > LIMITS.large and changes[-1] > LIMITS.jump * max(changes[:-1])
+    def has_jumped(self, name: str) -> bool:
+        """True if a share of the weights' norm is large, and far larger than in the rows before."""
+        earlier = [row[name] for row in self.recent if name in row]
+        size = self.now.get(name, 0.0)
+        return bool(earlier) and size > LIMITS.large and size > LIMITS.jump * max(earlier)
 
 
 # ---------------------------------------------------------------- what changed before
@@ -176,16 +175,24 @@ def causes(course: Course, layer: int, *, latest: bool = False) -> list[Cause]:
         if factor > least and not wider_threshold:
             found.append(Cause(factor, f"{what} went {course.change(f'{name}_{layer}')}"))
     steps = [row[f"step_{layer}"] for row in (*course.recent, course.now) if f"step_{layer}" in row]
-    if steps and (max(steps) > course.largest_step or course.has_jumped(layer)):
+    if steps and (max(steps) > course.largest_step or course.has_jumped(f"change_{layer}")):
         factor = max(steps) / steps[0] if steps[0] else math.inf
         before = f", {steps[0]:.2g} before" if len(steps) > 1 else ""
         found.append(Cause(factor, f"an update moved its voltages by {max(steps):.2g} thresholds{before}"))
+    elif course.has_jumped(f"drift_{layer}"):
+        found.append(Cause(course.factor(f"drift_{layer}", latest=True), f"its weights {has_moved(course, layer)}"))
     if layer > 1 and course.silent(layer - 1):
         found.append(Cause(1.0, f"layer {layer - 1} below is silent"))
     factor = course.factor(f"weights_{layer}", latest=latest)
     if factor > LIMITS.weights and not found:
         found.append(Cause(factor, f"the norm of its input weights went {course.change(f'weights_{layer}')}"))
     return found
+
+
+def has_moved(course: Course, layer: int) -> str:
+    """How far weights have moved since the row before, and in the rows before that."""
+    before, now = course.pair(f"drift_{layer}", latest=True) or (math.nan, math.nan)
+    return f"moved by {now:.2g} of their norm since the last row, {before:.2g} before that"
 
 
 def because(course: Course, layer: int) -> str:
@@ -339,22 +346,30 @@ def why_still(course: Course, layer: int) -> str:
 
 
 def step_is_large(course: Course) -> Iterator[Sign]:
-    """The layer above the first whose voltages an update moves farthest, if too far or far more than before."""
+    """The layer above the first whose voltages an update moves farthest, if too far or far more than before.
+
+    Else the layer whose weights have moved farthest between rows, if far more than before.
+    """
     steps = {layer: course.now.get(f"step_{layer}", 0.0) for layer in course.layers if layer > 1}
     layer = max(steps, key=steps.__getitem__, default=1)
     size = course.now.get(f"step_{layer}", 0.0)
     too_far = layer > 1 and size > course.largest_step
-    if not too_far and not course.has_jumped(layer):
+    if too_far or course.has_jumped(f"change_{layer}"):
+        pair = course.pair(f"step_{layer}")
+        before = "" if pair is None else f", {pair[0]:.2g} before"
+        problem = f"an update moves the voltages of layer {layer} by {size:.2g} thresholds{before}"
+        change = course.pair(f"change_{layer}")
+        cause = f"{course.largest_step:g} is too much for most networks"
+        if change is not None:
+            cause = f"it changes its weights by {change[1]:.2g} of their norm, {change[0]:.2g} before"
+        yield Sign(layer, problem, cause)
         return
-    problem = f"an update moves the voltages of layer {layer} by {size:.2g} thresholds"
-    pair = course.pair(f"step_{layer}")
-    if pair is not None:
-        problem += f", {pair[0]:.2g} before"
-    change = course.pair(f"change_{layer}")
-    cause = f"{course.largest_step:g} is too much for most networks"
-    if change is not None:
-        cause = f"it changes its weights by {change[1]:.2g} of their norm, {change[0]:.2g} before"
-    yield Sign(layer, problem, cause)
+    moved = [layer for layer in course.layers if course.has_jumped(f"drift_{layer}")]
+    if moved:
+        layer = max(moved, key=lambda layer: course.now[f"drift_{layer}"])
+        yield Sign(
+            layer, f"the weights of layer {layer} {has_moved(course, layer)}", "has the learning rate been raised?"
+        )
 
 
 def loss_rises(course: Course) -> Iterator[Sign]:
@@ -405,13 +420,13 @@ NOT_FINITE = "not finite"
 
 RULES: dict[str, Rule] = {
     NOT_FINITE: is_not_finite,
+    "large step": step_is_large,
     "dead layer": has_died,
     "saturated layer": has_saturated,
     "exploding gradient": gradient_explodes,
     "vanishing gradient": gradient_vanishes,
     "narrow surrogate": surrogate_narrows,
     "weights stand still": stands_still,
-    "large step": step_is_large,
     "loss rises": loss_rises,
     "loss of guessing": stays_at_guessing,
 }
