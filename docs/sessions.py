@@ -30,6 +30,7 @@ BANDS = {
     "README.md": 25,
     "cli.md": 15,
     "diagnose.md": 10,
+    "monitor.md": 25,
     "initialise.md": 10,
     "theory.md": 5,
     "interop.md": 5,

@@ -7,6 +7,7 @@ from neurolsc.interop.accelerate import NotAcceleratedWarning, accelerate
 from neurolsc.interop.saved import load, save
 from neurolsc.interop.wrap import wrap
 from neurolsc.interop.wrapped import WrappedNeuronWarning
+from neurolsc.monitor import Monitor
 from neurolsc.network import Embedding, Network, NetworkState, Run
 from neurolsc.neurons import (
     GRU,
@@ -44,7 +45,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "GRU", "LIF", "LRU", "LSTM", "RNN", "ALIFLowPass", "ALIFPlus", "ALIFPlusMinus", "ALIFPositive", "ALIFState",
-    "Cell", "Criteria", "Diagnosis", "Embedding", "FeedForward", "LIFState", "Network", "NetworkState",
+    "Cell", "Criteria", "Diagnosis", "Embedding", "FeedForward", "LIFState", "Monitor", "Network", "NetworkState",
     "NotAcceleratedWarning", "PaperRule", "PretrainResult", "RadiusProfile", "Run", "ScaledParameter", "Scores", "SpikingCell",
     "TrainResult", "TransitionRule", "WrappedNeuronWarning", "accelerate", "datasets", "diagnose", "evaluate", "export",
     "init", "initialize", "load", "match_firing_rates", "metrics", "pretrain", "radius_profile", "register",

@@ -25,6 +25,7 @@ __all__ = [
     "plot_bands",
     "plot_diagnosis",
     "plot_learning_curves",
+    "plot_monitor",
     "plot_pretraining",
     "plot_profile",
     "plot_raster",
@@ -236,6 +237,79 @@ def plot_diagnosis(
             if (known > 0).any():
                 ax.set_yscale("log")
         course.legend(fontsize="small")
+    figure.supxlabel("\n".join(lines), x=0.01, ha="left", fontsize="small", parse_math=False)
+    return finish(figure, path, title)
+
+
+@styled
+def plot_monitor(
+    path: Where = None,
+    *,
+    updates: Sequence[float],
+    loss: Mapping[str, Sequence[float]],
+    findings: Sequence[tuple[int, int | None, str]],
+    title: str = "",
+    **layers: Sequence[Sequence[float]],
+) -> Figure:
+    """Draw what was measured of each layer over the updates of a training, a panel for each question.
+
+    Args:
+        updates: the updates at which was measured (K,).
+        loss: losses (K,), by name.
+        findings: update, layer (from 1, or None) and sentence of what happened, a vertical line each; the sentences
+            stand below, with their numbers.
+        layers: for each layer K numbers, NaN where there is none: rate, dead, saturated, similarity, active, gradient,
+            radius_time, radius_depth and step; threshold, weights and recurrent over their first values.
+    """
+    numbered = [f"{number}  {text}" for number, (_, _, text) in enumerate(findings, start=1)]
+    lines = [line for text in numbered for line in textwrap.wrap(text, 190, subsequent_indent="    ")]
+    figure, axes = panels(3, 3, figsize=(12, 8.4 + 0.19 * len(lines)), sharex=True)
+    questions: dict[str, tuple[str, tuple[str, ...]]] = {
+        "Do the layers fire?": ("spikes per step", ("rate",)),
+        "Are neurons dead, or saturated (- -)?": ("share", ("dead", "saturated")),
+        "Do they keep the input apart?": ("similarity", ("similarity",)),
+        "Does the gradient arrive?": ("norm", ("gradient",)),
+        "Is the surrogate active?": ("share", ("active",)),
+        "Do gradients grow, time, depth (- -)?": ("radius", ("radius_time", "radius_depth")),
+        "How far does an update move voltages?": ("thresholds", ("step",)),
+        "Do thresholds, weights (- -), recurrence (: :) grow?": (
+            "times the first",
+            ("threshold", "weights", "recurrent"),
+        ),
+    }
+    for ax, (question, (label, names)) in zip(axes.flat, questions.items(), strict=False):
+        for name, dashes in zip(names, ("-", "--", ":"), strict=False):
+            for number, values in enumerate(layers[name]):
+                ax.plot(updates, values, color=color(number), linestyle=dashes, linewidth=1.4)
+        ax.set(title=question, ylabel=label)
+        if label == "share" or names == ("similarity",):
+            ax.set_ylim(-0.03, 1.03)
+        every = np.concatenate([np.ravel(layers[name]) for name in names])
+        if names[0] in ("gradient", "step", "threshold") and (every > 0).any():
+            ax.set_yscale("log")
+        if names[0] == "threshold":  # small changes look small
+            low, high = ax.get_ylim()
+            ax.set_ylim(min(low, 0.5), max(high, 2))
+    axes[1, 2].axhline(1, color="black", linestyle=":", linewidth=1)
+    learns = axes[2, 2]
+    for number, (name, values) in enumerate(loss.items()):
+        learns.plot(updates, values, color="black", linestyle=("-", "--")[number], linewidth=1.4, label=name)
+    learns.set(title="Does it learn?", ylabel="loss")
+    learns.legend(fontsize="small")
+    for update in dict.fromkeys(update for update, _, _ in findings):
+        here = [number for number, (at, _, _) in enumerate(findings) if at == update]
+        among = {findings[number][1] for number in here}
+        (layer,) = among if len(among) == 1 else (None,)
+        for ax in axes.flat:
+            shade = "black" if layer is None else color(layer - 1)
+            ax.axvline(update, color=shade, linestyle=":", linewidth=1.1)
+        numbers = ", ".join(str(number + 1) for number in here)
+        top = axes[0, 0].get_xaxis_transform()
+        axes[0, 0].text(update, 1, f"{numbers} ", transform=top, va="top", ha="right", fontsize="small")
+    for ax in axes[-1]:
+        ax.set_xlabel("update")
+    handles = [Line2D([], [], color=color(number)) for number in range(len(layers["rate"]))]
+    axes[0, 0].legend(handles, [f"layer {number + 1}" for number in range(len(handles))], fontsize="small")
     figure.supxlabel("\n".join(lines), x=0.01, ha="left", fontsize="small", parse_math=False)
     return finish(figure, path, title)
 

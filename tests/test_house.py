@@ -18,7 +18,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("stability",),
     ("training",),
     ("export", "init", "diagnosis", "theory"),
-    ("experiment", "callbacks", "advice"),
+    ("experiment", "callbacks", "advice", "monitor"),
     ("cli",),
 )
 """rooms from the ground up; a room may import from lower floors, and from its own only where that

@@ -19,6 +19,7 @@ PUBLIC = [
     "neurolsc.theory",
     "neurolsc.init",
     "neurolsc.diagnosis",
+    "neurolsc.monitor",
     "neurolsc.datasets",
     "neurolsc.tasks",
     "neurolsc.training",

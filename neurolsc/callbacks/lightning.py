@@ -1,4 +1,4 @@
-"""Initialisation and flossing as callbacks of Lightning."""
+"""Initialisation, flossing and a monitor as callbacks of Lightning."""
 
 from itertools import islice
 from typing import Any
@@ -8,6 +8,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from neurolsc.init import Initialiser
 from neurolsc.interop.wrap import wrap
+from neurolsc.monitor import Monitor
 from neurolsc.network import Network
 from neurolsc.stability.conditions import Finding
 from neurolsc.stability.indicators import exponent_loss
@@ -152,3 +153,33 @@ class Flossing(Callback):
             (self.weight * exponent_loss(network, x, self.target, seed=trainer.global_step)).backward()
             clip_grad_norm_(pl_module.parameters(), 1.0)
             optimizer.step()
+
+
+class MonitorCallback(Callback):
+    """Count the updates of a training in a :class:`neurolsc.Monitor`, with the loss of the last batch of each.
+
+    Args:
+        monitor: a monitor of the network in the LightningModule.
+
+    Example:
+        >>> Trainer(callbacks=[MonitorCallback(Monitor(model.net, x, y, loss="count"))])  # doctest: +SKIP
+    """
+
+    def __init__(self, monitor: Monitor) -> None:
+        if not isinstance(monitor, Monitor):
+            raise TypeError(f"monitor must be a neurolsc.Monitor, got {type(monitor).__name__}.")
+        self.monitor = monitor
+        self._updates = 0
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Begin at the updates that were made before."""
+        self._updates = trainer.global_step
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Count an update, if the batch ended in one."""
+        if trainer.global_step == self._updates:
+            return  # gradients are accumulated
+        self._updates = trainer.global_step
+        self.monitor.step(outputs["loss"])

@@ -5,7 +5,7 @@ states stay, and the growth of gradients is measured again.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -203,7 +203,7 @@ def set_statistics(network: Network, x: Tensor) -> None:
 # ---- steps of an optimizer
 
 
-def step_sizes(network: Network, reads: list[Tensor]) -> list[float]:
+def step_sizes(network: Network, reads: Sequence[Tensor], memory: Sequence[float] | None = None) -> list[float]:
     r"""How many thresholds a voltage moves if every input weight of its neuron grows by 1; NaN where that is not known.
 
     .. math:: S_l = \frac{N_{l-1}\, r_{l-1}}{\vartheta_l} \sum_{t < T} k_l[t]
@@ -215,22 +215,37 @@ def step_sizes(network: Network, reads: list[Tensor]) -> list[float]:
     Args:
         network: the network; parameters are put back.
         reads: what each layer reads (T, B, n_in).
+        memory: the sum of k of each layer, if :func:`summed_responses` has measured it before.
     """
+    if memory is None:
+        memory = summed_responses(network, len(reads[0]))
     found = []
     with eval_mode(network), torch.no_grad():
         for index, read in enumerate(reads):
+            if math.isnan(memory[index]):
+                found.append(math.nan)
+                continue
+            layer = Layer(network, index)
+            matrix = layer.inputs[0]
+            rest = layer.membrane.voltage(layer.cell.initial_state(1))[0].double().cpu()
+            threshold = (layer.resting_threshold() - rest).mean().item()
+            drive = matrix.fan_in * mean_read(layer.cell, matrix, read)
+            found.append(drive * memory[index] / threshold if threshold > 0 else math.nan)
+    return found
+
+
+def summed_responses(network: Network, steps: int) -> list[float]:
+    """The impulse response of each layer's voltage, summed over steps, mean over neurons; NaN where it is not known."""
+    found = []
+    with eval_mode(network), torch.no_grad():
+        for index in range(len(network.cells)):
             layer = Layer(network, index)
             unknown = layer.membrane is None or len(layer.inputs) != 1
             # a batch norm undoes a step that all weights of a neuron take together
             if layer.cell.integrator or layer.normalised or unknown:
                 found.append(math.nan)
-                continue
-            matrix = layer.inputs[0]
-            rest = layer.membrane.voltage(layer.cell.initial_state(1))[0].double().cpu()
-            threshold = (layer.resting_threshold() - rest).mean().item()
-            response = layer.impulse_response(len(read)).sum(0).mean().item()
-            drive = matrix.fan_in * mean_read(layer.cell, matrix, read)
-            found.append(drive * response / threshold if threshold > 0 else math.nan)
+            else:
+                found.append(layer.impulse_response(steps).sum(0).mean().item())
     return found
 
 

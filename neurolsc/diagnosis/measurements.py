@@ -59,10 +59,10 @@ class Batch:
             targets = targets[start:stop]
         return Batch(self.x[:, start:stop], targets, None if self.mask is None else self.mask[:, start:stop])
 
-    def pieces(self) -> list["Batch"]:
-        """Up to eight parts of as many samples; none of a single sample."""
+    def pieces(self, most: int = PIECES) -> list["Batch"]:
+        """Parts of as many samples, at most so many; none of a single sample."""
         samples = self.x.shape[1]
-        count = min(PIECES, samples)
+        count = min(most, samples)
         if count == 1:
             return []
         size = samples // count
@@ -219,8 +219,8 @@ def passes(network: Network, batch: Batch, loss: Objective) -> tuple[list[dict[s
     pieces: list[Sequence[dict[str, Tensor]]] = []
     if batch.targets is not None:
         value = loss(run.logits, batch.targets, batch.mask).item()
-        by_name = _gradients(network, batch, loss)
-        pieces = [_gradients(network, piece, loss) for piece in batch.pieces()]
+        by_name = layer_gradients(network, batch, loss)
+        pieces = [layer_gradients(network, piece, loss) for piece in batch.pieces()]
     layers = []
     for i, cell in enumerate(network.cells):
         found: dict[str, Any] = {
@@ -239,7 +239,9 @@ def passes(network: Network, batch: Batch, loss: Objective) -> tuple[list[dict[s
     return layers, value
 
 
-def _gradients(network: Network, batch: Batch, loss: Objective) -> tuple[dict[str, Tensor], ...]:
+def layer_gradients(network: Network, batch: Batch, loss: Objective) -> tuple[dict[str, Tensor], ...]:
+    """The gradient of the loss of a batch by the parameters of each layer, by name."""
+
     def of_logits(logits: Tensor) -> Tensor:
         return loss(logits, batch.targets, batch.mask)  # type: ignore[arg-type]
 

@@ -45,6 +45,8 @@ from neurolsc.validation import number, one_of, positive, setting, whole
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from neurolsc.monitor import Monitor
+
 FLOSSED = 8  # samples of a batch whose exponents are regularised
 CONSTANT = Cosine(0.0, end=1.0)
 SCHEDULES: dict[str, Schedule] = {"constant": CONSTANT, "cosine": Cosine(), "cosine-to-tenth": Cosine(0.0, end=0.1)}
@@ -185,6 +187,7 @@ def train(
     checkpoint: str | PathLike[str] | None = None,
     progress: bool = True,
     on_epoch: Callable[[Sequence[Row]], object] | None = None,
+    monitor: "Monitor | None" = None,
     **settings: Any,
 ) -> TrainResult:
     r"""Train a network in place, with early stopping on the validation loss.
@@ -203,6 +206,7 @@ def train(
             Patience may then be new, and the epochs at a constant rate; other settings, network and data may not.
         progress: show a bar over the batches of each epoch.
         on_epoch: called with the history so far after every epoch.
+        monitor: a :class:`neurolsc.Monitor` of the network, which counts every update.
         settings: fields of :class:`TrainSettings`: epochs, batch_size, lr, schedule, optimizer ...
 
     Raises:
@@ -336,6 +340,8 @@ def train(
                     bound_weights(network, weight=how.clip_weight, spectrum=how.clip_spectrum)
                     if scheduler is not None and schedule.every == "update":  # type: ignore[union-attr]
                         scheduler.step()  # type: ignore[call-arg]
+                    if monitor is not None:
+                        monitor.step(value)
                     samples, total = samples + count, total + count * value
                     parts.append(BatchMetric(task.measures(logits.detach(), targets, mask)[task.score], count, steps))
                     bar.set_postfix_str(f"loss {total / samples:.3f}", refresh=False)

@@ -11,8 +11,8 @@ from lightning.pytorch.loggers import CSVLogger
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from neurolsc import radius_profile, wrap
-from neurolsc.callbacks.lightning import Flossing, InitCallback
+from neurolsc import Monitor, radius_profile, wrap
+from neurolsc.callbacks.lightning import Flossing, InitCallback, MonitorCallback
 from neurolsc.init import LSC, Relay
 from neurolsc.stability import lyapunov_exponents
 
@@ -105,3 +105,14 @@ def test_flossing_moves_exponents_to_their_target_in_a_training_by_lightning(tmp
     fit(model, callback, tmp_path, max_epochs=8, enable_checkpointing=False)
     assert (before + 0.5).abs().min() > 0.3
     assert (exponents(model) + 0.5).abs().max() < 0.15
+
+
+def test_a_monitor_counts_the_updates_of_a_training_with_accumulated_gradients(tmp_path):
+    model = Model()
+    monitor = Monitor(model.net, torch.randn(10, 16, 6), torch.randint(3, (16,)), loss="membrane", every=2)
+    fit(model, MonitorCallback(monitor), tmp_path, max_epochs=8, enable_checkpointing=False, accumulate_grad_batches=2)
+    assert monitor.updates == 8
+    assert [row["update"] for row in monitor.rows] == [0, 2, 4, 6, 8]
+    assert all("loss" in row for row in monitor.rows[1:])
+    with pytest.raises(TypeError, match=r"monitor must be a neurolsc\.Monitor, got Model"):
+        MonitorCallback(model)

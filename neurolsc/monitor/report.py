@@ -1,0 +1,331 @@
+"""The monitor itself: it counts updates, takes rows, keeps them in a file, and tells what happened."""
+
+import json
+import math
+import os
+import textwrap
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from os import PathLike
+from statistics import mean
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from tqdm.auto import tqdm
+
+from neurolsc.diagnosis.losses import Loss, check, objective
+from neurolsc.diagnosis.measurements import Batch
+from neurolsc.display import Displayed, Table, or_dash
+from neurolsc.interop.prepared import prepare
+from neurolsc.interop.wrapped import warn_of
+from neurolsc.monitor.measurements import Probe, Row, Weights, copy_of, not_finite, weights_of
+from neurolsc.monitor.rules import Course, Event, events
+from neurolsc.network import eval_mode
+from neurolsc.validation import whole
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+WIDTH = 80  # of the text
+COLUMNS = {
+    "spikes": ("rate", ".3f"),
+    "dead": ("dead", ".0%"),
+    "busy": ("saturated", ".0%"),
+    "sync": ("synchrony", ".2f"),
+    "active": ("active", ".0%"),
+    "input": ("similarity", ".0%"),
+    "time": ("radius_time", ".2f"),
+    "depth": ("radius_depth", ".2f"),
+    "gradient": ("gradient", ".1e"),
+    "step": ("step", ".1e"),
+}
+"""Columns of the table: name in a row, and form."""
+
+
+class Monitor(Displayed):
+    """Watch a network while it is trained, in any loop: a row of measurements every so many updates.
+
+    What happens to a layer is printed once, when it happens: that it falls silent or saturates, that its gradient
+    explodes or vanishes, that its weights stand still or move too far, that the loss is not finite, rises, or stands
+    still at guessing. The sentence says what changed before. The network, its gradients, modes and states, and the
+    random numbers stay as they were.
+
+    Args:
+        net: a :class:`neurolsc.Network`, or a module of snnTorch, norse, spikingjelly or PyTorch, as it is trained.
+        x: the probe batch, as net takes it: a few dozen samples, on which every row is measured.
+        y: its targets; without them nothing is said of gradients.
+        loss: what is trained, as in :func:`neurolsc.diagnose`.
+        every: updates from row to row. A row takes as long as two to ten updates.
+        path: a file of JSON lines, to which rows and events are appended. If it has rows, they are read, and updates
+            are counted on from the last one.
+        callback: called with every new row, a flat dict of numbers, such as ``run.log`` of W&B.
+
+    Attributes:
+        rows: the rows, each a dict: ``update``, ``loss`` (the mean of what :meth:`step` got since the last row),
+            ``probe_loss``, and of each layer (counted from 1) ``rate_1``, ``dead_1``, ``saturated_1``, ``synchrony_1``,
+            ``active_1``, ``similarity_1``, ``radius_time_1``, ``radius_depth_1``, ``gradient_1``,
+            ``signal_to_noise_1``, ``threshold_1``, ``voltage_1`` (in thresholds), ``surrogate_width_1``, ``decay_...``,
+            ``weights_1`` and ``recurrent_1`` (norms), ``change_1`` (norm of the last update over that of the weights),
+            ``drift_1`` (likewise, since the last row), ``step_1`` (thresholds by which the last update moves voltages,
+            if it is of one sign). What is not known or not finite is left out.
+        findings: what happened.
+        updates: how many updates were counted.
+
+    Raises:
+        TypeError: if net cannot be wrapped, x or y is of another kind, or loss is none.
+        ValueError: if x or y does not fit net or loss, every is not positive, or path holds something else.
+
+    Example:
+        >>> from neurolsc import LIF, Network
+        >>> net = Network([LIF(6, 8), LIF(8, 8)], n_out=3)
+        >>> monitor = Monitor(net, torch.rand(12, 4, 6), torch.tensor([0, 1, 2, 0]), every=50)
+        >>> for update in range(100):
+        ...     monitor.step(1.0)  # after optimizer.step()
+        >>> [row["update"] for row in monitor.rows]
+        [0, 50, 100]
+    """
+
+    def __init__(
+        self,
+        net: nn.Module | Iterable[nn.Module],
+        x: Any,
+        y: Tensor | None = None,
+        *,
+        loss: Loss = "step",
+        every: int = 100,
+        path: str | PathLike[str] | None = None,
+        callback: Callable[[Row], object] | None = None,
+    ) -> None:
+        net = getattr(net, "_orig_mod", net)  # a compiled module and its original share everything
+        self._net = net if isinstance(net, nn.Module) else nn.ModuleList(net)
+        self._wrapped = net
+        self._given = x, y
+        self._loss = objective(loss)
+        self._reads_membrane = loss == "membrane"
+        self.every = whole("every", every)
+        self.path = path
+        self.callback = callback
+        self.rows: list[Row] = []
+        self.findings: list[Event] = []
+        self.updates = 0
+        self.closed = False
+        self._losses: list[Tensor] = []
+        self._before: Weights | None = None
+        self._earlier: Weights | None = None
+        self._warned: set[str] = set()
+        self._parameters: list[nn.Parameter] = []
+        self._prepare()
+        batch = self._probe.batch
+        if batch.targets is not None:
+            with eval_mode(self._probe.network), torch.no_grad():
+                out = self._probe.network.run(batch.x, mask=batch.mask).logits
+            check(loss, out, batch.targets, batch.mask)
+        if path is not None and os.path.exists(path):
+            self._read(path)
+        if not self.rows:
+            self._take_row()
+        self._earlier = copy_of(weights_of(self._probe.network))
+
+    def _prepare(self) -> None:
+        """Read the module and the probe batch."""
+        prepared = prepare(self._wrapped, *self._given, prefers_membrane=self._reads_membrane)
+        self._probe = Probe(prepared.network, Batch.of(prepared), self._loss)
+        self._parameters = list(self._net.parameters())
+
+    def step(self, loss: Tensor | float | None = None) -> None:
+        """Count an update; every so many, measure.
+
+        Args:
+            loss: the training loss of the update, one number; it may be NaN.
+
+        Raises:
+            TypeError: if the loss is no number.
+            ValueError: if it is a tensor of several numbers.
+        """
+        if self.closed:
+            self._warn("closed", f"the monitor was closed at update {self.updates}: later updates are not measured.")
+            return
+        self.updates += 1
+        if loss is not None:
+            value = torch.as_tensor(loss).detach()
+            if value.numel() != 1:
+                raise ValueError(f"loss must be one number, got a tensor {tuple(value.shape)}.")
+            self._losses.append(value.reshape(()).clone())  # not yet read: a GPU would have to be waited for
+        until_row = -self.updates % self.every
+        if until_row == 0:
+            self._take_row()
+        if until_row == 1 or self.every == 1:
+            self._before = copy_of(weights_of(self._probe.network))
+
+    def close(self) -> None:
+        """Measure no more. Rows in a file are written already."""
+        self.closed = True
+
+    # ---- rows
+
+    def _take_row(self) -> None:
+        """Measure, tell what happened, and write the row; whatever fails, the training goes on."""
+        row: Row = {"update": self.updates}
+        late = math.nan
+        losses = [value.item() for value in self._losses]
+        self._losses.clear()
+        bad = [index for index, value in enumerate(losses) if not math.isfinite(value)]
+        first_bad = None
+        if bad:
+            first_bad = (self.updates - len(losses) + 1 + bad[0], losses[bad[0]])
+        elif losses:
+            row["loss"] = mean(losses)
+            late = mean(losses[-max(len(losses) // 4, 1) :])
+        self._look_for_changes()
+        if self.closed:
+            return
+        probe = self._probe
+        finite = bool(probe.batch.x.isfinite().all())
+        if finite and not not_finite(probe.network):
+            try:
+                row |= self._measured()
+            except (FloatingPointError, RuntimeError, ValueError, TypeError, IndexError) as error:
+                self._warn("measure", f"the network cannot be measured at update {self.updates}: {error}")
+        seen = {(event.name, event.layer) for event in self.findings}
+        classes = probe.network.n_out if self._loss.of_classes else 0
+        found = events(Course([*self.rows, row], probe.network, classes, first_bad, late, finite, seen))
+        row = {name: value for name, value in row.items() if math.isfinite(value)}
+        self.rows.append(row)
+        self.findings += found
+        for event in found:
+            tqdm.write(str(event))
+        self._write([row, *({"event": asdict(event)} for event in found)])
+        if self.callback is not None:
+            try:
+                self.callback(dict(row))
+            except Exception as error:  # a writer of others may raise anything
+                self._warn(
+                    "callback", f"the callback failed at update {self.updates}, and is not called again: {error!r}"
+                )
+                self.callback = None
+        self._earlier = copy_of(weights_of(probe.network))
+
+    def _measured(self) -> Row:
+        """A row, outside of autocast, after which torch's random numbers go on as without it."""
+        device = self._probe.network.dtype_and_device["device"]
+        cuda = [device] if device.type == "cuda" else []
+        with torch.random.fork_rng(devices=cuda), torch.autocast(device.type, enabled=False):
+            return self._probe.measure(self._before, self._earlier)
+
+    def _look_for_changes(self) -> None:
+        """Read the module anew if its parameters are others than before."""
+        parameters = list(self._net.parameters())
+        same = len(parameters) == len(self._parameters)
+        if same and all(a is b for a, b in zip(parameters, self._parameters, strict=True)):
+            return
+        layers = len(self._probe.network.cells)
+        try:
+            self._prepare()
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            self.closed = True
+            self._warn("changed", f"the module was changed before update {self.updates}, the monitor ends: {error}")
+            return
+        self._before = self._earlier = None
+        if len(self._probe.network.cells) != layers:
+            self.closed = True
+        ends = f": it has no longer {layers} layers, the monitor ends" if self.closed else ", the new ones are measured"
+        self._warn("changed", f"parameters of the module were replaced before update {self.updates}{ends}.")
+
+    def _warn(self, what: str, text: str) -> None:
+        """Warn once of each thing."""
+        if what not in self._warned:
+            self._warned.add(what)
+            warn_of(text, UserWarning)
+
+    # ---- the file
+
+    def _write(self, lines: list[dict[str, Any]]) -> None:
+        """Append lines of JSON; if that fails, rows stay in memory."""
+        if self.path is None:
+            return
+        try:
+            with open(self.path, "a", encoding="utf-8") as file:
+                file.write("".join(json.dumps(line) + "\n" for line in lines))
+        except OSError as error:
+            self._warn("file", f"rows are no longer written to {os.fspath(self.path)}: {error}")
+            self.path = None
+
+    def _read(self, path: str | PathLike[str]) -> None:
+        """Go on with the rows of a file; a last line that a kill has cut is taken off."""
+        with open(path, "rb") as file:
+            content = file.read()
+        whole_lines = content[: content.rfind(b"\n") + 1]
+        if len(whole_lines) < len(content):
+            os.truncate(path, len(whole_lines))
+        try:
+            for line in map(json.loads, whole_lines.splitlines()):
+                if "event" in line:
+                    self.findings.append(Event(**line["event"]))
+                else:
+                    self.rows.append(line)
+                    self.updates = line["update"]
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(f"{os.fspath(path)} holds no rows of a monitor: {error!r}") from error
+        layers = len(self._probe.network.cells)
+        numbers = [name for row in self.rows for name in row if name.startswith("similarity_")]
+        measured = len(set(numbers))
+        if numbers and measured > layers:
+            raise ValueError(f"{os.fspath(path)} holds rows of {measured} layers, net has {layers}: give another path.")
+
+    # ---- shown
+
+    def parts(self) -> list[str | Table]:
+        """A table with a line for each layer, at the last row, and what happened."""
+        last = self.rows[-1]
+        lines = []
+        for layer in range(1, len(self._probe.network.cells) + 1):
+            cells = [or_dash(last.get(f"{name}_{layer}"), form) for name, form in COLUMNS.values()]
+            lines.append((str(layer), *cells))
+        shown: list[str | Table] = [Table(("layer", *COLUMNS), lines)]
+        loss = f"loss {or_dash(last.get('loss'), '.4g')}, of the probe batch {or_dash(last.get('probe_loss'), '.4g')}"
+        shown.append(f"update {self.updates}: {loss}")
+        for event in self.findings:
+            shown.append(textwrap.fill(str(event), WIDTH, subsequent_indent="  "))
+        return shown if self.findings else [*shown, "nothing happened"]
+
+    def plot(self, path: str | PathLike[str] | None = None, *, title: str = "") -> "Figure":
+        """Draw the rows over the updates, a panel for each question, with a line at each finding.
+
+        Args:
+            path: a file, whose suffix chooses the format.
+            title: of the picture.
+        """
+        from neurolsc.plots import plot_monitor  # matplotlib is slow to import and few runs draw
+
+        layers = range(1, len(self._probe.network.cells) + 1)
+
+        def of_layers(name: str) -> list[list[float]]:
+            return [[row.get(f"{name}_{layer}", math.nan) for row in self.rows] for layer in layers]
+
+        def of_first(name: str) -> list[list[float]]:
+            found = []
+            for values in of_layers(name):
+                first = next((value for value in values if value), math.nan)
+                found.append([value / first for value in values])
+            return found
+
+        return plot_monitor(
+            path,
+            updates=[row["update"] for row in self.rows],
+            loss={name: [row.get(name, math.nan) for row in self.rows] for name in ("loss", "probe_loss")},
+            rate=of_layers("rate"),
+            dead=of_layers("dead"),
+            saturated=of_layers("saturated"),
+            similarity=of_layers("similarity"),
+            active=of_layers("active"),
+            gradient=of_layers("gradient"),
+            radius_time=of_layers("radius_time"),
+            radius_depth=of_layers("radius_depth"),
+            step=of_layers("step"),
+            threshold=of_first("threshold"),
+            weights=of_first("weights"),
+            recurrent=of_first("recurrent"),
+            findings=[(event.update, event.layer, str(event)) for event in self.findings],
+            title=title,
+        )

@@ -1,0 +1,448 @@
+"""Rules on the rows of a monitor: what happened to a network, in which layer, and what changed before it.
+
+A rule yields a `Sign` for each layer, with what happened and its cause in words; `BOUNDS` and `Limits` have the numbers
+it compares with.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import NamedTuple
+
+from neurolsc.diagnosis.case import Sign, listed
+from neurolsc.diagnosis.faults import BOUNDS
+from neurolsc.init.base import Layer
+from neurolsc.monitor.measurements import Row, names, not_finite
+from neurolsc.network import Network
+from neurolsc.neurons.cell import stored_parameter
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened to a network while it was trained.
+
+    Attributes:
+        update: the update at whose row it was seen, counted from 1.
+        layer: the layer, counted from 1; None: the whole network.
+        name: the kind, for programs.
+        text: a sentence.
+    """
+
+    update: int
+    layer: int | None
+    name: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"update {self.update}: {self.text}"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What rules of a monitor compare with, besides the bounds of diagnoses."""
+
+    # Rows back to which a row is compared.
+    back: int = 5
+    # Share of dead neurons above which most are dead, where it was below the other at first.
+    most_dead: float = 0.8
+    few_dead: float = 0.5
+    # Factor between a gradient and all those of the rows before.
+    sudden: float = 100.0
+    # Factor by which a surrogate's width and its active share shrink.
+    narrower: float = 2.0
+    # Factor between an update and those of the rows before, and share of the weights' norm, from which on it is large.
+    jump: float = 10.0
+    large: float = 0.05
+    # Share of the median earlier movement below which weights stand still, and above which others do not.
+    still: float = 1e-3
+    moving: float = 0.1
+    # Share of what a loss has fallen that it may rise again, and of its first value to which it has to fall before.
+    risen: float = 0.5
+    fallen: float = 0.7
+    # Relative distance to the loss of guessing, and rows in a row within it.
+    guess: float = 0.02
+    guesses: int = 5
+    # Factors of change from which on a part of a layer counts as a cause.
+    threshold: float = 1.2
+    recurrence: float = 1.3
+    weights: float = 1.5
+
+
+LIMITS = Limits()
+
+
+@dataclass(frozen=True)
+class Course:
+    """What rules read: the rows so far, and the network as it is now.
+
+    Attributes:
+        rows: the rows, the last one of now.
+        network: the network.
+        classes: number of classes, where the loss of guessing is known; else 0.
+        first_bad_loss: the first update, since the last row, whose loss is not finite, and that loss.
+        late_loss: the mean training loss of the last updates; NaN where it is not known.
+        probe_is_finite: False if the input of the probe batch is no longer finite.
+        seen: kinds and layers of earlier events.
+    """
+
+    rows: Sequence[Row]
+    network: Network
+    classes: int
+    first_bad_loss: tuple[int, float] | None
+    late_loss: float
+    probe_is_finite: bool
+    seen: set[tuple[str, int | None]]
+
+    @property
+    def layers(self) -> range:
+        """Numbers of the layers, from 1."""
+        return range(1, len(self.network.cells) + 1)
+
+    @property
+    def now(self) -> Row:
+        return self.rows[-1]
+
+    @property
+    def recent(self) -> Sequence[Row]:
+        """The rows with which that of now is compared."""
+        return self.rows[-1 - LIMITS.back : -1]
+
+    def pair(self, name: str, *, latest: bool = False) -> tuple[float, float] | None:
+        """A number some rows ago, or at the latest row before, and now; None where one of them is not known."""
+        known = [row[name] for row in self.recent if name in row]
+        if not known or name not in self.now:
+            return None
+        return known[-1 if latest else 0], self.now[name]
+
+    def factor(self, name: str, *, latest: bool = False) -> float:
+        """The factor by which a number has grown or shrunk, at least 1; 1 where it is not known."""
+        low, high = sorted(map(abs, self.pair(name, latest=latest) or (1.0, 1.0)))
+        if low == high:
+            return 1.0
+        return high / low if low else math.inf
+
+    def change(self, name: str) -> str:
+        """A number some rows ago and now, in words."""
+        before, now = self.pair(name) or (math.nan, math.nan)
+        return f"from {before:.3g} to {now:.3g}"
+
+    @property
+    def reads_spikes(self) -> bool:
+        """True if the loss reads spikes of the last layer."""
+        return not self.network.cells[-1].integrator and not list(self.network.readout.parameters())
+
+    @property
+    def largest_step(self) -> float:
+        """Thresholds by which an update may move voltages."""
+        return BOUNDS.step if self.reads_spikes else BOUNDS.step_below_linear
+
+    def silent(self, layer: int) -> bool:
+        return self.now.get(f"rate_{layer}") == 0
+
+    def told(self, name: str) -> bool:
+        """True if there was an event of a kind before."""
+        return any(kind == name for kind, _ in self.seen)
+
+    def has_jumped(self, name: str) -> bool:
+        """True if a share of the weights' norm is large, and far larger than in the rows before."""
+        earlier = [row[name] for row in self.recent if name in row]
+        size = self.now.get(name, 0.0)
+        return bool(earlier) and size > LIMITS.large and size > LIMITS.jump * max(earlier)
+
+
+# ---------------------------------------------------------------- what changed before
+
+
+class Cause(NamedTuple):
+    """A part of a layer that has changed over the last rows."""
+
+    factor: float  # by which, above 1
+    text: str  # with the numbers before and after
+
+
+def causes(course: Course, layer: int, *, latest: bool = False) -> list[Cause]:
+    """What has changed in a layer over the last rows, or since the latest."""
+    found = []
+    parts = {
+        "threshold": ("its mean threshold", LIMITS.threshold),
+        "recurrent": ("the norm of its recurrent weights", LIMITS.recurrence),
+        "surrogate_width": ("the width of its surrogate, in thresholds,", LIMITS.weights),
+    }
+    for name, (what, least) in parts.items():
+        factor = course.factor(f"{name}_{layer}", latest=latest)
+        wider_threshold = name == "surrogate_width" and found
+        if factor > least and not wider_threshold:
+            found.append(Cause(factor, f"{what} went {course.change(f'{name}_{layer}')}"))
+    steps = [row[f"step_{layer}"] for row in (*course.recent, course.now) if f"step_{layer}" in row]
+    if steps and (max(steps) > course.largest_step or course.has_jumped(f"change_{layer}")):
+        factor = max(steps) / steps[0] if steps[0] else math.inf
+        before = f", {steps[0]:.2g} before" if len(steps) > 1 else ""
+        found.append(Cause(factor, f"an update moved its voltages by {max(steps):.2g} thresholds{before}"))
+    elif course.has_jumped(f"drift_{layer}"):
+        found.append(Cause(course.factor(f"drift_{layer}", latest=True), f"its weights {has_moved(course, layer)}"))
+    if layer > 1 and course.silent(layer - 1):
+        found.append(Cause(1.0, f"layer {layer - 1} below is silent"))
+    factor = course.factor(f"weights_{layer}", latest=latest)
+    if factor > LIMITS.weights and not found:
+        found.append(Cause(factor, f"the norm of its input weights went {course.change(f'weights_{layer}')}"))
+    return found
+
+
+def has_moved(course: Course, layer: int) -> str:
+    """How far weights have moved since the row before, and in the rows before that."""
+    before, now = course.pair(f"drift_{layer}", latest=True) or (math.nan, math.nan)
+    return f"moved by {now:.2g} of their norm since the last row, {before:.2g} before that"
+
+
+def because(course: Course, layer: int) -> str:
+    """Causes as the end of a sentence; where none is found, the mean voltage."""
+    changes = sorted(causes(course, layer), key=lambda cause: -cause.factor)
+    # what has changed by much less than the rest is left out
+    found = [cause.text for cause in changes[:2] if cause.factor**2 >= changes[0].factor]
+    if not found and course.pair(f"voltage_{layer}") is not None:
+        return f"its mean voltage went {course.change(f'voltage_{layer}')} thresholds"
+    return "; ".join(found)
+
+
+# ---------------------------------------------------------------- the rules
+
+
+def is_not_finite(course: Course) -> Iterator[Sign]:
+    """A loss, weights or a probe batch that are not finite."""
+    bad = not_finite(course.network)
+    layers = [int(name) for name in bad if name != "readout"]
+    where = f"the weights of {listed(bad)} are not finite" if bad else "all weights are finite"
+    if not course.probe_is_finite:
+        yield Sign(None, "the probe batch is not finite any more", "its tensor was changed")
+    elif course.first_bad_loss is not None:
+        update, loss = course.first_bad_loss
+        cause = "the probe batch is finite: look at the batch of that update, or lower the learning rate"
+        yield Sign(layers[0] if layers else None, f"the loss of update {update} is {loss}, {where}", cause)
+    elif bad:
+        cause = "the probe batch is finite: a gradient since the last row was not"
+        yield Sign(layers[0] if layers else None, where, cause)
+
+
+def has_died(course: Course) -> Iterator[Sign]:
+    """A layer without a spike that fired before, or one of which most neurons have fallen silent."""
+    for layer in course.layers:
+        rates = [row.get(f"rate_{layer}", math.nan) for row in course.rows]
+        # an output that the loss reads is often silent for some updates, before it learns when to fire
+        rows = 2 if course.reads_spikes and layer == course.layers[-1] else 1
+        if len(rates) > rows and not any(rates[-rows:]) and rates[-rows - 1] > 0:
+            problem = f"layer {layer} has fallen silent, from {rates[-rows - 1]:.3g} spikes per step"
+            yield Sign(layer, problem, because(course, layer))
+            continue
+        first = course.rows[0].get(f"dead_{layer}", math.nan)
+        dead = course.now.get(f"dead_{layer}", math.nan)
+        if rates[-1] > 0 and first < LIMITS.few_dead and LIMITS.most_dead < dead:
+            problem = f"{dead:.0%} of the neurons of layer {layer} never fire, {first:.0%} at first"
+            yield Sign(layer, problem, because(course, layer))
+
+
+def has_saturated(course: Course) -> Iterator[Sign]:
+    """A layer that fires at nearly all steps, or most of whose neurons do, and did not before."""
+    for layer in course.layers:
+        rate = course.pair(f"rate_{layer}", latest=True)
+        share = course.pair(f"saturated_{layer}", latest=True)
+        if rate is None or share is None:
+            continue
+        before, now = (r > BOUNDS.busy or s > BOUNDS.most_busy for r, s in zip(rate, share, strict=True))
+        if now and not before:
+            problem = f"layer {layer} fires at nearly all steps, {rate[1]:.2g} spikes per step, {rate[0]:.2g} before"
+            yield Sign(layer, problem, because(course, layer))
+
+
+def gradient_explodes(course: Course) -> Iterator[Sign]:
+    """The topmost layer whose gradient is suddenly far larger than in all rows before, or not finite."""
+    for layer in reversed(course.layers):
+        name = f"gradient_{layer}"
+        earlier = [row[name] for row in course.rows[:-1] if name in row]
+        if len(earlier) < 2:
+            continue
+        size = course.now.get(name, 0.0)
+        if not math.isfinite(size) or size > LIMITS.sudden * max(earlier) > 0:
+            problem = f"the gradient of layer {layer} explodes, from {earlier[-1]:.2g} to {size:.2g}"
+            yield Sign(layer, problem, because(course, layer))
+            return
+
+
+def gradient_vanishes(course: Course) -> Iterator[Sign]:
+    """The topmost layer whose gradient is suddenly far smaller than before, at a loss that has not fallen as much."""
+    losses = [row["probe_loss"] for row in course.rows[-2:] if "probe_loss" in row]
+    if len(losses) < 2 or losses[1] < LIMITS.risen * losses[0] or course.told("saturated layer"):
+        return
+    for layer in reversed(course.layers):
+        if course.silent(layer):
+            return  # that layer lets nothing through
+        name = f"gradient_{layer}"
+        earlier = [row[name] for row in course.recent if name in row]
+        if len(earlier) < 2 or name not in course.now:
+            continue
+        if LIMITS.sudden * course.now[name] < min(earlier):
+            problem = f"the gradient of layer {layer} vanishes, from {earlier[-1]:.2g} to {course.now[name]:.2g}"
+            yield Sign(layer, problem, because(course, layer))
+            return
+
+
+def surrogate_narrows(course: Course) -> Iterator[Sign]:
+    """A surrogate that has become narrower, and is active at fewer voltages."""
+    for layer in course.layers:
+        width = course.pair(f"surrogate_width_{layer}")
+        active = course.pair(f"active_{layer}")
+        if width is None or active is None or course.factor(f"threshold_{layer}") > LIMITS.threshold:
+            continue
+        if LIMITS.narrower * width[1] < width[0] and LIMITS.narrower * active[1] < active[0]:
+            problem = (
+                f"the surrogate of layer {layer} is active at {active[1]:.0%} of its voltages, {active[0]:.0%} before"
+            )
+            yield Sign(layer, problem, f"its width, in thresholds, went {course.change(f'surrogate_width_{layer}')}")
+
+
+def stands_still(course: Course) -> Iterator[Sign]:
+    """Weights that do not move any more, or never did, where those of other layers do."""
+    usual: dict[str, float] = {}
+    for name in names(course.network):
+        earlier = [row[f"drift_{name}"] for row in course.rows[:-1] if row.get(f"drift_{name}")]
+        usual[name] = median(earlier) if earlier else 0.0
+    moves = {name: course.now.get(f"drift_{name}", 0.0) for name in usual}
+    others_move = any(moves[name] > LIMITS.moving * usual[name] for name in moves)
+    for layer in course.layers:
+        before = usual[str(layer)]
+        moved = moves[str(layer)] > LIMITS.still * before
+        below_is_silent = layer > 1 and course.silent(layer - 1)
+        if moved or f"drift_{layer}" not in course.now or course.silent(layer) or below_is_silent:
+            continue
+        why = why_still(course, layer)
+        if not why or not (others_move or why.startswith(NO_GRADIENT)):
+            continue
+        problem = f"the weights of layer {layer} have not moved"
+        if before:
+            problem = f"the weights of layer {layer} stand still; they moved by {before:.2g} of their norm between rows"
+        yield Sign(layer, problem, why)
+
+
+NO_GRADIENT = "the batches of the training give no gradient"
+
+
+def why_still(course: Course, layer: int) -> str:
+    """Why weights stand still: what is left in ``grad`` shows it; empty if they were frozen from the beginning."""
+    cell = course.network.cells[layer - 1]
+    stored = [stored_parameter(cell, matrix.name) for matrix in Layer(course.network, layer - 1).matrices]
+    parameters = [parameter for parameter in stored if parameter is not None]
+    if not any(parameter.requires_grad for parameter in parameters):
+        thawed = any(row.get(f"drift_{layer}") for row in course.rows)
+        return "their requires_grad is False now" if thawed else ""
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    if not gradients:
+        return "no gradient is left in their grad"
+    if any(gradient.any() for gradient in gradients):
+        if course.now.get(f"drift_{layer}"):
+            return ""  # small steps, by a small gradient or learning rate
+        return "they have a gradient: the optimizer leaves them out, or its learning rate for them is 0"
+    probe = course.now.get(f"gradient_{layer}", math.nan)
+    return f"{NO_GRADIENT}, the probe batch {probe:.2g}: is their input zero?"
+
+
+def step_is_large(course: Course) -> Iterator[Sign]:
+    """The layer above the first whose voltages an update moves farthest, if too far or far more than before.
+
+    Else the layer whose weights have moved farthest between rows, if far more than before.
+    """
+    steps = {layer: course.now.get(f"step_{layer}", 0.0) for layer in course.layers if layer > 1}
+    layer = max(steps, key=steps.__getitem__, default=1)
+    size = course.now.get(f"step_{layer}", 0.0)
+    too_far = layer > 1 and size > course.largest_step
+    if too_far or course.has_jumped(f"change_{layer}"):
+        pair = course.pair(f"step_{layer}")
+        before = "" if pair is None else f", {pair[0]:.2g} before"
+        problem = f"an update moves the voltages of layer {layer} by {size:.2g} thresholds{before}"
+        change = course.pair(f"change_{layer}")
+        cause = f"{course.largest_step:g} is too much for most networks"
+        if change is not None:
+            cause = f"it changes its weights by {change[1]:.2g} of their norm, {change[0]:.2g} before"
+        yield Sign(layer, problem, cause)
+        return
+    moved = [layer for layer in course.layers if course.has_jumped(f"drift_{layer}")]
+    if moved:
+        layer = max(moved, key=lambda layer: course.now[f"drift_{layer}"])
+        yield Sign(
+            layer, f"the weights of layer {layer} {has_moved(course, layer)}", "has the learning rate been raised?"
+        )
+
+
+def loss_rises(course: Course) -> Iterator[Sign]:
+    """A training loss that has lost much of what it had gained."""
+    losses = [row["loss"] for row in course.rows if "loss" in row]
+    if len(losses) < 3 or "loss" not in course.now or course.told("loss rises"):
+        return
+    first, best, now = losses[0], min(losses[:-1]), losses[-1]
+    if best > LIMITS.fallen * first or now < best + LIMITS.risen * (first - best):
+        return
+    problem = f"the training loss has risen from {best:.3g} to {now:.3g}"
+    probe = course.now.get("probe_loss", math.nan)
+    earlier = [row["probe_loss"] for row in course.rows[:-1] if "probe_loss" in row]
+    if earlier:
+        problem += f", that of the probe batch from {min(earlier):.3g} to {probe:.3g}"
+    # the same network does well on the probe batch and badly on what it is trained on
+    if course.late_loss - probe > LIMITS.risen * (course.late_loss - best):
+        yield Sign(None, problem, "the training batches have changed, not the network: look at inputs and labels")
+        return
+    found = {layer: causes(course, layer, latest=True) for layer in course.layers}
+    changed = [layer for layer in found if found[layer]]
+    if changed:
+        most = max(changed, key=lambda layer: max(cause.factor for cause in found[layer]))
+        yield Sign(most, problem, f"in layer {most} {because(course, most)}")
+        return
+    yield Sign(None, problem, "no layer shows why: look at inputs, labels and the optimizer")
+
+
+def stays_at_guessing(course: Course) -> Iterator[Sign]:
+    """A training loss that is that of guessing for some rows."""
+    losses = [row["loss"] for row in course.rows if "loss" in row][-LIMITS.guesses :]
+    if len(losses) < LIMITS.guesses or course.classes < 2 or course.told("loss rises"):
+        return
+    guessing = math.log(course.classes)
+    if any(abs(loss - guessing) > LIMITS.guess * guessing for loss in losses):
+        return
+    silent = [layer for layer in course.layers if course.silent(layer)]
+    top = course.now.get(f"similarity_{len(course.layers)}", math.nan)
+    cause = f"layer {len(course.layers)} keeps {top:.1%} of what tells inputs apart"
+    if silent:
+        cause = f"{listed(silent)} never fire{'s' if len(silent) == 1 else ''}"
+    problem = f"the loss stands still at guessing among {course.classes} classes, {guessing:.3g}"
+    yield Sign(silent[0] if silent else None, problem, cause)
+
+
+Rule = Callable[[Course], Iterator[Sign]]
+NOT_FINITE = "not finite"
+
+RULES: dict[str, Rule] = {
+    NOT_FINITE: is_not_finite,
+    "large step": step_is_large,
+    "dead layer": has_died,
+    "saturated layer": has_saturated,
+    "exploding gradient": gradient_explodes,
+    "vanishing gradient": gradient_vanishes,
+    "narrow surrogate": surrogate_narrows,
+    "weights stand still": stands_still,
+    "loss rises": loss_rises,
+    "loss of guessing": stays_at_guessing,
+}
+"""Kinds of events, in the order in which they are told."""
+
+
+def events(course: Course) -> list[Event]:
+    """What has happened since the last row and was not told before."""
+    found = []
+    for name, rule in RULES.items():
+        if course.told(NOT_FINITE):
+            break  # nothing else can be said of such a network
+        for sign in rule(course):
+            if (name, sign.layer) in course.seen:
+                continue
+            course.seen.add((name, sign.layer))
+            text = f"{sign.problem}; {sign.cause}" if sign.cause else sign.problem
+            found.append(Event(int(course.now["update"]), sign.layer, name, text))
+    return found
