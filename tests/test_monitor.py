@@ -329,7 +329,7 @@ def test_it_leaves_no_trace():
         net = WithDropout()
         with torch.no_grad():
             net(batch(0)[0])  # statistics, and a state
-        net.norm.eval()
+        net.out.eval()
         monitor = Monitor(net, *batch(1), loss="count", every=2) if monitored else None
         optimizer = torch.optim.Adam(net.parameters(), 1e-2)
         for update in range(6):

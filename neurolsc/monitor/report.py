@@ -270,7 +270,7 @@ class Monitor(Displayed):
         layers = len(self._probe.network.cells)
         numbers = [name for row in self.rows for name in row if name.startswith("similarity_")]
         measured = len(set(numbers))
-        if numbers and measured > layers:
+        if numbers and measured != layers:
             raise ValueError(f"{os.fspath(path)} holds rows of {measured} layers, net has {layers}: give another path.")
 
     # ---- shown
