@@ -47,6 +47,12 @@ def test_the_suffix_chooses_the_format_and_an_unknown_one_leaves_nothing(profile
         assert words in text
 
 
+MONITORED = (
+    *("rate", "dead", "saturated", "similarity", "active", "gradient", "radius_time", "radius_depth", "step"),
+    *("threshold", "weights", "recurrent"),
+)
+
+
 @pytest.fixture
 def every_picture(profile, make_spikes) -> dict[str, Callable[..., Figure]]:
     """All that draws, by name, called with a path or without, and with a title."""
@@ -63,6 +69,13 @@ def every_picture(profile, make_spikes) -> dict[str, Callable[..., Figure]]:
         "bands": partial(plots.plot_bands, {"": {"a": [[0.1, 0.2]]}}, score="s"),
         "scores": partial(plots.plot_scores, {"a": {1: [0.1]}}, over="layers", score="s"),
         "stable_region": partial(plots.plot_stable_region, {"a": (v, v)}, outside={"a": 0.5}),
+        "monitor": partial(
+            plots.plot_monitor,
+            updates=[0, 100],
+            loss={"loss": [2.0, 1.0]},
+            findings=[(100, 1, "layer 1 has fallen silent")],
+            **{name: [[0.1, 0.2]] for name in MONITORED},
+        ),
         "diagnosis": partial(
             plots.plot_diagnosis,
             activity=layers,
