@@ -82,8 +82,8 @@ class Monitor(Displayed):
         >>> monitor = Monitor(net, torch.rand(12, 4, 6), torch.tensor([0, 1, 2, 0]), every=50)
         >>> for update in range(100):
         ...     monitor.step(1.0)  # after optimizer.step()
-        >>> [row["update"] for row in monitor.rows]
-        [0, 50, 100]
+        >>> len(monitor.rows), monitor.updates
+        (3, 100)
     """
 
     def __init__(
