@@ -63,11 +63,12 @@ def own_loop(modules: list[nn.Module], x: Tensor, shape: tuple[int, ...]) -> Ten
 
 
 @pytest.mark.parametrize("name", [*(f"snn.{k}" for k in SNNTORCH), *(f"norse.{k}" for k in NORSE)])
-def test_w1_every_neuron_steps_as_its_own_library_does_bit_for_bit(name):
+def test_w1_every_neuron_steps_as_its_own_library_does(name):
+    """To rounding: all steps are projected at once, and a product of more rows may sum in another order."""
     modules, network, x = made(EVERY, name)
     logits = network(x)
     assert logits.any()
-    assert torch.equal(logits, own_loop(modules, x, EVERY[name][1]))
+    assert_close(logits, own_loop(modules, x, EVERY[name][1]), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", TORCH)
