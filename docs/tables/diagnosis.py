@@ -90,7 +90,7 @@ def diagnosis_counts() -> list[str]:
     found = [row for row in found if cell_of(row) in became]
     set_on = [row for row in found if row["family"] in SET]
     held_back = [row for row in found if row["family"] not in SET]
-    groups = {"**set**": set_on, "**held back**": held_back}
+    groups = {"**rules set on**": set_on, "**tested on**": held_back}
     groups |= {family: of_family for (family,), of_family in grouped(found, "family").items()}
     body = []
     for name, of_group in groups.items():
@@ -110,8 +110,8 @@ def diagnosis_counts() -> list[str]:
     head = [
         "family",
         "fail, and something is found",
-        "learn, and are told to change",
-        "learn, and are told to slow down",
+        "learn, advised to change the network",
+        "learn, advised to lower the rate",
         "between, and something is found",
     ]
     said = {"date": max(row["date"] for row in found), "data": "cells: network, loss, initialisation, learning rate"}
