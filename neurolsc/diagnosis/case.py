@@ -21,6 +21,8 @@ from neurolsc.stability.scale import layer_inputs
 if TYPE_CHECKING:
     from neurolsc.diagnosis.faults import Bounds
 
+UPDATE_SAMPLES = 64  # of a batch, on which copies are trained: enough to tell whether layers fall silent
+
 
 class Sign(NamedTuple):
     """What a rule has found."""
@@ -144,12 +146,20 @@ class Case:
         return step_sizes(self.measurable, list(layer_inputs(self.measurable, x)))
 
     @cached_property
-    def treated(self) -> "Case | None":
-        """The case after the recommended initialisation, on a copy; None if that refuses the network."""
+    def initialised_copy(self) -> Network | None:
+        """A copy after the recommended initialisation; None if that refuses the network."""
         copy = copied(self.measurable)
         try:
             cures.initialise(copy, self.batch.x)
         except (TypeError, ValueError):
+            return None
+        return copy
+
+    @cached_property
+    def treated(self) -> "Case | None":
+        """The case of the initialised copy."""
+        copy = self.initialised_copy
+        if copy is None:
             return None
         found, _ = passes(copy, self.batch, self.loss)
         layers = [replace(layer, **again) for layer, again in zip(self.measured.layers, found, strict=True)]
@@ -162,11 +172,14 @@ class Case:
 
     @property
     def start(self) -> float:
+        """The loss from which the user's network learns at the user's learning rate."""
+        assert self.lr is not None
+        return self.start_of(self.outcomes[self.lr])
+
+    def start_of(self, outcome: Outcome) -> float:
         """The loss from which learning is counted: the first one, or that of guessing where the first is higher."""
-        first = self.measured.loss
-        assert first is not None
         classes = self.measured.classes or 0
-        return min(first, math.log(classes)) if classes > 1 else first
+        return min(outcome.first, math.log(classes)) if classes > 1 else outcome.first
 
     @cached_property
     def outcomes(self) -> dict[float, Outcome]:
@@ -183,17 +196,29 @@ class Case:
         """What the same updates make of a copy that was initialised; None where the user's network does well."""
         if not self.outcomes or self.initialised or self.lr is None:
             return None
-        if self.falls(self.outcomes[self.lr]) or self.treated is None:
+        if self.falls(self.outcomes[self.lr]) or self.initialised_copy is None:
             return None
-        return self.trained(self.treated.network, self.lr)
+        return self.trained(self.initialised_copy, self.lr)
 
     def trained(self, network: Network, lr: float) -> Outcome:
         """What a few updates come to, on a copy of a network."""
-        return update(copied(network), self.batch, self.loss, lr, self.bounds.updates)
+        return update(copied(network), self.updated_samples, self.loss, lr, self.bounds.updates)
+
+    @property
+    def updated_samples(self) -> Batch:
+        """The samples on which copies are trained."""
+        return self.batch.part(0, UPDATE_SAMPLES)
 
     def falls(self, outcome: Outcome) -> bool:
         """True if updates lower the loss by more than a twentieth."""
-        return outcome.loss < self.bounds.lower * self.start
+        return outcome.loss < self.bounds.lower * self.start_of(outcome)
+
+    @property
+    def updates(self) -> str:
+        """The updates on copies, in words."""
+        samples = self.batch.x.shape[1]
+        batch = "this batch" if samples <= UPDATE_SAMPLES else f"{UPDATE_SAMPLES} samples of this batch"
+        return f"{self.bounds.updates} updates on {batch}"
 
     def broken(self, outcome: Outcome) -> list[str]:
         """Layers that were well and have fallen silent or fire always after updates, in words."""

@@ -1,12 +1,13 @@
 """What is done to copies of a network: treatments of faults, and a few updates as the user's loop makes them."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.optim.adam import adam
 
 from neurolsc.diagnosis.losses import Objective
 from neurolsc.diagnosis.measurements import Batch
@@ -62,7 +63,8 @@ class Calming:
 class Outcome(NamedTuple):
     """A network after updates on a batch."""
 
-    loss: float  # of the batch; NaN if it was no number on the way
+    first: float  # loss of the batch before the updates; NaN if there was none
+    loss: float  # and after them; NaN if it was no number on the way
     activities: tuple[Activity, ...]  # of each layer
 
 
@@ -71,24 +73,55 @@ def update(network: Network, batch: Batch, loss: Objective, lr: float, updates: 
 
     The updates stop where the loss is no number.
     """
-    trained = [p for p in network.parameters() if p.requires_grad]
+    step = adam_step([p for p in network.parameters() if p.requires_grad], lr)
+    first = math.nan
     with eval_mode(network):
-        if trained and updates:
-            optimizer = torch.optim.Adam(trained, lr)
-            for _ in range(updates):
-                with torch.enable_grad():
-                    run = network.run(batch.x, mask=batch.mask)
-                    value = loss(run.logits, batch.targets, batch.mask)  # type: ignore[arg-type]
-                if not value.isfinite() or not value.requires_grad:
-                    break
-                optimizer.zero_grad()
-                value.backward()
-                optimizer.step()
+        for count in range(updates):
+            with torch.enable_grad():
+                run = network.run(batch.x, mask=batch.mask)
+                value = loss(run.logits, batch.targets, batch.mask)  # type: ignore[arg-type]
+            if count == 0:
+                first = value.item()
+            if not value.isfinite() or not value.requires_grad:
+                break
+            step(value)
         try:
             with torch.no_grad():
                 run = network.run(batch.x, mask=batch.mask)
                 value = loss(run.logits, batch.targets, batch.mask)  # type: ignore[arg-type]
         except (ValueError, FloatingPointError):  # of weights that are no numbers
-            return Outcome(math.nan, ())
+            return Outcome(first, math.nan, ())
         found = tuple(activity(z, batch.mask) for z in run.spikes)
-    return Outcome(value.item(), found)
+    return Outcome(first, value.item(), found)
+
+
+def adam_step(parameters: Sequence[Tensor], lr: float) -> Callable[[Tensor], None]:
+    """A function that does one step of Adam on a loss, with torch's defaults.
+
+    The class `torch.optim.Adam` would import torch's compiler, which takes longer than the updates of most networks.
+    """
+    means = [torch.zeros_like(p) for p in parameters]
+    squares = [torch.zeros_like(p) for p in parameters]
+    counts = [torch.zeros(()) for _ in parameters]
+
+    def step(loss: Tensor) -> None:
+        gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+        reached = [i for i, gradient in enumerate(gradients) if gradient is not None]
+        with torch.no_grad():
+            adam(
+                [parameters[i] for i in reached],
+                [gradient for gradient in gradients if gradient is not None],
+                [means[i] for i in reached],
+                [squares[i] for i in reached],
+                [],
+                [counts[i] for i in reached],
+                amsgrad=False,
+                beta1=0.9,
+                beta2=0.999,
+                lr=lr,
+                weight_decay=0.0,
+                eps=1e-8,
+                maximize=False,
+            )
+
+    return step

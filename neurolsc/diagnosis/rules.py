@@ -403,7 +403,7 @@ def starts_slowly(case: Case) -> Iterator[Sign]:
     before = case.start - untreated
     tells_apart = gain - before > case.bounds.gains * case.start  # not two losses of noise
     if gain > 0 and tells_apart and not before > case.bounds.slow * gain:
-        updates = f"{case.bounds.updates} updates on this batch at {case.lr:g}"
+        updates = f"{case.updates} at {case.lr:g}"
         problem = f"{updates} bring its loss from {case.start:.4g} to {untreated:.4g}"
         yield Sign(None, problem, f"that of an initialised copy falls to {treated.loss:.4g}")
 
@@ -426,7 +426,7 @@ def is_too_fast(case: Case) -> Iterator[Sign]:
     broken = [words for words in case.broken(high) if words not in case.broken(low)]
     if math.isnan(low.loss) or (high.loss <= case.bounds.higher * low.loss and not broken):
         return
-    problem = f"{case.bounds.updates} updates on this batch at {lr:g} bring its loss to {high.loss:.4g}"
+    problem = f"{case.updates} at {lr:g} bring its loss to {high.loss:.4g}"
     if broken:
         problem += f", and {', '.join(broken)}"
     yield Sign(None, problem, f"at {lower:g} they bring it to {low.loss:.4g}")
@@ -439,7 +439,7 @@ def slow_down(case: Case, sign: Sign) -> str:
 
 def treat_by_initialising(case: Case, layers: Sequence[int]) -> Treatment | None:
     """The recommended initialisation, if it takes the network."""
-    return None if case.treated is None else Treatment(cures.ADVICE, cures.initialise)
+    return None if case.initialised_copy is None else Treatment(cures.ADVICE, cures.initialise)
 
 
 def treat_the_rate(case: Case, layers: Sequence[int]) -> Treatment | None:
