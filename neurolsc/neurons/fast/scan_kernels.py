@@ -593,6 +593,117 @@ def current_lif_back(
             _copy(g_i, g_pushed)
 
 
+@_compiled
+def adaptive_lif(
+    x: Array, start: Array, params: Array, passes: bool,
+    z: Array, states: Arrays, u: Array, first: int, last: int,
+) -> None:  # fmt: skip
+    """norse's LSNN, whose threshold b is a state; u are the distances of voltages from it.
+
+    params are dt / tau_mem, -dt / tau_syn, v_leak, v_th, v_reset, dt / tau_adapt, beta and 0.
+    """
+    room = np.empty((2, PIECE), start.dtype)
+    for lo in range(first, last, PIECE):
+        hi = min(lo + PIECE, last)
+        size = hi - lo
+        gain, loss, leak, threshold = params[0, lo:hi], params[1, lo:hi], params[2, lo:hi], params[3, lo:hi]
+        rest, pull, beta, nil = params[4, lo:hi], params[5, lo:hi], params[6, lo:hi], params[7, lo:hi]
+        s, then = room[0, :size], room[1, :size]
+        v, i, b = start[0, lo:hi], start[1, lo:hi], start[2, lo:hi]
+        for t in range(len(z)):
+            current, sent, distance = x[t if len(x) > 1 else 0, lo:hi], z[t, lo:hi], u[t, lo:hi]
+            after_v, after_i, after_b = states[0][t, lo:hi], states[1][t, lo:hi], states[2][t, lo:hi]
+            for j in range(size):
+                then[j] = v[j] + gain[j] * ((leak[j] - v[j]) + i[j])
+            for j in range(size):
+                after_i[j] = i[j] + loss[j] * i[j] + current[j]
+            for j in range(size):
+                after_b[j] = b[j] + pull[j] * (threshold[j] - b[j])
+            for j in range(size):
+                distance[j] = then[j] - after_b[j]
+            _reaches(s, distance, nil, False)
+            _copy(sent, s)
+            _reset(after_v, then, s, threshold, rest, ZERO)
+            for j in range(size):
+                after_b[j] += s[j] * beta[j]
+            v, i, b = after_v, after_i, after_b
+
+
+@_compiled
+def adaptive_lif_back(
+    start: Array, params: Array, passes: bool, states: Arrays, u: Array,
+    kind: int, a: float, given: Array, by_z: Array, by_states: Arrays,
+    by_x: Array, by_start: Array, by_params: Array, learnt: bool, first: int, last: int,
+) -> None:  # fmt: skip
+    """The gradients of :func:`adaptive_lif`, as those of :func:`leaky_back`."""
+    one = start.dtype.type(1)
+    room = np.empty((4, PIECE), start.dtype)
+    for lo in range(first, last, PIECE):
+        hi = min(lo + PIECE, last)
+        size = hi - lo
+        gain, loss, leak, threshold = params[0, lo:hi], params[1, lo:hi], params[2, lo:hi], params[3, lo:hi]
+        rest, pull, beta, nil = params[4, lo:hi], params[5, lo:hi], params[6, lo:hi], params[7, lo:hi]
+        by_gain, by_loss, by_leak = by_params[0, lo:hi], by_params[1, lo:hi], by_params[2, lo:hi]
+        by_threshold, by_rest = by_params[3, lo:hi], by_params[4, lo:hi]
+        by_pull, by_beta = by_params[5, lo:hi], by_params[6, lo:hi]
+        slope, s, q, then = room[0, :size], room[1, :size], room[2, :size], room[3, :size]
+        g, g_i, g_b = by_start[0, lo:hi], by_start[1, lo:hi], by_start[2, lo:hi]
+        for t in range(len(u) - 1, -1, -1):
+            v = states[0][t - 1, lo:hi] if t else start[0, lo:hi]
+            i = states[1][t - 1, lo:hi] if t else start[1, lo:hi]
+            b = states[2][t - 1, lo:hi] if t else start[2, lo:hi]
+            from_z = by_z[t if len(by_z) > 1 else 0, lo:hi]
+            from_v = by_states[0][t if len(by_states[0]) > 1 else 0, lo:hi]
+            from_i = by_states[1][t if len(by_states[1]) > 1 else 0, lo:hi]
+            from_b = by_states[2][t if len(by_states[2]) > 1 else 0, lo:hi]
+            out = by_x[t if len(by_x) > 1 else 0, lo:hi]
+            distance = u[t, lo:hi]
+            for j in range(size):
+                g[j] += from_v[j]
+            for j in range(size):
+                g_i[j] += from_i[j]
+            for j in range(size):
+                g_b[j] += from_b[j]
+            for j in range(size):
+                then[j] = v[j] + gain[j] * ((leak[j] - v[j]) + i[j])
+            _slopes(slope, kind, a, distance, nil, given[t if len(given) > 1 else 0, lo:hi])
+            _reaches(s, distance, nil, False)
+            _copy(q, from_z)
+            if passes:
+                for j in range(size):
+                    q[j] += g[j] * (rest[j] - then[j]) + g_b[j] * beta[j]
+            for j in range(size):
+                q[j] *= slope[j]
+            if learnt:
+                for j in range(size):
+                    by_rest[j] += g[j] * s[j]
+                for j in range(size):
+                    by_beta[j] += g_b[j] * s[j]
+            for j in range(size):
+                g[j] = g[j] * (one - s[j]) + q[j]
+            for j in range(size):
+                g_b[j] -= q[j]
+            if learnt:
+                for j in range(size):
+                    by_pull[j] += g_b[j] * (threshold[j] - b[j])
+                for j in range(size):
+                    by_threshold[j] += g_b[j] * pull[j]
+                for j in range(size):
+                    by_gain[j] += g[j] * ((leak[j] - v[j]) + i[j])
+                for j in range(size):
+                    by_loss[j] += g_i[j] * i[j]
+                for j in range(size):
+                    by_leak[j] += g[j] * gain[j]
+            for j in range(size):
+                out[j] += g_i[j]
+            for j in range(size):
+                g_i[j] += g_i[j] * loss[j] + g[j] * gain[j]
+            for j in range(size):
+                g[j] -= g[j] * gain[j]
+            for j in range(size):
+                g_b[j] -= g_b[j] * pull[j]
+
+
 BOX, LEAK_OF_ALL, LEAK_OF_STATE, NO_LEAK = range(4)  # norse's LIFBox; spikingjelly's decay_input, without it; IFNode
 
 
@@ -773,3 +884,22 @@ def current_lif_recurrent(
         current_lif(pushed, before, params, reset, sends, passes, z[t : t + 1], after, u[now : now + 1], 0, size)
         _copy(before[0], states[0][t])
         _copy(before[1], states[1][t])
+
+
+@_compiled
+def adaptive_lif_recurrent(
+    x: Array, start: Array, params: Array, passes: bool,
+    z: Array, states: Arrays, u: Array, z0: Array, weight_t: Array, square: bool,
+) -> None:  # fmt: skip
+    """norse's LSNNRecurrent, by the steps of :func:`adaptive_lif`."""
+    size = len(z0)
+    pushed = np.empty((1, size), x.dtype)
+    indices = np.empty(weight_t.shape[1] + 1, np.int32)
+    before = start.copy()
+    for t in range(len(z)):
+        _push(pushed[0], x[t if len(x) > 1 else 0], z[t - 1] if t else z0, weight_t, square, indices)
+        after = states[0][t : t + 1], states[1][t : t + 1], states[2][t : t + 1]
+        adaptive_lif(pushed, before, params, passes, z[t : t + 1], after, u[t : t + 1], 0, size)
+        _copy(before[0], states[0][t])
+        _copy(before[1], states[1][t])
+        _copy(before[2], states[2][t])
