@@ -77,7 +77,8 @@ def outcome(net: nn.Module, call: Callable[[], Any]) -> tuple[list[Tensor], list
     """All tensors that a call returns, and the gradients of a random sum of them."""
     tensors = [t for t in tree_leaves(call()) if isinstance(t, Tensor)]
     random = torch.Generator().manual_seed(5)
-    weighted = [(t * torch.randn(t.shape, generator=random)).sum() for t in tensors if t.requires_grad]
+    draws = [torch.randn(t.shape, generator=random) for t in tensors]  # the same with and without gradient
+    weighted = [(t * draw).sum() for t, draw in zip(tensors, draws, strict=True) if t.requires_grad]
     parameters = [p for p in net.parameters() if p.requires_grad]
     gradients: Any = torch.autograd.grad(sum(weighted), parameters, allow_unused=True)  # type: ignore[arg-type]
     return [t.detach() for t in tensors], list(gradients)
@@ -230,13 +231,15 @@ def test_a_network_of_norse_is_the_same(each: nn.Module, output: str):
 
 
 @pytest.mark.parametrize("recorded", [False, True])
-@pytest.mark.parametrize("kind", ["LIF", "LIFRecurrent", "LSNN", "LSNNRecurrent"])
+@pytest.mark.parametrize("kind", ["LIF", "LIFRecurrent", "LSNN", "LSNNRecurrent", "LSNNRecurrent of constants"])
 def test_norses_layers_with_time_run_at_once(x: Tensor, recorded: bool, kind: str):
+    kind, _, constants = kind.partition(" of ")
     p: Any = norse.LIFParameters(v_th=torch.tensor(0.25))
     if "LSNN" in kind:
         learnt = {"v_th": 0.25, "v_reset": -0.25, "v_leak": 0.0625, "tau_mem_inv": 250.0, "tau_syn_inv": 200.0}
         learnt |= {"tau_adapt_inv": 100.0, "beta": 0.25}
-        p = LSNNParameters(**{name: nn.Parameter(torch.tensor(value)) for name, value in learnt.items()})
+        made = torch.tensor if constants else lambda value: nn.Parameter(torch.tensor(value))
+        p = LSNNParameters(**{name: made(value) for name, value in learnt.items()})
     sizes = (5, 5) if "Recurrent" in kind else ()
     hidden = getattr(norse, kind)(*sizes, p, record_states=recorded)
     net = norse.SequentialState(norse.Lift(nn.Linear(6, 5)), hidden, norse.Lift(nn.Linear(5, 3)), norse.LI())
