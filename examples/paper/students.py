@@ -149,8 +149,8 @@ class AnglesFigure(Figure[dict[float, dict[str, Best]]]):
     kinds = ("linear RNN", "complex diagonal", "LRU")
 
     def measure(self, scale: Scale, results: Sequence[Result]) -> dict[float, dict[str, Best]]:
-        shares = [10 ** (e / 2) for e in range(0, -5, -1)] if scale.full else [1.0, 0.1, 0.01]
-        size = size_of(scale)
+        shares = [10 ** (e / 2) for e in range(0, -5, -1)] if scale.full else [1.0, 0.01]
+        size = size_of(scale) if scale.full else Size(16, scale.epochs or 300, scale.seeds or 2, tuple(RATES[2:]))
         return {share: compare(self.kinds, MEMORY, size, share * math.pi) for share in shares}
 
     @styled
