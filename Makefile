@@ -72,7 +72,7 @@ test-all: $(READY) ## all tests: simulators, kills, tutorials, examples too
 
 # Plain kernels, two threads, no instructions of this processor's own, and every product summed in another order.
 elsewhere: $(READY) ## the quick tests as on another machine (ELSEWHERE=tests/neurons for some of them)
-	PYTHONPATH=. ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE NUMBA_CPU_NAME=generic OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive \
+	PYTHONPATH=. ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive \
 		$(BIN)/pytest -n $(WORKERS) -p tests.elsewhere -m "not slow" $(ELSEWHERE)
 
 # One thread, so that a process can be copied in the middle.
