@@ -19,6 +19,8 @@ GIVEN, NOTHING, ATAN, FAST_SIGMOID, SIGMOID, SIGN, QUADRATIC = range(7)
 
 SUBTRACT, ZERO, NONE, ALL = range(4)  # resets, as snnTorch numbers them; the last to zero, the input with it
 
+NOUGHT = np.int64(0)  # as a bare 0, a constant of its own type, it would have a kernel compiled once more
+
 _compiled = compiled()
 _inline: Any = njit(inline="always")
 Arrays = tuple[Array, ...]  # one for each state
@@ -845,7 +847,7 @@ def leaky_recurrent(
         _push(pushed[0], x[t if len(x) > 1 else 0], z[t - 1] if t else z0, weight_t, square, indices)
         now = t if len(u) > 1 else 0
         before = v[t - 1 : t] if t else start
-        leaky(pushed, before, params, reset, delayed, z[t : t + 1], (v[t : t + 1],), u[now : now + 1], 0, size)
+        leaky(pushed, before, params, reset, delayed, z[t : t + 1], (v[t : t + 1],), u[now : now + 1], NOUGHT, size)
 
 
 @_compiled
@@ -862,7 +864,7 @@ def synaptic_recurrent(
         _push(pushed[0], x[t if len(x) > 1 else 0], z[t - 1] if t else z0, weight_t, square, indices)
         now = t if len(u) > 1 else 0
         after = states[0][t : t + 1], states[1][t : t + 1]
-        synaptic(pushed, before, params, reset, delayed, z[t : t + 1], after, u[now : now + 1], 0, size)
+        synaptic(pushed, before, params, reset, delayed, z[t : t + 1], after, u[now : now + 1], NOUGHT, size)
         _copy(before[0], states[0][t])
         _copy(before[1], states[1][t])
 
@@ -881,7 +883,7 @@ def current_lif_recurrent(
         _push(pushed[0], x[t if len(x) > 1 else 0], z[t - 1] if t else z0, weight_t, square, indices)
         now = t if len(u) > 1 else 0
         after = states[0][t : t + 1], states[1][t : t + 1]
-        current_lif(pushed, before, params, reset, sends, passes, z[t : t + 1], after, u[now : now + 1], 0, size)
+        current_lif(pushed, before, params, reset, sends, passes, z[t : t + 1], after, u[now : now + 1], NOUGHT, size)
         _copy(before[0], states[0][t])
         _copy(before[1], states[1][t])
 
