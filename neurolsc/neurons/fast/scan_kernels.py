@@ -901,7 +901,7 @@ def adaptive_lif_recurrent(
     for t in range(len(z)):
         _push(pushed[0], x[t if len(x) > 1 else 0], z[t - 1] if t else z0, weight_t, square, indices)
         after = states[0][t : t + 1], states[1][t : t + 1], states[2][t : t + 1]
-        adaptive_lif(pushed, before, params, passes, z[t : t + 1], after, u[t : t + 1], 0, size)
+        adaptive_lif(pushed, before, params, passes, z[t : t + 1], after, u[t : t + 1], NOUGHT, size)
         _copy(before[0], states[0][t])
         _copy(before[1], states[1][t])
         _copy(before[2], states[2][t])
