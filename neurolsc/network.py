@@ -99,12 +99,12 @@ class Embedding(nn.Module):
 class Tied(nn.Module):
     """The readout of an embedding: products with its vectors."""
 
-    def __init__(self, of: Embedding) -> None:
+    def __init__(self, embedding: Embedding) -> None:
         super().__init__()
-        self._of = [of]  # in a list: its parameters are counted once, as those of the embedding
+        self._embedding = [embedding]  # in a list, which hides it: its parameters are those of the embedding
 
     def forward(self, z: Tensor) -> Tensor:
-        return linear(z, self._of[0].weight)
+        return linear(z, self._embedding[0].weight)
 
 
 class Network(nn.Module):
@@ -160,10 +160,11 @@ class Network(nn.Module):
         self.embedding = embedding
         self.readout: nn.Module
         if embedding is not None:
-            ends = cells[0].n_in, cells[-1].n_hidden
-            if n_out is not None or ends != (embedding.width, embedding.width):
+            n_in = cells[0].n_in
+            n_last = cells[-1].n_hidden
+            if n_out is not None or not n_in == n_last == embedding.width:
                 wanted = f"cells that read and send {embedding.width} numbers, and n_out=None"
-                got = f"{ends[0]} read, {ends[1]} sent and n_out={n_out}"
+                got = f"{n_in} read, {n_last} sent and n_out={n_out}"
                 raise ValueError(f"an embedding of vectors of {embedding.width} needs {wanted}, got {got}.")
             self.readout, self.n_out = Tied(embedding), embedding.words
         elif isinstance(n_out, nn.Module):
@@ -224,8 +225,11 @@ class Network(nn.Module):
             z, states = record.outputs, record.after
 
     def _record(self, x: Tensor, z: tuple[Tensor, ...], states: NetworkState) -> StepRecord:
+        """One step with the input x (B, n_in) and the last outputs z of all cells."""
         x = x.to(**self.dtype_and_device)
-        inputs, outputs, after = [], [], []
+        inputs = []
+        outputs = []
+        after = []
         below = x if states.x is None else states.x
         for i, (cell, state) in enumerate(zip(self.cells, states.layers, strict=True)):
             inputs.append(below)
@@ -265,7 +269,11 @@ class Network(nn.Module):
         lengths = None if mask is None else mask.sum(0)
         # no longer than the longest sample, so that padding has no effect, not even by rounding
         steps = len(x) if lengths is None else max(int(lengths.max()), 1)
-        below, pending, late, spikes, layers = x[:steps], states.x, states.x, [], []
+        below = x[:steps]
+        pending = states.x
+        late = pending  # what a layer reads in the first step, where it reads one step late
+        spikes = []
+        layers = []
         for cell, state in zip(self.cells, states.layers, strict=True):  # no layer reads a layer above
             below, last = cell.run(below, state, lengths=lengths, late=late)
             late = cell.output(state) if self.layer_delay else None
@@ -273,16 +281,18 @@ class Network(nn.Module):
             layers.append(last)
         if pending is not None and lengths is None:
             pending = x[-1].to(pending.dtype)
-        elif pending is not None:
-            read = torch.cat([pending[None], x.to(pending.dtype)])
-            pending = read[lengths, torch.arange(len(pending), device=read.device)]
+        elif pending is not None:  # of each sample the input of its last step
+            inputs = torch.cat([pending[None], x.to(pending.dtype)])
+            pending = inputs[lengths, torch.arange(len(pending), device=inputs.device)]
         if mask is not None:
             spikes = [layer * mask.unsqueeze(-1) for layer in spikes]
-        at_once = isinstance(self.readout, nn.Linear | Tied)
-        logits = self.readout(spikes[-1]) if at_once else torch.stack([self.readout(z) for z in spikes[-1]])
-        return Run(
-            logits if mask is None else logits * mask.unsqueeze(-1), tuple(spikes), NetworkState(tuple(layers), pending)
-        )
+        if isinstance(self.readout, nn.Linear | Tied):
+            logits = self.readout(spikes[-1])
+        else:
+            logits = torch.stack([self.readout(z) for z in spikes[-1]])
+        if mask is not None:
+            logits = logits * mask.unsqueeze(-1)
+        return Run(logits, tuple(spikes), NetworkState(tuple(layers), pending))
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits at every step (T, B, n_out) of an input (T, B, n_in); see :meth:`run`."""
@@ -291,11 +301,12 @@ class Network(nn.Module):
     def _checked(
         self, x: Tensor, mask: Tensor | None, states: NetworkState | None
     ) -> tuple[Tensor, Tensor | None, NetworkState]:
+        """The arguments of :meth:`run`, checked: x embedded and on the network's device, states at rest if missing."""
         if tensor("x", x).ndim != 3 or x.shape[2] != self.n_in or 0 in x.shape:
             raise ValueError(f"x must have shape (T, B, {self.n_in}) with T, B >= 1, got {tuple(x.shape)}.")
         if x.is_complex():
             raise TypeError(f"x must be real, got {x.dtype}.")
-        # the sum first, which is five times as fast
+        # the sum first, which is five times as fast; it overflows where all x are finite but very large
         if x.is_floating_point() and not x.sum().isfinite() and not x.isfinite().all():
             raise ValueError("x must be finite, got NaN or infinity.")
         if mask is not None and (mask.dtype != torch.bool or mask.shape != x.shape[:2]):
@@ -304,9 +315,11 @@ class Network(nn.Module):
             raise ValueError(f"mask must be bool {tuple(x.shape[:2])}, got {mask.dtype} {tuple(mask.shape)}{hint}.")
         if mask is not None and (mask[1:] & ~mask[:-1]).any():
             raise ValueError("mask must be True up to the last step of each sample and False after it, got gaps.")
-        device, batch = self.dtype_and_device["device"], x.shape[1]
-        x, mask = x.to(device), None if mask is None else mask.to(device)
-        x = self.embedded(x)
+        batch = x.shape[1]
+        device = self.dtype_and_device["device"]
+        if mask is not None:
+            mask = mask.to(device)
+        x = self.embedded(x.to(device))
         if states is None:
             return x, mask, self.initial_states(batch)
         pending = () if states.x is None else (states.x,)
@@ -322,17 +335,21 @@ class Network(nn.Module):
 
 
 def copied(module: M) -> M:
-    """An independent copy, also of layers of others that hold states with a history."""
+    """An independent copy, also of layers of other libraries that hold states with a history.
+
+    ``deepcopy`` refuses tensors with a history: such are copied without it.
+    """
     tensors: list[object] = []
     for part in module.modules():
-        tensors += [*part._buffers.values(), *vars(part).values(), *getattr(part, "_memories", {}).values()]
+        memories = getattr(part, "_memories", {})  # spikingjelly keeps states there
+        tensors += [*part._buffers.values(), *vars(part).values(), *memories.values()]
     memo = {id(t): t.detach().clone() for t in tensors if isinstance(t, Tensor) and not t.is_leaf}
     return copy.deepcopy(module, memo)
 
 
 @contextmanager
 def eval_mode(module: nn.Module) -> Iterator[None]:
-    """Put a module and all in it into evaluation mode, as for radii, and each back into its own mode after."""
+    """Put a module and all in it into evaluation mode, and each back into its own mode after."""
     training = {part: part.training for part in module.modules()}
     module.eval()
     try:

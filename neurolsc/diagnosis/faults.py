@@ -90,7 +90,7 @@ class Fault:
         test: yields what is found of a case.
         cure: what is to be done about one thing that was found.
         treatment: what `try_cures` does about it in some layers, counted from 1; None: nothing.
-        untrained: True if it says nothing of a network that has learnt.
+        unless_learnt: True if it is no fault in a network that has learnt.
     """
 
     name: str
@@ -99,7 +99,7 @@ class Fault:
     test: Callable[[Case], Iterator[Sign]]
     cure: Callable[[Case, Sign], str]
     treatment: Callable[[Case, Sequence[int]], Treatment | None] | None = None
-    untrained: bool = False
+    unless_learnt: bool = False
 
 
 FAULTS: tuple[Fault, ...] = (
@@ -161,7 +161,7 @@ FAULTS: tuple[Fault, ...] = (
         rules.has_lost_the_input,
         rules.carry_the_input,
         rules.treat_by_initialising,
-        untrained=True,
+        unless_learnt=True,
     ),
     Fault(
         "vanishing gradient",
@@ -170,7 +170,7 @@ FAULTS: tuple[Fault, ...] = (
         rules.is_vanishing,
         rules.let_through,
         rules.treat_by_initialising,
-        untrained=True,
+        unless_learnt=True,
     ),
     Fault(
         "exploding through time",
@@ -179,7 +179,7 @@ FAULTS: tuple[Fault, ...] = (
         rules.explodes_in_time,
         rules.take_growth_away,
         rules.treat_growth,
-        untrained=True,
+        unless_learnt=True,
     ),
     Fault(
         "exploding through depth",
@@ -187,7 +187,7 @@ FAULTS: tuple[Fault, ...] = (
         "lower the surrogate's peak; else `initialize`",
         rules.explodes_in_depth,
         rules.take_depth_away,
-        untrained=True,
+        unless_learnt=True,
     ),
     Fault(
         "noisy gradient",
@@ -196,7 +196,7 @@ FAULTS: tuple[Fault, ...] = (
         rules.is_noise,
         rules.hear_the_signal,
         rules.treat_by_initialising,
-        untrained=True,
+        unless_learnt=True,
     ),
     Fault(
         "unstable below threshold",
@@ -243,7 +243,7 @@ FAULTS: tuple[Fault, ...] = (
         rules.starts_slowly,
         rules.start_faster,
         rules.treat_by_initialising,
-        untrained=True,
+        unless_learnt=True,
     ),
     Fault(
         "learning rate too high",
@@ -263,19 +263,21 @@ OF_THE_RATE = tuple(fault.name for fault in FAULTS if fault.treatment is rules.t
 
 
 def findings(case: Case) -> tuple[Finding, ...]:
-    """What all rules find, in the order of the table."""
+    """The findings of all faults in FAULTS, in its order."""
     found = []
     for fault in FAULTS:
-        if fault.untrained and case.learnt:
+        if fault.unless_learnt and case.learnt:
             continue
         for sign in fault.test(case):
-            found.append(Finding(sign.layer, sign.problem, fault.cure(case, sign), sign.cause, fault.name))
+            cure = fault.cure(case, sign)
+            found.append(Finding(sign.layer, sign.problem, cure, cause=sign.cause, name=fault.name))
     return tuple(found)
 
 
 def of_labels(labels: Tensor, classes: int) -> tuple[Finding, ...]:
-    """What the labels of a whole data set lack."""
+    """A finding if the labels of a whole data set lack one of so many classes."""
     found = []
     for sign in rules.missing_classes(labels, classes, BOUNDS.chance):
-        found.append(Finding(sign.layer, sign.problem, rules.complete_the_data(None, sign), sign.cause, MISSING))
+        cure = rules.complete_the_data(None, sign)
+        found.append(Finding(sign.layer, sign.problem, cure, cause=sign.cause, name=MISSING))
     return tuple(found)

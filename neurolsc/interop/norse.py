@@ -84,7 +84,7 @@ class _Recurrent(SpikingCell):
     ) -> None:
         super().__init__(input_size, hidden_size, spike=spike, reset=reset, reset_gradient=reset_gradient)
         self.autapses, self.dt = autapses, number("dt", dt)
-        self.tau_v = self._steps("tau_mem_inv", tau_mem_inv)
+        self.tau_v = self._tau_in_steps("tau_mem_inv", tau_mem_inv)
         self.recurrent_synapses = hidden_size - (not autapses)
         for ours, theirs in WEIGHTS.items():
             self.register_parameter(theirs, self._parameters.pop(ours))
@@ -101,8 +101,8 @@ class _Recurrent(SpikingCell):
             if not autapses:
                 self.recurrent_weights.fill_diagonal_(0)
 
-    def _steps(self, name: str, rate: float | Tensor) -> Tensor:
-        """The time constants in steps, positive, whose decay exp(-1/tau) is 1 - dt rate."""
+    def _tau_in_steps(self, name: str, rate: float | Tensor) -> Tensor:
+        """Time constants tau, in steps, of norse's inverse time constants: exp(-1/tau) = 1 - dt * rate."""
         lost = self.dt * positive(name, rate).double()
         if not (lost < 1).all():
             raise ValueError(
@@ -224,7 +224,7 @@ class _ALIFRecurrentCell(_Recurrent, neurons.ALIF):
         **settings: Any,
     ) -> None:
         super().__init__(input_size, hidden_size, **settings)
-        self.tau_theta = self._steps("tau_adapt_inv", tau_adapt_inv)
+        self.tau_theta = self._tau_in_steps("tau_adapt_inv", tau_adapt_inv)
         self.theta_rest = positive("v_th", v_th)
         if beta is not None:
             with torch.no_grad():
