@@ -20,7 +20,7 @@ from neurolsc.neurons.cell import Membrane, WeightMatrix, owner_of, set_value, w
 from neurolsc.neurons.cell import Table as Register
 from neurolsc.stability.conditions import Finding
 from neurolsc.stability.pretrain import input_of
-from neurolsc.stability.scale import layer_inputs, steps
+from neurolsc.stability.scale import layer_inputs, steps_from_rest
 from neurolsc.validation import meant
 
 BATCHES = 16  # of a loader, on which a network is initialised
@@ -360,7 +360,7 @@ class Layer:
 
     def voltages(self, read: Tensor) -> Tensor:
         """The voltage after every step of a run from rest on an input (T, B, n_in): (T, B, n_hidden)."""
-        return torch.stack([self.membrane.voltage(after) for _, _, after in steps(self.cell, read)])
+        return torch.stack([self.membrane.voltage(after) for _, _, after in steps_from_rest(self.cell, read)])
 
     def impulse_response(self, length: int) -> Tensor:
         r"""The voltage after an input current of 1 in the first step, without spikes (T, n_hidden).

@@ -23,7 +23,7 @@ from neurolsc.network import Network, eval_mode
 from neurolsc.neurons.cell import Cell, WeightMatrix, is_frozen
 from neurolsc.stability.conditions import NO_SURROGATE, Finding, surrogate_fault, surrogate_slope
 from neurolsc.stability.pretrain import put_back
-from neurolsc.stability.scale import layer_inputs, rate, scale_to_rate, steps
+from neurolsc.stability.scale import layer_inputs, rate, scale_to_rate, steps_from_rest
 from neurolsc.stability.transitions import Transitions, stacked
 from neurolsc.validation import number, whole
 
@@ -333,5 +333,5 @@ def output_spikes(network: Network) -> bool:
 def points_of(cell: Cell, read: Tensor, draw: torch.Generator) -> Transitions:
     """All steps of a run of a layer, on some samples drawn at random."""
     some = torch.randperm(read.shape[1], generator=draw)[:POINT_SAMPLES].to(read.device)
-    states = [before for _, before, _ in steps(cell, read[:, some])]
+    states = [before for _, before, _ in steps_from_rest(cell, read[:, some])]
     return Transitions(cell, read[:, some].flatten(0, 1), stacked(states), None, None)

@@ -33,7 +33,7 @@ from neurolsc.stability.scale import (
     no_thresholds,
     rate,
     scale_to_rate,
-    settle,
+    solve,
 )
 from neurolsc.stability.transitions import Transitions, draw_steps, flat, follow, without
 from neurolsc.validation import number, whole
@@ -274,8 +274,8 @@ class LayerwiseScaling(Initialiser):
             """Scale the thresholds to the rate wanted; the rate reached."""
             thresholds = cell.thresholds()
             if not self.rate or thresholds is None:
-                return rate(cell, points.read)
-            return scale_to_rate(cell, thresholds, points.read, self.rate, reach=_REACH)
+                return rate(cell, points.x)
+            return scale_to_rate(cell, thresholds, points.x, self.rate, reach=_REACH)
 
         goals: list[_Goal] = []
         below = weight_matrices(cell, "depth")
@@ -315,7 +315,7 @@ class LayerwiseScaling(Initialiser):
                 scale(log)
                 fire()
 
-            settle(scale_and_fire, measure_time, self.time, reach=math.log(_REACH), close=_SETTLED * self.time)
+            solve(scale_and_fire, measure_time, self.time, reach=math.log(_REACH), tolerance=_SETTLED * self.time)
             approach()
 
         missed: list[Finding] = []
@@ -424,7 +424,7 @@ class Relay(Initialiser):
         identity: list[int] = []
 
         def set_layer(layer: Layer, points: Points, seed: int) -> list[Finding]:
-            cell, read = layer.cell, points.read
+            cell, read = layer.cell, points.x
             if layer.index < self.drawn:
                 return lowest.set_layer(layer, points, seed)
             if not read.any():

@@ -17,7 +17,7 @@ from neurolsc.stability.conditions import Finding
 from neurolsc.stability.indicators import largest_singular, layer_exponents
 from neurolsc.stability.pretrain import PretrainResult, pretrain
 from neurolsc.stability.rules import PretrainOptions, TransitionRule
-from neurolsc.stability.scale import OPTIONS, Points, layer_points, scale_to_radius, settle, steps
+from neurolsc.stability.scale import OPTIONS, Points, layer_points, scale_to_radius, solve, steps_from_rest
 from neurolsc.stability.transitions import Transitions, depth_operators, draw_steps, stacked, time_operator
 from neurolsc.validation import number, one_of, setting, whole
 
@@ -137,7 +137,7 @@ class LSCSingular(Initialiser):
                         cell.load_state_dict(start)
                         rule.apply(cell, time=math.exp(log), depth=1.0)
 
-                    time = settle(scale, through_time, self.target, reach=_REACH, close=close * self.target)
+                    time = solve(scale, through_time, self.target, reach=_REACH, tolerance=close * self.target)
                     depth = through_depth()
                     if abs(depth / self.target - 1) <= close:
                         break
@@ -184,7 +184,7 @@ class LSCLyapunov(Initialiser):
                 def exponent(cell: Cell = layer.cell, read: Tensor = read) -> float:
                     return largest_exponent(cell, read, seed).mean().item()
 
-                reached = settle(scaling(layer.recurrent), exponent, self.exponent, reach=_REACH, close=0.001)
+                reached = solve(scaling(layer.recurrent), exponent, self.exponent, reach=_REACH, tolerance=0.001)
                 if not abs(reached - self.exponent) <= 0.01:
                     problem = f"its largest Lyapunov exponent is {reached:.3g}, not {self.exponent:g}"
                     above = reached > self.exponent
@@ -195,7 +195,7 @@ class LSCLyapunov(Initialiser):
 
 def largest_exponent(cell: Cell, read: Tensor, seed: int) -> Tensor:
     """The largest finite-time Lyapunov exponent of a cell's run from rest on an input (T, B, n_in): (B,)."""
-    states = stacked([before for _, before, _ in steps(cell, read)])
+    states = stacked([before for _, before, _ in steps_from_rest(cell, read)])
     with torch.no_grad():
         return layer_exponents(Transitions(cell, read.flatten(0, 1), states, None, None), read.shape[1], 1, seed)[:, 0]
 

@@ -22,7 +22,7 @@ from neurolsc.init.base import (
 )
 from neurolsc.network import Network, as_network, eval_mode
 from neurolsc.stability.conditions import Finding, surrogate_slope
-from neurolsc.stability.scale import rate, settle
+from neurolsc.stability.scale import rate, solve
 from neurolsc.surrogate import Surrogate
 from neurolsc.validation import number, one_of, whole
 
@@ -156,7 +156,7 @@ class LSUV(Initialiser):
                 def log_variance(layer: Layer = layer, read: Tensor = read) -> float:
                     return math.log(max(layer.voltages(read).double().var(correction=0).item(), least))
 
-                log = settle(scaling(layer.matrices), log_variance, target, reach=reach, close=0.01)
+                log = solve(scaling(layer.matrices), log_variance, target, reach=reach, tolerance=0.01)
                 if abs(math.exp(log) / self.variance - 1) > 0.05:
                     reached = math.exp(log) if log > math.log(least) else 0.0
                     problem = f"the variance of its voltages is {reached:.3g}, not {self.variance:g}"
@@ -353,7 +353,7 @@ def _set_weights(layer: Layer, read: Tensor, seed: int) -> list[Finding]:
         for matrix, numbers in zip(own, drawn, strict=True):
             set_nonzero(matrix, unit * sums + math.sqrt(max(variance, 0.0)) * numbers)
 
-    fires = settle(set_to, lambda: rate(layer.cell, read), 0.5, reach=1024, close=0.005)
+    fires = solve(set_to, lambda: rate(layer.cell, read), 0.5, reach=1024, tolerance=0.005)
     if not abs(fires - 0.5) <= 0.05:
         problem = f"fires {fires:.3g} spikes per neuron and step, not 0.5"
         cure = "its spikes feed on each other, and the rate jumps: raise its input weights"

@@ -41,7 +41,7 @@ def lower_bound_loss(matrices: Tensor, target: float) -> Tensor:
 
     .. math:: \big(E\, b - \log \rho\big)^2 + E \max(-\lambda_{\min}, 0)^2
 
-    with the mean E over P points, b as above over those that are not singular, the target :math:`\rho`, and the smallest
+    with means E over P points (of b over those that are not singular), the target :math:`\rho`, and the smallest
     eigenvalue :math:`\lambda_{\min}` of :math:`(M + M^T) / 2`, below 0 where that is not positive semi-definite.
 
     Args:
