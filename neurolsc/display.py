@@ -49,7 +49,9 @@ class Displayed(ABC):
 
 def or_dash(value: float | None, form: str) -> str:
     """A number, or a dash where there is none: None or NaN."""
-    return "-" if value is None or value != value else format(value, form)
+    if value is None or value != value:
+        return "-"
+    return format(value, form)
 
 
 def shapes(axes: str, **tensors: Tensor | Sequence[Tensor] | None) -> str:

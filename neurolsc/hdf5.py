@@ -17,7 +17,8 @@ class MemoryBudget:
     """The memory that the content of a file may fill: 64 MiB and 16 times its length in bytes."""
 
     def __init__(self, length: int) -> None:
-        self.length, self.left = length, 64 * 2**20 + 16 * length
+        self.length = length
+        self.left = 64 * 2**20 + 16 * length
 
     def take(self, size: int, what: str) -> None:
         """Take some bytes; a ``ValueError`` if fewer are left."""
@@ -81,7 +82,8 @@ class HDF5:
 
     def dataset(self, name: str, ndim: int | None = None, kinds: str = "") -> h5py.Dataset:
         """A data set with values in this file, of so many axes and one of the kinds (NumPy's letters)."""
-        data, shown = self.find(name), clean(name)
+        data = self.find(name)
+        shown = clean(name)
         if not isinstance(data, h5py.Dataset) or data.shape is None:
             found = "nothing" if data is None else clean(data)
             raise ValueError(f"wanted a data set {shown} with values, got {found}.")

@@ -79,7 +79,8 @@ class Embedding(nn.Module):
 
     def __init__(self, words: int, width: int) -> None:
         super().__init__()
-        self.words, self.width = whole("words", words), whole("width", width)
+        self.words = whole("words", words)
+        self.width = whole("width", width)
         self.weight = nn.Parameter(nn.init.uniform_(torch.empty(words, width), -0.05, 0.05))
 
     def forward(self, numbers: Tensor) -> Tensor:
@@ -166,14 +167,16 @@ class Network(nn.Module):
                 wanted = f"cells that read and send {embedding.width} numbers, and n_out=None"
                 got = f"{n_in} read, {n_last} sent and n_out={n_out}"
                 raise ValueError(f"an embedding of vectors of {embedding.width} needs {wanted}, got {got}.")
-            self.readout, self.n_out = Tied(embedding), embedding.words
+            self.readout = Tied(embedding)
+            self.n_out = embedding.words
         elif isinstance(n_out, nn.Module):
             with torch.no_grad(), eval_mode(n_out):
                 logits = n_out(torch.zeros(1, cells[-1].n_hidden, **cells[-1].dtype_and_device))
             if logits.ndim != 2:
                 wanted = f"(B, {cells[-1].n_hidden}) to (B, classes)"
                 raise ValueError(f"the readout must map {wanted}, got {tuple(logits.shape)}.")
-            self.readout, self.n_out = n_out, logits.shape[1]
+            self.readout = n_out
+            self.n_out = logits.shape[1]
         else:
             self.n_out = whole("n_out", n_out)  # type: ignore[arg-type]
             self.readout = nn.Linear(cells[-1].n_hidden, self.n_out, bias=readout_bias)
@@ -195,7 +198,9 @@ class Network(nn.Module):
     @property
     def n_in(self) -> int:
         """Number of inputs; 1, the number of a word, where there is an embedding."""
-        return self.cells[0].n_in if self.embedding is None else 1
+        if self.embedding is None:
+            return self.cells[0].n_in
+        return 1
 
     @property
     def dtype_and_device(self) -> dict[str, Any]:
@@ -222,7 +227,8 @@ class Network(nn.Module):
         z = tuple(cell.output(state) for cell, state in zip(self.cells, states.layers, strict=True))
         for now in x.unbind(0):
             yield (record := self._record(now, z, states))
-            z, states = record.outputs, record.after
+            z = record.outputs
+            states = record.after
 
     def _record(self, x: Tensor, z: tuple[Tensor, ...], states: NetworkState) -> StepRecord:
         """One step with the input x (B, n_in) and the last outputs z of all cells."""
@@ -241,7 +247,9 @@ class Network(nn.Module):
 
     def embedded(self, x: Tensor) -> Tensor:
         """The first layer's input: x (T, B, n_in) itself, or the vectors of its words."""
-        return x if self.embedding is None else self.embedding(x)
+        if self.embedding is None:
+            return x
+        return self.embedding(x)
 
     def run(self, x: Tensor, states: NetworkState | None = None, *, mask: Tensor | None = None) -> Run:
         """Run over time.

@@ -159,7 +159,9 @@ def plot_profile(
         ax.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=_ACROSS, columnspacing=1)
     axes[0].set_ylabel("spectral radius")
 
-    ax, left = axes[2], np.zeros(count)  # the terms of the radius through time
+    # the terms of the radius through time
+    ax = axes[2]
+    left = np.zeros(count)
     others = dict.fromkeys(name for shares in contributions for name in shares if name not in colors)
     free = [shade for shade in COLORS if shade not in colors.values()] or COLORS
     added = [{term: max(value, 0.0) for term, value in terms.items()} for terms in contributions]
@@ -365,7 +367,8 @@ def plot_stable_region(
         label = f"{name + ': ' if name else ''}{outside[name]:.1%} outside"
         ax.scatter(t, d, s=7, color=color(number), linewidths=0, alpha=0.6, label=label)
     points = np.concatenate([np.stack([np.ravel(t), np.ravel(d)], 1) for t, d in neurons.values()])
-    (left, bottom), (right, top) = np.minimum(points.min(0), (1.9, 0.9)), np.maximum(points.max(0), (2, 1))
+    (left, bottom) = np.minimum(points.min(0), (1.9, 0.9))
+    (right, top) = np.maximum(points.max(0), (2, 1))
     ax.set_xlim(left - 0.1 * (right - left), right + 0.1 * (right - left))
     ax.set_ylim(bottom - 0.1 * (top - bottom), top + 0.1 * (top - bottom))
     ax.set(xlabel="trace", ylabel="determinant", title="A step below threshold, neuron by neuron")
@@ -510,7 +513,8 @@ def plot_bands(
         limits: ends of the y axis; None: around all curves.
     """
     styles = arm_styles(curves)
-    rows, columns = -(-len(curves) // _ACROSS), min(len(curves), _ACROSS)
+    rows = -(-len(curves) // _ACROSS)
+    columns = min(len(curves), _ACROSS)
     size = (4.4 * columns + 0.4, 3.6 * rows + 0.3 * -(-len(styles) // columns))
     figure, grid = panels(rows, columns, figsize=size, sharex=True, sharey=True)
     axes = grid.flatten()
@@ -557,22 +561,26 @@ def plot_scores(
         score: label of the scores.
         share: True if scores lie between 0 and 1.
     """
-    styles, values = arm_styles({"": arms}), list(dict.fromkeys(value for runs in arms.values() for value in runs))
+    styles = arm_styles({"": arms})
+    values = list(dict.fromkeys(value for runs in arms.values() for value in runs))
     words = any(isinstance(value, str) for value in values)
     places = {value: place for place, value in enumerate(values if words else sorted(values))}
     height = 1.4 + 0.45 * len(places) if words else 4
     figure, ((ax,),) = panels(1, 1, figsize=(8.5 if words else 6.5, height + 0.25 * len(styles)))
     for number, (name, runs) in enumerate(arms.items()):
-        style, shade = styles[name], styles[name]["color"]
+        style = styles[name]
+        shade = styles[name]["color"]
         shift = (0.5 if words else 0.1) / len(arms) * (number - (len(arms) - 1) / 2)  # or arms would hide each other
         ordered = sorted(runs, key=lambda value: places[value])
-        at, means = [places[value] + shift for value in ordered], [np.mean(runs[value]) for value in ordered]
+        at = [places[value] + shift for value in ordered]
+        means = [np.mean(runs[value]) for value in ordered]
         if words:
             ax.plot(means, at, "|", markersize=14, markeredgewidth=2.2, color=shade)
         else:
             ax.plot(at, means, linewidth=1.7, **style)
         for place, value in zip(at, ordered, strict=True):
-            across, scores = [place] * len(runs[value]), runs[value]
+            across = [place] * len(runs[value])
+            scores = runs[value]
             ax.plot(*((scores, across) if words else (across, scores)), ".", markersize=7, alpha=0.6, color=shade)
     names = [str(value) for value in places]
     if words:

@@ -12,7 +12,9 @@ from torch import Tensor
 
 def numpy_hint(value: object) -> str:
     """How to make a tensor, for an error message, if a NumPy array was passed; else empty."""
-    return ": torch.from_numpy makes it one" if type(value).__module__ == "numpy" else ""
+    if type(value).__module__ == "numpy":
+        return ": torch.from_numpy makes it one"
+    return ""
 
 
 def tensor(name: str, value: object) -> Tensor:
@@ -35,13 +37,17 @@ def dense(x: object, name: str = "x") -> Tensor:
         raise TypeError(f"{name} must be a tensor of samples of one length, got a nested one: pad it, and give a mask.")
     if value.device.type == "meta":
         raise ValueError(f"{name} lies on the device meta, which holds no values.")
-    return value if value.layout == torch.strided else value.to_dense()
+    if value.layout == torch.strided:
+        return value
+    return value.to_dense()
 
 
 def shown(value: object) -> str:
     """What a value is, in a few words for a message: a short repr, or its type."""
     text = repr(value)
-    return text if len(text) < 80 and "\n" not in text else f"a {type(value).__name__}"
+    if len(text) < 80 and "\n" not in text:
+        return text
+    return f"a {type(value).__name__}"
 
 
 class BatchParts(NamedTuple):
@@ -137,7 +143,9 @@ def meant(known: Iterable[str], *unknown: object) -> str:
     """
     lower = {name.lower(): name for name in known}
     near = [lower[n] for name in unknown for n in difflib.get_close_matches(str(name)[:80].lower(), lower, n=1)]
-    return f"; did you mean {', '.join(dict.fromkeys(near))}?" if near else "."
+    if near:
+        return f"; did you mean {', '.join(dict.fromkeys(near))}?"
+    return "."
 
 
 def words_of(kind: Any) -> tuple[str, ...]:

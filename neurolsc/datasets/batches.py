@@ -48,7 +48,9 @@ class Batch(Sequence[Item]):
                 f"a batch must be x (T, B, N) with labels (B,) or targets (T, B, ...), got {tuple(x.shape)} "
                 f"and {tuple(labels.shape)}."
             )
-        self.x, self.labels, self.mask = x, labels, mask
+        self.x = x
+        self.labels = labels
+        self.mask = mask
 
     def __repr__(self) -> str:
         return f"Batch({shapes('TB', x=self.x, mask=self.mask)})"
@@ -120,7 +122,9 @@ def collate(items: Sequence[ItemT]) -> tuple[Tensor, ...]:
         (torch.Size([2, 2, 700]), [3, 7], [[1, 1], [0, 1]])
     """
     if isinstance(items, Batch):
-        return (items.x, items.labels) if items.mask is None else (items.x, items.labels, items.mask)
+        if items.mask is None:
+            return (items.x, items.labels)
+        return (items.x, items.labels, items.mask)
     if len(items) == 0:
         raise ValueError("a batch needs at least one item (x (T, N), label), got none.")
     inputs: list[Any] = [x for x, _ in items]
@@ -150,7 +154,9 @@ def collate(items: Sequence[ItemT]) -> tuple[Tensor, ...]:
             ) from None
     x = pad_sequence(inputs)
     mask = torch.arange(len(x))[:, None] < torch.tensor(lengths)
-    return (x, labels) if mask.all() else (x, labels, mask)
+    if mask.all():
+        return (x, labels)
+    return (x, labels, mask)
 
 
 def fetch(dataset: Dataset[Any], indices: Sequence[int]) -> Sequence[tuple[Tensor, int]]:

@@ -71,7 +71,8 @@ def fetch(root: str | PathLike[str], name: str, *others: str) -> Path:
     the file may be; ``ConnectionError`` if no address has it. A root that is one of the data set's files stands for its
     folder; ``ValueError`` of another file.
     """
-    root, remote = Path(root), FILES[name]
+    root = Path(root)
+    remote = FILES[name]
     if root.is_file():
         known = {*FILES, *(each.archive for each in FILES.values()), *(Path(other).name for other in others)}
         if root.name not in known:

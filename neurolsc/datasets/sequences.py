@@ -62,7 +62,8 @@ class Vocabulary(Sequence[str]):
         Raises:
             ValueError: if a word is not there and ``<unk>`` neither; the message names the first.
         """
-        words, unknown = list(words), self._numbers.get(UNKNOWN)
+        words = list(words)
+        unknown = self._numbers.get(UNKNOWN)
         if unknown is None and (odd := [word for word in words if word not in self._numbers]):
             raise ValueError(
                 f"{len(odd)} of {len(words)} words are not in the vocabulary of {len(self)}, which has no {UNKNOWN}; "
@@ -128,13 +129,19 @@ class Words(BatchDataset):
         switch: float = 0.0,
         switch_epochs: int = 0,
     ) -> None:
-        self.window, self.repeat = whole("steps", steps), whole("repeat", repeat)
+        self.window = whole("steps", steps)
+        self.repeat = whole("repeat", repeat)
         self.switch = probability("switch", switch)
         self.switch_epochs = whole("switch_epochs", switch_epochs, at_least=0)
         if text.ndim != 1 or text.dtype != torch.int64:
             raise ValueError(f"a text must be numbers of words (n,), int64, got {text.dtype} {tuple(text.shape)}.")
-        self.split, self.text, self.vocabulary = split, text, vocabulary
-        self.n_in, self.n_words, self.n_classes, self.steps = 1, len(vocabulary), len(vocabulary), None
+        self.split = split
+        self.text = text
+        self.vocabulary = vocabulary
+        self.n_in = 1
+        self.n_words = len(vocabulary)
+        self.n_classes = len(vocabulary)
+        self.steps = None
         parts = 1 if streams is None else whole("streams", streams)
         if len(text) - 1 < parts * self.window:
             raise ValueError(
@@ -155,7 +162,8 @@ class Words(BatchDataset):
         places = starts + torch.arange(self.window)[:, None]
         inside = places < len(self.text) - 1
         places = places.clamp(max=len(self.text) - 2)
-        x, y = self.text[places], self.text[places + 1]
+        x = self.text[places]
+        y = self.text[places + 1]
         if self.switch and (epoch_of_training() or 1) <= (self.switch_epochs or math.inf):
             random = generator(indices)
             switched = torch.from_numpy(random.random(x.shape) < self.switch)
@@ -281,7 +289,9 @@ class PennTreebank(Words):
     def __init__(self, root: str | PathLike[str], split: Split, *, characters: bool = False, **options: Any) -> None:
         def read(part: str) -> list[str]:
             words = read_words(fetch(root, self._file.format(part)))
-            return characters_of(words) if characters else words
+            if characters:
+                return characters_of(words)
+            return words
 
         part = {"train": "train", "validation": "valid", "test": "test"}[one_of("split", split, SPLITS)]
         text = read("train")
@@ -305,7 +315,9 @@ class WikiText2(PennTreebank):
 
 # ---- music
 
-LOWEST, HIGHEST = 21, 108  # MIDI numbers of the keys of a piano, A0 to C8
+# MIDI numbers of the keys of a piano, A0 to C8
+LOWEST = 21
+HIGHEST = 108
 KEYS = HIGHEST - LOWEST + 1
 NAME = "jsb-chorales-quarter.json"
 
@@ -357,8 +369,11 @@ class JSBChorales(BatchDataset):
 
     def _open(self, path: str | PathLike[str], split: Split) -> None:
         part = "valid" if one_of("split", split, SPLITS) == "validation" else split
-        self.split, self.pieces = split, tuple(map(torch.from_numpy, read_pieces(path, part)))
-        self.n_in, self.n_classes, self.steps = KEYS, KEYS, None
+        self.split = split
+        self.pieces = tuple(map(torch.from_numpy, read_pieces(path, part)))
+        self.n_in = KEYS
+        self.n_classes = KEYS
+        self.steps = None
 
     def __len__(self) -> int:
         return len(self.pieces)
@@ -409,8 +424,12 @@ def read_pieces(path: str | PathLike[str], part: str) -> list[np.ndarray]:
 # ---- store and recall
 
 PERIOD = 20  # steps
-VALUES, GROUP = 4, 10  # how many values there are, and neurons of a group
-ON, OFF = 0.2, 0.01  # probability of a spike in a step, of a neuron whose group is on or off
+# how many values there are, and neurons of a group
+VALUES = 4
+GROUP = 10
+# probability of a spike in a step, of a neuron whose group is on or off
+ON = 0.2
+OFF = 0.01
 SIZES = {"train": 2_000, "validation": 500, "test": 1_000}
 
 
@@ -445,7 +464,9 @@ class StoreRecall(BatchDataset):
         whole("seed", seed, at_least=0)
         if whole("delay", delay, at_least=0) % PERIOD:
             raise ValueError(f"delay must be a multiple of the period of {PERIOD} steps, got {delay}.")
-        self.split, self.n_classes, self.n_in = split, VALUES, (VALUES + 2) * GROUP
+        self.split = split
+        self.n_classes = VALUES
+        self.n_in = (VALUES + 2) * GROUP
         self.steps = 2 * PERIOD + delay
         draw = torch.Generator().manual_seed(3 * seed + list(SIZES).index(split))
         periods = 1 + delay // PERIOD

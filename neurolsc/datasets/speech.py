@@ -44,7 +44,8 @@ class Events(NamedTuple):
 
     def take(self, indices: np.ndarray) -> "Events":
         """The spikes of some utterances (n,), int64, in the order of the indices."""
-        starts, ends = self.offsets[indices], self.offsets[indices + 1]
+        starts = self.offsets[indices]
+        ends = self.offsets[indices + 1]
         places = [slice(a, b) for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
         times, units = (np.concatenate([values[place] for place in places]) for values in (self.times, self.units))
         return Events(times, units, np.concatenate([[0], np.cumsum(ends - starts)]))
@@ -123,7 +124,9 @@ def _checked(times_of: list[np.ndarray], units_of: list[np.ndarray]) -> Events:
             f"utterance {i} has {counts[i]} times in spikes/times and {others[i]} units in spikes/units; each needs "
             "spikes, and a unit for every time."
         )
-    times, units, offsets = np.concatenate(times_of), np.concatenate(units_of), np.concatenate([[0], np.cumsum(counts)])
+    times = np.concatenate(times_of)
+    units = np.concatenate(units_of)
+    offsets = np.concatenate([[0], np.cumsum(counts)])
     # As integers, half-precision numbers are compared several times as fast: the bits of floats that are not negative
     # ascend as these do, then come infinity, NaN, and negative ones.
     bits = times.view(f"u{times.itemsize}")
@@ -268,7 +271,9 @@ class Binning:
     @property
     def steps(self) -> int | None:
         """Number of time steps T; None if every utterance has its own."""
-        return None if self.window is None else self.repeat * count_bins(self.dt, self.window, unit="s")
+        if self.window is None:
+            return None
+        return self.repeat * count_bins(self.dt, self.window, unit="s")
 
     def frames(self, events: Events) -> tuple[Tensor, Tensor | None]:
         """Count spikes, in time proportional to spikes + T B N.
@@ -279,7 +284,8 @@ class Binning:
         Raises:
             ValueError: if a bin holds more than 255 spikes (not if binary).
         """
-        B, N = len(events.offsets) - 1, self.channels
+        B = len(events.offsets) - 1
+        N = self.channels
         seconds = events.times.astype(np.float64)
         step = np.floor(seconds / self.dt).astype(np.int64)
         if self.window is None:
@@ -386,7 +392,8 @@ class SHD(BatchDataset):
         if split != "test":
             train, validation = hold_out(self.speakers.numpy(), by, share=share, seed=seed)
             self.indices = train if split == "train" else validation
-            self.labels, self.speakers = self.labels[self.indices], self.speakers[self.indices]
+            self.labels = self.labels[self.indices]
+            self.speakers = self.speakers[self.indices]
             self._events = self._events.take(self.indices)
 
     @classmethod
@@ -415,18 +422,24 @@ class SHD(BatchDataset):
     ) -> None:
         self.binning = Binning(**binning)
         file = EventFile(path)
-        self._events, dtype = file.events, file.events.times.dtype
+        self._events = file.events
+        dtype = file.events.times.dtype
         last = np.nextafter(dtype.type(self.binning.window or 1.0), dtype.type(0))
         if self.binning.dt < (resolution := float(np.spacing(last))):
             raise ValueError(
                 f"dt must not be below the resolution of the times, {resolution * 1e3:.3g} ms in {dtype} below "
                 f"{float(last):g} s, got {self.binning.dt * 1e3:g} ms."
             )
-        self.augment, self.split = tuple(augment), split
-        self.path, self.names = file.path, file.names
+        self.augment = tuple(augment)
+        self.split = split
+        self.path = file.path
+        self.names = file.names
         self.indices = np.arange(len(file))
-        self.labels, self.speakers = torch.from_numpy(file.labels), torch.from_numpy(file.speakers)
-        self.n_in, self.n_classes, self.steps = self.binning.channels, len(file.names), self.binning.steps
+        self.labels = torch.from_numpy(file.labels)
+        self.speakers = torch.from_numpy(file.speakers)
+        self.n_in = self.binning.channels
+        self.n_classes = len(file.names)
+        self.steps = self.binning.steps
         some = file.events.times[:: max(1, len(file.events.times) // 10_000)]
         if len(some) and (late := (some >= (self.binning.window or np.inf)).mean()) > 0.9:
             warnings.warn(

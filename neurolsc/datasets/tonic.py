@@ -197,4 +197,6 @@ def _targets(dataset: Any) -> list[Any]:
     """The labels in memory; none where a target is yet to be changed."""
     changed = getattr(dataset, "target_transform", None) or getattr(dataset, "transforms", None)
     targets = getattr(dataset, "targets", None)
-    return [] if changed or targets is None else list(targets)
+    if changed or targets is None:
+        return []
+    return list(targets)

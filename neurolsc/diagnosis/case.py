@@ -179,7 +179,9 @@ class Case:
     def start_of(self, outcome: Outcome) -> float:
         """The loss from which learning is counted: the first one, or that of guessing where the first is higher."""
         classes = self.measured.classes or 0
-        return min(outcome.first, math.log(classes)) if classes > 1 else outcome.first
+        if classes > 1:
+            return min(outcome.first, math.log(classes))
+        return outcome.first
 
     @cached_property
     def outcomes(self) -> dict[float, Outcome]:

@@ -76,7 +76,9 @@ class Batch:
     def lengths(self) -> Tensor:
         """Steps of each sample (B,)."""
         steps, samples = self.x.shape[:2]
-        return torch.full((samples,), steps, device=self.x.device) if self.mask is None else self.mask.sum(0)
+        if self.mask is None:
+            return torch.full((samples,), steps, device=self.x.device)
+        return self.mask.sum(0)
 
 
 # ---- the measurements

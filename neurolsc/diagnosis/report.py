@@ -148,7 +148,9 @@ class Clamped(nn.Module):
 
     def __init__(self, spike: Callable[[Tensor], Tensor], low: float, high: float) -> None:
         super().__init__()
-        self.spike, self.low, self.high = spike, low, high
+        self.spike = spike
+        self.low = low
+        self.high = high
 
     def forward(self, v: Tensor) -> Tensor:
         return self.spike(v.clamp(self.low, self.high))
@@ -272,7 +274,8 @@ class Diagnosis(Displayed, Sequence[Finding]):
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON values; None where a number is not known."""
         measured = self.measurements
-        profile, back = measured.profile.to_dict(), measured.back
+        profile = measured.profile.to_dict()
+        back = measured.back
         values = {
             "findings": [asdict(finding) for finding in self.findings],
             "trials": [asdict(trial) for trial in self.trials],

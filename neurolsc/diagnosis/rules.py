@@ -225,12 +225,15 @@ def take_growth_away(case: Case, sign: Sign) -> str:
     if found.part != "leak":
         return f"lower {found.part}"
     alone = below_threshold(cell).main_bound() if states_stability(cell) else None
-    return alone.cure if alone is not None else "shorten its time constants, or let its gates retain less"
+    if alone is not None:
+        return alone.cure
+    return "shorten its time constants, or let its gates retain less"
 
 
 def bearable(found: Growth) -> float:
     """The share of a part at which gradients would neither grow nor shrink, if growth were linear in it."""
-    whole, without = math.exp(min(found.rate, 700)), math.exp(found.without)
+    whole = math.exp(min(found.rate, 700))
+    without = math.exp(found.without)
     return min(max((1 - without) / (whole - without), 0.05), 0.95)
 
 
@@ -254,7 +257,9 @@ def treat_growth(case: Case, layers: Sequence[int]) -> Treatment | None:
         factors |= {(i - 1, name): bearable(found) for name in names}
     words = ["the reset detached"] if detached else []
     words += [f"{name} of layer {layer + 1} scaled by {factor:.2f}" for (layer, name), factor in factors.items()]
-    return Treatment("; ".join(words), Calming(factors, tuple(detached))) if words else None
+    if words:
+        return Treatment("; ".join(words), Calming(factors, tuple(detached)))
+    return None
 
 
 def explodes_in_depth(case: Case) -> Iterator[Sign]:
@@ -304,7 +309,9 @@ def stabilise(case: Case, sign: Sign) -> str:
     """The condition that most neurons break."""
     assert sign.layer is not None
     broken = below_threshold(case.measurable.cells[sign.layer - 1]).main_bound()
-    return "bring its parameters back" if broken is None else broken.cure
+    if broken is None:
+        return "bring its parameters back"
+    return broken.cure
 
 
 def is_frozen(case: Case) -> Iterator[Sign]:
@@ -357,7 +364,8 @@ def missing_classes(labels: Tensor, classes: int, chance: float) -> Iterator[Sig
 
 def misses_classes(case: Case) -> Iterator[Sign]:
     """Classes that the targets of the batch do not name."""
-    y, classes = case.batch.targets, case.network.n_out
+    y = case.batch.targets
+    classes = case.network.n_out
     if y is None or y.ndim != 1 or y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
         return
     if len(y) and y.min() >= 0 and y.max() < classes:
@@ -383,7 +391,9 @@ def steps_are_large(case: Case) -> Iterator[Sign]:
 
 def largest_step(case: Case) -> float:
     """Thresholds by which a step may move voltages."""
-    return case.bounds.step if case.spikes_are_read else case.bounds.step_below_linear
+    if case.spikes_are_read:
+        return case.bounds.step
+    return case.bounds.step_below_linear
 
 
 def bear_the_step(case: Case, sign: Sign) -> str:
@@ -434,12 +444,16 @@ def is_too_fast(case: Case) -> Iterator[Sign]:
 
 def slow_down(case: Case, sign: Sign) -> str:
     """A tenth of the learning rate."""
-    return "lower the learning rate tenfold" if case.lr is None else f"lower the learning rate to {case.lr / 10:g}"
+    if case.lr is None:
+        return "lower the learning rate tenfold"
+    return f"lower the learning rate to {case.lr / 10:g}"
 
 
 def treat_by_initialising(case: Case, layers: Sequence[int]) -> Treatment | None:
     """The recommended initialisation, if it takes the network."""
-    return None if case.initialised_copy is None else Treatment(cures.ADVICE, cures.initialise)
+    if case.initialised_copy is None:
+        return None
+    return Treatment(cures.ADVICE, cures.initialise)
 
 
 def treat_the_rate(case: Case, layers: Sequence[int]) -> Treatment | None:

@@ -193,7 +193,9 @@ class DataSettings:
             title += ", released encoding"
         if self.data == "text" and self.root:
             name = Path(self.root).name
-            return f"{title} ({name})" if Path(self.root).is_file() else f"{title} ({name}: {self.text_train})"
+            if Path(self.root).is_file():
+                return f"{title} ({name})"
+            return f"{title} ({name}: {self.text_train})"
         if not self.root:
             return f"{title} (sample in the package)"
         return title

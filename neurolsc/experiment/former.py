@@ -46,7 +46,9 @@ def rename_files(folder: Path) -> None:
 def init_report(folder: Path) -> Path:
     """The path of the report on the initialisation in a run folder."""
     former = folder / "start.json"
-    return former if former.exists() else folder / "init.json"
+    if former.exists():
+        return former
+    return folder / "init.json"
 
 
 def rename_trials(sweep: Path, trials: Iterable["Experiment"], ends: Iterable[str]) -> None:

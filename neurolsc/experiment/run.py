@@ -215,12 +215,16 @@ class Experiment:
         hidden = {*setting_names(["data"]), "weights"} - {"data"}  # they are long, such as paths
         words = ",".join(f"{name}={value}" for name, value in changed.items() if name not in hidden)
         readable = re.sub(r"[^A-Za-z0-9.=,_-]+", "-", words)[:80].strip("-,.=")
-        return f"{readable}-{digest}" if readable else digest
+        if readable:
+            return f"{readable}-{digest}"
+        return digest
 
     @property
     def lsc(self) -> LSC | None:
         """The LSC initialiser of these settings; None if there is none."""
-        return None if self.pretraining is None else self.pretraining.lsc
+        if self.pretraining is None:
+            return None
+        return self.pretraining.lsc
 
     @property
     def initialiser(self) -> str:

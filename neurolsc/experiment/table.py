@@ -168,7 +168,9 @@ def best_so_far(history: list[Row]) -> list[Row]:
     """For every epoch the best one so far, by its validation loss."""
 
     def better(best: Row, epoch: Row) -> Row:
-        return epoch if epoch["validation_loss"] < best["validation_loss"] else best
+        if epoch["validation_loss"] < best["validation_loss"]:
+            return epoch
+        return best
 
     return list(itertools.accumulate(history, better))
 
@@ -288,7 +290,9 @@ def markdown(grid: "Grid", rows: Iterable[Row], by: Sequence[str] = ()) -> str:
 
 def shown(value: Any) -> str:
     """A setting as text."""
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value)
 
 
 def draw(grid: "Grid", rows: Iterable[Row], sweep: Path, over: str | None = None) -> list[Path]:

@@ -101,7 +101,9 @@ class IntegerLayer(ABC):
     def drive(self, below: Tensor, own: Tensor) -> Tensor:
         """Input of the next step, from the spikes below (B, N) and the layer's own (B, M)."""
         drive = below @ self.weight.T * 2**self.weight_exp
-        return drive if self.weight_rec is None else drive + own @ self.weight_rec.T * 2**self.weight_rec_exp
+        if self.weight_rec is None:
+            return drive
+        return drive + own @ self.weight_rec.T * 2**self.weight_rec_exp
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

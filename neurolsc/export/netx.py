@@ -160,7 +160,8 @@ def to_netx(
         network = network_of(net)
     else:
         network, x, targets, _, layout, _ = prepare(net, x, labels)
-        x, labels = x.detach().cpu(), targets
+        x = x.detach().cpu()
+        labels = targets
     own = copy.deepcopy(from_wrapped(network)).cpu().eval()
     quantized = quantize(own, x, force=force)
     report = make_report(own, quantized, x, None if labels is None else labels.cpu())
@@ -168,7 +169,8 @@ def to_netx(
         x = torch.rand(50, 1, quantized.n_in, generator=torch.Generator().manual_seed(0)) < 0.2
     elif any(isinstance(cell, WrappedCell) for cell in network.cells):
         with torch.no_grad(), eval_mode(network):
-            theirs, ours = network.run(x.to(**network.dtype_and_device)).spikes, own.run(x).spikes
+            theirs = network.run(x.to(**network.dtype_and_device)).spikes
+            ours = own.run(x).spikes
         pairs = [(theirs[i].cpu(), ours[i]) for i in network.spiking]
         shares = ", ".join(f"{(a == b).double().mean():.4%} of {int(a.sum())}" for a, b in pairs)
         remark = f"wrapped network against our cells, before rounding: spikes equal in {shares}."
@@ -213,9 +215,12 @@ def make_report(
     report = ExportReport(tuple(layers), quantized.readout_scale)
     if calibration is None:
         return report
-    exact, run, activity = network.run(calibration), quantized.run(calibration), []
+    exact = network.run(calibration)
+    run = quantized.run(calibration)
+    activity = []
     for i in network.spiking:
-        a, b = exact.spikes[i], run.spikes[i]
+        a = exact.spikes[i]
+        b = run.spikes[i]
         rates = a.double().mean().item(), b.double().mean().item()
         activity.append(LayerActivity(*rates, (a == b).double().mean().item(), run.extremes[i]))
     logits = (exact.logits, run.logits)
@@ -268,7 +273,8 @@ def write_netx(quantized: QuantizedNetwork, path: str | PathLike[str], *, golden
     samples: dict[str, np.ndarray] = {}
     if golden is not None:
         x = quantized.padded(golden)
-        z, spikes = x, [x]
+        z = x
+        spikes = [x]
         for i, (z, states) in enumerate(replay(quantized.layers, x), start=1):
             spikes.append(z)
             samples[f"states_{i}"] = torch.stack([*states.values()]).sum((0, 3)).numpy().astype(np.int64)
@@ -277,7 +283,8 @@ def write_netx(quantized: QuantizedNetwork, path: str | PathLike[str], *, golden
             samples[f"spikes_{i}"] = np.packbits(z.numpy().astype(np.uint8), axis=2)
     buffer = io.BytesIO()
     with h5py.File(buffer, "w") as file:
-        file["layer/0/type"], file["layer/0/shape"] = np.array([b"input"], "S10"), np.array([quantized.n_in])
+        file["layer/0/type"] = np.array([b"input"], "S10")
+        file["layer/0/shape"] = np.array([quantized.n_in])
         for i, layer in enumerate((*quantized.layers, *(() if quantized.integrates else (None,))), start=1):
             group = file.create_group(f"layer/{i}")
             weight, weight_rec = (layer.weight, layer.weight_rec) if layer else (quantized.readout, None)
@@ -400,7 +407,8 @@ def read_with_golden(path: str | PathLike[str]) -> tuple[QuantizedNetwork, dict[
         sizes = [int(numbers("layer/0/shape", 1)[0])]
         layers: list[IntegerLayer] = []
         for i in range(1, count + 1):
-            at, has = f"layer/{i}", file.group(f"layer/{i}")
+            at = f"layer/{i}"
+            has = file.group(f"layer/{i}")
             kind, entries = KINDS[file.values(f"{at}/neuron/type", 0, "SO").decode()]
             weight = numbers(f"{at}/weight", None, sizes[-1])
             m = len(weight)
@@ -431,11 +439,13 @@ def read_with_golden(path: str | PathLike[str]) -> tuple[QuantizedNetwork, dict[
             tuple(np.broadcast_to(notes["bias_neurons"], (count,)).tolist()),
             count if notes["latency"] else 0,
         )
-        at, golden = "neurolsc/golden", {}
+        at = "neurolsc/golden"
+        golden = {}
         if file.has(at):
             steps, samples = file.dataset(f"{at}/spikes_0", 3).shape[:2]
             for i, m in enumerate(sizes[: len(sizes) - integrates]):
-                packed, wanted = file.values(f"{at}/spikes_{i}", 3, "u"), (steps, samples, -(-m // 8))
+                packed = file.values(f"{at}/spikes_{i}", 3, "u")
+                wanted = (steps, samples, -(-m // 8))
                 if packed.dtype != np.uint8 or packed.shape != wanted or 0 in wanted:
                     raise ValueError(f"{at}/spikes_{i} has shape {packed.shape}, wanted bytes {wanted}.")
                 golden[f"spikes_{i}"] = torch.from_numpy(np.unpackbits(packed, axis=2, count=m))

@@ -107,7 +107,8 @@ def to_nir(
     network = exportable(network_of(net, x))
     nodes: dict[str, Any] = {"input": nir.Input(np.array([network.n_in]))}
     edges: list[tuple[str, str]] = []
-    source, neurons_of = "input", list[str]()
+    source = "input"
+    neurons_of = list[str]()
     cell: Any
     for i, cell in enumerate(network.cells, start=1):
         name, neurons, loop = _neurons(f"layer {i}", cell, dt, network.layer_delay)
@@ -174,12 +175,15 @@ def _array(value: Tensor) -> np.ndarray:
 def _linear(weight: Tensor, bias: Tensor | None = None) -> Any:
     """A ``Linear`` node, or ``Affine`` if there is a bias that is not zero."""
     nir = load_nir()
-    return nir.Linear(_array(weight)) if bias is None or not bias.any() else nir.Affine(_array(weight), _array(bias))
+    if bias is None or not bias.any():
+        return nir.Linear(_array(weight))
+    return nir.Affine(_array(weight), _array(bias))
 
 
 def _neurons(layer: str, cell: Any, dt: float, layer_delay: int) -> tuple[str, Any, Any]:
     """The name of a cell's neurons, their node or sub-graph, and the node of a LIF's recurrent weights, if any."""
-    nir, kind = load_nir(), exported_kind(cell)
+    nir = load_nir()
+    kind = exported_kind(cell)
     if layer_delay and cell.b_v.any():
         raise ValueError(
             f"{layer}: its bias (up to {cell.b_v.abs().max():.4g}) acts before the delayed input arrives, and NIR's "
@@ -200,13 +204,16 @@ def _neurons(layer: str, cell: Any, dt: float, layer_delay: int) -> tuple[str, A
                 longest = getattr(cell, f"tau_{name}").max()
                 raise ValueError(f"{layer}: tau_{name} reaches {longest:.3g} steps, a decay of 1 in {decay.dtype}.")
             steps[name] = 1 / (1 - _array(decay).astype(np.float64))
-    membrane, one, zero = steps["v"], np.ones_like(steps["v"]), np.zeros_like(steps["v"])
+    membrane = steps["v"]
+    one = np.ones_like(steps["v"])
+    zero = np.zeros_like(steps["v"])
     if kind is LI:
         rest = {"r": membrane, "v_leak": zero, "metadata": metadata}
         if (steps["i"] == 1).all():
             return "li", nir.LI(tau=dt * membrane, **rest), None
         return "li", nir.CubaLI(tau_mem=dt * membrane, tau_syn=dt * steps["i"], w_in=steps["i"], **rest), None
-    theta, reset = cell.theta_rest if kind is ALIF else cell.theta, cell.reset.name
+    theta = cell.theta_rest if kind is ALIF else cell.theta
+    reset = cell.reset.name
     noted |= {"reset": reset, "diagonal": _array(cell.w_rec.diagonal())}
     loop = None
     if reset != "zero" or cell.w_rec.any():
@@ -224,7 +231,8 @@ def _neurons(layer: str, cell: Any, dt: float, layer_delay: int) -> tuple[str, A
         return "alif", nir.NIRGraph(nodes, sorted(ALIF_EDGES), metadata=metadata), None
     current = steps.get("i", one)
     if reset != "zero":  # the voltage is the node's current
-        current, membrane = membrane, one
+        current = membrane
+        membrane = one
     node = nir.CubaLIF(
         tau_syn=dt * current,
         w_in=current,
@@ -319,8 +327,11 @@ def _network(graph: Any, dt: float | None, layer_delay: Literal[0, 1] | None, me
         return found[0]
 
     ends = [{name for name, node in nodes.items() if type(node).__name__ == kind} for kind in ("Input", "Output")]
-    source, output = one("in the graph", ends[0], "Input"), one("in the graph", ends[1], "Output")
-    onward, cells, last = after(source), [], None
+    source = one("in the graph", ends[0], "Input")
+    output = one("in the graph", ends[1], "Output")
+    onward = after(source)
+    cells = []
+    last = None
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         while onward != {output}:
             weight = one(f"after {source}", onward, "Linear", "Affine")
@@ -340,7 +351,8 @@ def _network(graph: Any, dt: float | None, layer_delay: Literal[0, 1] | None, me
             )
         if not cells:
             raise ValueError("the graph has no layer of neurons.")
-        n, dtype = cells[-1].n_hidden, cells[-1].dtype_and_device["dtype"]
+        n = cells[-1].n_hidden
+        dtype = cells[-1].dtype_and_device["dtype"]
         matrix = np.eye(n) if last is None else np.asarray(last.weight)
         if matrix.ndim != 2 or matrix.shape[1] != n:
             raise ValueError(f"the weights of the readout have shape {matrix.shape}, wanted (classes, {n}).")
@@ -384,16 +396,21 @@ def _warn_of_a_part(named: str, factor: str, part: float, wanted: str) -> None:
 
 def _notes(node: Any) -> dict[str, Any]:
     found = node.metadata.get("neurolsc", {})
-    return found if isinstance(found, dict) else {}
+    if isinstance(found, dict):
+        return found
+    return {}
 
 
 def _cell(name: str, weight: Any, node: Any, recurrent: Any | None, dt: float, memory: Any) -> Any:
     """The cell that computes Euler steps of dt seconds of a node, or of the sub-graph of an ALIF."""
-    inner, about, w_in = getattr(node, "nodes", {}), _notes(node), np.asarray(weight.weight)
+    inner = getattr(node, "nodes", {})
+    about = _notes(node)
+    w_in = np.asarray(weight.weight)
     if inner:
         if {(a, b) for a, b in node.edges} != ALIF_EDGES:
             raise ValueError(f"node {name} is a graph, of which only an ALIF of neurolsc can be read.")
-        node, recurrent = inner["membrane"], inner["w_rec"]
+        node = inner["membrane"]
+        recurrent = inner["w_rec"]
     n, n_in = w_in.shape
     if memory is not None:
         memory.take(COPIES * n * (n + n_in), f"the weights of {name}")
@@ -436,8 +453,10 @@ def _cell(name: str, weight: Any, node: Any, recurrent: Any | None, dt: float, m
         gain = gain * factor
         if type(node).__name__ == "CubaLIF" and not about and (factor == 1).all() and lost_i.min() < 1 - CLOSE:
             _warn_of_a_part(named, "w_in", lost_i.min(), "tau_syn / dt")
-    reset, integrator = str(about.get("reset", "zero")), not inner and not hasattr(node, "v_threshold")
-    in_current, in_voltage = np.allclose(lost, 1, rtol=CLOSE), np.allclose(lost_i, 1, rtol=CLOSE)
+    reset = str(about.get("reset", "zero"))
+    integrator = not inner and not hasattr(node, "v_threshold")
+    in_current = np.allclose(lost, 1, rtol=CLOSE)
+    in_voltage = np.allclose(lost_i, 1, rtol=CLOSE)
     cell: Any
     if inner:
         known: Any = CELLS.get(str(about.get("cell")), ALIFPlus)  # what is trained differs between them
@@ -445,7 +464,8 @@ def _cell(name: str, weight: Any, node: Any, recurrent: Any | None, dt: float, m
     elif integrator:
         cell = LI(n_in, n)
     elif in_current and (not in_voltage or reset != "zero"):
-        cell, lost = LIF(n_in, n, reset="static" if reset == "static" else "subtract"), lost_i
+        cell = LIF(n_in, n, reset="static" if reset == "static" else "subtract")
+        lost = lost_i
     else:
         cell = (LIF if in_voltage else CubaLIF)(n_in, n, reset="zero")
     cell = cell.to(torch.float64 if w_in.dtype == np.float64 else torch.float32)
@@ -480,7 +500,8 @@ def _cell(name: str, weight: Any, node: Any, recurrent: Any | None, dt: float, m
     if not integrator:
         cell.w_rec.copy_(torch.tensor(loop * rows))
         if cell.reset.name != "zero":  # take the reset out of the recurrent weights
-            theta, diagonal = cell.theta_rest if inner else cell.theta, cell.w_rec.diagonal()
+            theta = cell.theta_rest if inner else cell.theta
+            diagonal = cell.w_rec.diagonal()
             noted = torch.as_tensor(about.get("diagonal", np.full(n, np.nan)), dtype=theta.dtype)
             diagonal.copy_(torch.where(noted - theta == diagonal, noted, diagonal + theta))
     return cell

@@ -36,7 +36,9 @@ W_MAX = 254  # the largest weight: 8 signed bits times 2
 B_MAX = 4095  # the largest bias of CUBA: 13 signed bits
 LONGEST = 4095 / 4096  # the largest share of a state that a step retains, a time constant of 4096 steps
 COARSE = 62  # fewest weight units per threshold of a LIF; with half as many rounding decides what fires
-COARSE_ALIF, PLENTY = 16, 256  # of an ALIF, whose weights have an exponent; and the most that are of use
+# of an ALIF, whose weights have an exponent; and the most that are of use
+COARSE_ALIF = 16
+PLENTY = 256
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,9 @@ class QuantizedNetwork:
 
     def logits(self, last: Tensor) -> Tensor:
         """Logits (T, B, C) of the last layer's spikes or voltages (T, B, M)."""
-        return last if self.integrates else last @ self.readout.T
+        if self.integrates:
+            return last
+        return last @ self.readout.T
 
     def on_time(self, values: Tensor, late: int) -> Tensor:
         """The steps of (T, ...) that belong to the input, of values `late` steps late."""
@@ -196,11 +200,13 @@ def _rounded(
     layers: list[IntegerLayer] = []
     cell: Any
     for i, (cell, halved) in enumerate(zip(chip.cells, halvings or [0] * len(chip.cells), strict=True), start=1):
-        name, kind = f"layer {i}", exported_kind(cell)
+        name = f"layer {i}"
+        kind = exported_kind(cell)
         layers.append((_alif if kind is ALIF else _cuba)(name, cell, force, halved))
         check_matrix(name, layers[-1].weight, layers[-1].weight_rec)
     if chip.cells[-1].integrator:
-        scale, readout = layers[-1].unit[0].item(), layers[-1].weight.new_zeros(0, chip.n_out)
+        scale = layers[-1].unit[0].item()
+        readout = layers[-1].weight.new_zeros(0, chip.n_out)
     else:
         w = chip.readout.get_parameter("weight").double()
         scale = min(readout_scale, W_MAX / largest("the readout", w))
@@ -250,7 +256,9 @@ def check_matrix(name: str, *weights: Tensor | None) -> None:
 
 
 def _exponent(value: float, limit: int) -> int:  # the fewest bits to shift a value right to lie within a limit
-    return max(0, math.ceil(math.log2(value / limit))) if value else 0
+    if value:
+        return max(0, math.ceil(math.log2(value / limit)))
+    return 0
 
 
 def _check_units(name: str, units: int, fewest: int) -> None:
@@ -269,21 +277,28 @@ def _check_units(name: str, units: int, fewest: int) -> None:
 
 def _cuba(name: str, cell: Any, force: bool, halvings: int) -> CubaLayer:
     """LIF, CubaLIF with reset to zero, and LI, all of whose rows have one scale: their voltages are compared."""
-    integrates, leak = isinstance(cell, LI), decay_bits(name, "tau_v", cell)
+    integrates = isinstance(cell, LI)
+    leak = decay_bits(name, "tau_v", cell)
     theta = torch.ones_like(leak) if integrates else cell.theta.double()
     w_in = cell.w_in.double() / theta.unsqueeze(1)
     w_rec = w_in.new_zeros(len(w_in), len(w_in)) if integrates else cell.w_rec.double() / theta.unsqueeze(1)
     # the bias acts on CUBA's voltage: a current that retains a share of itself cannot have one
-    retained, i_decay, v_decay = torch.zeros_like(leak), torch.full_like(leak, 4096), leak.clamp(max=4095)
+    retained = torch.zeros_like(leak)
+    i_decay = torch.full_like(leak, 4096)
+    v_decay = leak.clamp(max=4095)
     subtracts = not integrates and cell.reset.name != "zero"
     if subtracts:
-        retained, i_decay, v_decay = cell.decay_v, leak, torch.full_like(leak, 4095)
+        retained = cell.decay_v
+        i_decay = leak
+        v_decay = torch.full_like(leak, 4095)
         w_rec = w_rec - torch.eye(len(theta)).to(w_rec)
     elif hasattr(cell, "tau_i"):
-        retained, i_decay = cell.decay_i, decay_bits(name, "tau_i", cell)
+        retained = cell.decay_i
+        i_decay = decay_bits(name, "tau_i", cell)
     scale: Any = W_MAX / largest(name, w_in, w_rec)
     if (peak := (cell.b_v.detach().double() / theta).abs().max().item()) * scale > B_MAX:  # coarser, so that it fits
-        scale, fewest = B_MAX / peak, 1 if force else COARSE
+        scale = B_MAX / peak
+        fewest = 1 if force else COARSE
         if scale < fewest and not integrates:
             raise ValueError(
                 f"{name}: a bias of {peak:.3g} thresholds does not fit 13 bits with {fewest} or more weight units per threshold."
@@ -326,7 +341,8 @@ def _alif(name: str, cell: ALIF, force: bool, halvings: int) -> AtrlifLayer:
     rest = cell.theta_rest.double()
     step = cell.adaptation.double() / cell.decay_theta.double().clamp(min=1 / 4096)
     rows = 1 / step.detach()
-    w_in, w_rec = cell.w_in.double() * rows.unsqueeze(1), cell.w_rec.double() * rows.unsqueeze(1)
+    w_in = cell.w_in.double() * rows.unsqueeze(1)
+    w_rec = cell.w_rec.double() * rows.unsqueeze(1)
 
     # Weight units per step of adaptation: the fewest that are fine enough. They are a power of 2
     # times the larger matrix's full range, of which the lowest threshold has enough, and the
@@ -334,7 +350,8 @@ def _alif(name: str, cell: ALIF, force: bool, halvings: int) -> AtrlifLayer:
     # 17 bits. Then halved `halvings` times, but never to less than that full range or enough units
     # for the step.
     peaks = [largest(name, w_in), w_rec.detach().abs().max().item()]
-    low, high = (rest.detach() * rows).min().item(), (rest.detach() * rows).max().item()
+    low = (rest.detach() * rows).min().item()
+    high = (rest.detach() * rows).max().item()
     full = W_MAX / max(peaks)
     wanted = max(COARSE_ALIF / low, min(W_MAX / min(peak for peak in peaks if peak), PLENTY / high))
     doublings = min(math.ceil(math.log2(wanted / full)), math.floor(math.log2(NEVER / high / full)))

@@ -61,7 +61,8 @@ def alif_block(group: Any) -> Any:
 
     value = {name: group[name][()] for name in group if name != "neuron"}
     value |= {name: entry[()] for name, entry in group["neuron"].items()}
-    m, biased = int(np.prod(value["shape"])), "bias" in group
+    m = int(np.prod(value["shape"]))
+    biased = "bias" in group
     synapse = Dense(weights=value["weight"].astype(int), weight_exp=int(value["weightExp"]))
     recurrence = Dense(weights=value["weight_rec"].astype(int), weight_exp=int(value["weightRecExp"]))
     reset = np.diag(np.broadcast_to(value["resetMant"], (m,))).astype(int)
@@ -114,7 +115,8 @@ def run_in_lava(path: str, spikes: "np.ndarray[Any, Any]") -> Arrays:
     steps = len(spikes)
     source = Source(data=spikes.T.astype(int))
     source.s_out.connect(layers[0].inp)
-    sinks, monitors = [], {}
+    sinks = []
+    monitors = {}
     for i, layer in enumerate(layers, start=1):
         sink = Sink(shape=layer.out.shape, buffer=steps)
         layer.out.connect(sink.a_in)
@@ -171,10 +173,14 @@ def run_in_nengo(path: str, spikes: "np.ndarray[Any, Any]") -> Arrays:
             )
             block = LoihiBlock(m)
             compartment = block.compartment
-            compartment.decay_u, compartment.decay_v = decay_u - 1, decay_v  # the chip adds 1 to the first
-            compartment.vth, compartment.bias = UNIT * threshold, UNIT * bias
+            # the chip adds 1 to the first
+            compartment.decay_u = decay_u - 1
+            compartment.decay_v = decay_v
+            compartment.vth = UNIT * threshold
+            compartment.bias = UNIT * bias
             compartment.refract_delay[:] = 1
-            compartment.vmin, compartment.vmax = -LIMIT, LIMIT
+            compartment.vmin = -LIMIT
+            compartment.vmax = LIMIT
             compartment.scale_u = compartment.scale_v = False
             connect(blocks[-1] if blocks else source, block, group["weight"][()])
             if "weight_rec" in group:

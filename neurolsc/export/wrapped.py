@@ -37,7 +37,9 @@ def exported_kind(cell: Cell) -> type[Cell] | None:
     """LIF, CubaLIF, ALIF or LI: the class that defines the cell's step; None if it is another."""
     step = step_of(type(cell))
     own = any(hasattr(type(cell), name) and name not in NO_STEP for name in vars(cell))
-    return step if step in EXPORTED and not own else None
+    if step in EXPORTED and not own:
+        return step
+    return None
 
 
 def exportable(network: Network) -> Network:
@@ -192,8 +194,11 @@ CONVERTERS.append(_saved)
 def _cell(name: str, cell: Cell) -> Cell:
     if not isinstance(cell, WrappedCell):
         return cell.copy()
-    like, layer, n = cell.dtype_and_device, cell.layer, cell.n_hidden
-    library, kind = type(layer).__module__.partition(".")[0], type(layer).__name__
+    like = cell.dtype_and_device
+    layer = cell.layer
+    n = cell.n_hidden
+    library = type(layer).__module__.partition(".")[0]
+    kind = type(layer).__name__
     read = {"snntorch": _snntorch, "norse": _norse, "spikingjelly": _spikingjelly}.get(library)
     if read is None:
         raise TypeError(f"{name} is a {library} {kind}, which has no counterpart: use LIF or ALIF of neurolsc.")
@@ -203,7 +208,8 @@ def _cell(name: str, cell: Cell) -> Cell:
     own = getattr(layer, "input_weights", getattr(cell, "w_in", None))
     if own is not None:
         w: Tensor = own.detach().to(**like)
-        weight, bias = w @ weight, w @ bias
+        weight = w @ weight
+        bias = w @ bias
 
     def each(value: Any) -> Tensor:
         return torch.as_tensor(value).detach().to(**like).expand(n)
@@ -250,12 +256,15 @@ def _affine(name: str, module: nn.Module, shape: tuple[int, ...], **like: Any) -
 
 def _snntorch(name: str, layer: Any, integrator: bool) -> _Neurons:
     """Leaky, RLeaky and Synaptic of snnTorch."""
-    kind, reset, recurrent = type(layer).__name__, layer.reset_mechanism, getattr(layer, "recurrent", None)
+    kind = type(layer).__name__
+    reset = layer.reset_mechanism
+    recurrent = getattr(layer, "recurrent", None)
     if kind not in ("Leaky", "RLeaky", "Synaptic") or isinstance(recurrent, nn.Conv2d):
         raise TypeError(f"{name} has no counterpart: use Leaky, RLeaky with linear_features= or Synaptic.")
     if (layer.graded_spikes_factor != 1).any() or layer.inhibition or layer.state_quant:
         raise ValueError(f"{name}: graded spikes, inhibition and state_quant have no counterpart: train without them.")
-    w_rec, bias = getattr(recurrent, "weight", getattr(recurrent, "V", 0.0)), getattr(recurrent, "bias", None)
+    w_rec = getattr(recurrent, "weight", getattr(recurrent, "V", 0.0))
+    bias = getattr(recurrent, "bias", None)
     decay_i = layer.alpha.detach().clamp(0, 1) if kind == "Synaptic" else None
     neurons = _Neurons(layer.beta.detach().clamp(0, 1), layer.threshold, "none", decay_i, w_rec=w_rec, bias=bias)
     if integrator:
@@ -283,10 +292,12 @@ def _snntorch(name: str, layer: Any, integrator: bool) -> _Neurons:
 
 def _norse(name: str, layer: Any, integrator: bool) -> _Neurons:
     """LIF, LIFRecurrent, LIFBox and the integrators of norse."""
-    kind, p = type(layer).__name__.removesuffix("Cell"), layer.p
+    kind = type(layer).__name__.removesuffix("Cell")
+    p = layer.p
     if not integrator and kind not in ("LIF", "LIFRecurrent", "LIFBox"):
         raise TypeError(f"{name} has no counterpart: use LIF, LIFRecurrent, LIFBox, or LI as the last layer.")
-    leak, rest = torch.as_tensor(p.v_leak), torch.as_tensor(0.0 if integrator else p.v_reset)
+    leak = torch.as_tensor(p.v_leak)
+    rest = torch.as_tensor(0.0 if integrator else p.v_reset)
     if (leak != rest).any():
         raise ValueError(
             f"{name}: v_leak is {leak}, wanted {rest}, {'0' if integrator else 'its v_reset'}, as on a chip."
@@ -338,18 +349,22 @@ def delayed(network: Network) -> Network:
     if network.layer_delay:
         return network
     network = exportable(network)
-    like, cells = network.dtype_and_device, [cell.copy() for cell in network.cells]
+    like = network.dtype_and_device
+    cells = [cell.copy() for cell in network.cells]
     tail: Any = cells.pop() if network.cells[-1].integrator else None
     old: Any = network.readout if tail is None else tail
     weight, bias = (old.weight, old.bias) if tail is None else (old.w_in, old.b_v)
-    bias, count = torch.zeros(1) if bias is None else bias, 0
+    bias = torch.zeros(1) if bias is None else bias
+    count = 0
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         if bias.any() or any(cell.get_buffer("b_v").any() for cell in cells):
             for i, old in enumerate(cells):
                 kind: Any = exported_kind(old)
                 if kind is ALIF:
                     raise TypeError(f"layer {i + 1} is an ALIF: only biases of LIF and CubaLIF layers can be delayed.")
-                n, zero, switched = old.n_hidden, old.reset.name == "zero", i > 0
+                n = old.n_hidden
+                zero = old.reset.name == "zero"
+                switched = i > 0
                 count = 1 + (tail is not None and i == len(cells) - 1 and bool(bias.any()))
                 made = kind(old.n_in + switched, n + count, reset="zero" if zero else "subtract").to(**like)
                 for matrix, before in ((made.w_in, old.w_in), (made.w_rec, old.w_rec)):
@@ -374,6 +389,7 @@ def delayed(network: Network) -> Network:
             readout = nn.Linear(weight.shape[1], network.n_out, bias=False, **like)
             readout.weight.copy_(weight)
             return Network(cells, readout, layer_delay=1)
-        tail.n_in, tail.w_in = weight.shape[1], nn.Parameter(weight)
+        tail.n_in = weight.shape[1]
+        tail.w_in = nn.Parameter(weight)
         tail.b_v.zero_()
         return Network([*cells, tail], copy.deepcopy(network.readout), layer_delay=1)

@@ -130,9 +130,13 @@ def on_any_network(apply: Callable[..., tuple[Finding, ...]]) -> Callable[..., t
             return apply(self, network, inputs, seed=seed)
         before = values_outside(net)
         found = apply(self, network, inputs, seed=seed)
-        summary, layers, title = "", (), ""
+        summary = ""
+        layers = ()
+        title = ""
         if isinstance(found, InitReport):
-            summary, layers, title = found.summary, found.layers, found.title
+            summary = found.summary
+            layers = found.layers
+            title = found.title
         if layers and leaves_membranes:
             layout += '\nof spikes and membranes the first are read; loss="membrane" reads the second'
         return InitReport(found, summary, layers, title, layout, left_out(net, before))
@@ -265,7 +269,8 @@ def _make(tree: ast.expr) -> Initialiser:
         case ast.BinOp(left=left, op=ast.Add(), right=right):
             return _make(left) + _make(right)
         case ast.Name(id=name):
-            args, words = [], {}
+            args = []
+            words = {}
         case ast.Call(func=ast.Name(id=name)):
             args = [ast.literal_eval(arg) for arg in tree.args]
             words = {str(word.arg): ast.literal_eval(word.value) for word in tree.keywords}
@@ -320,7 +325,8 @@ class Layer:
     """A layer of a network."""
 
     def __init__(self, network: Network, index: int) -> None:
-        self.index, self.cell = index, network.cells[index]
+        self.index = index
+        self.cell = network.cells[index]
         inner = getattr(self.cell, "layer", None)
         of = f" of a {type(inner).__name__}" if isinstance(inner, nn.Module) else ""
         self.name = f"layer {index + 1}, a {type(self.cell).__name__}{of},"

@@ -141,7 +141,8 @@ class Identity(Initialiser):
         wanted = self.rate or self.chosen_rate(network, layer, read.shape[0])
         drawn = copy.deepcopy(layer.cell.state_dict())
         found = self.scale_drawn(layer, read, wanted, seed)
-        done, why = "drawn", self.no_identity(layer, read)
+        done = "drawn"
+        why = self.no_identity(layer, read)
         if not why:
             at_rate = copy.deepcopy(layer.cell.state_dict())
             scaled = layer.resting_threshold().mean().item()
@@ -149,7 +150,8 @@ class Identity(Initialiser):
             layer.cell.load_state_dict(drawn)
             passed = self.make_identity(layer, read, scaled, bounded)
             if passed >= PASSED_ON:
-                done, found = "identity", []
+                done = "identity"
+                found = []
             else:
                 layer.cell.load_state_dict(at_rate)
                 why = f"passes on only {passed:.0%}"
@@ -194,9 +196,11 @@ class Identity(Initialiser):
         response = reader.impulse_response(min(length, LONGEST_MEMORY)).clamp(min=0)
         memory = response.sum(0).mean().item()
         threshold = reader.resting_threshold().mean().item()
-        spikes, lowest = SPIKES_OF_AN_INTEGRATOR, LOWEST_OF_AN_INTEGRATOR
+        spikes = SPIKES_OF_AN_INTEGRATOR
+        lowest = LOWEST_OF_AN_INTEGRATOR
         if output_spikes(network):
-            spikes, lowest = SPIKES_OF_A_SPIKING_OUTPUT, LOWEST_OF_A_SPIKING_OUTPUT
+            spikes = SPIKES_OF_A_SPIKING_OUTPUT
+            lowest = LOWEST_OF_A_SPIKING_OUTPUT
         found = spikes * threshold / (layer.cell.n_hidden * max(memory, 1e-3))
         return min(max(found, lowest), HIGHEST_RATE)
 
@@ -268,7 +272,9 @@ def best_identity(layer: Layer, read: Tensor, margin: Tensor) -> float:
     if not layer.recurrent:
         drive = exact_drive(layer, drive)
     passed = set_identity(layer, read, drive, drawn)
-    return passed if passed >= PASSED_ON else set_identity(layer, read, widest, drawn)
+    if passed >= PASSED_ON:
+        return passed
+    return set_identity(layer, read, widest, drawn)
 
 
 def exact_drive(layer: Layer, otherwise: Tensor) -> Tensor:
@@ -289,7 +295,9 @@ def set_identity(layer: Layer, read: Tensor, drive: Tensor, drawn: Sequence[Tens
     sent = cell.run(read, cell.initial_state(read.shape[1]))[0]
     wanted = read[..., torch.arange(cell.n_hidden, device=read.device) % read.shape[-1]]
     total = 0.5 * (sent.sum() + wanted.sum()).item()
-    return (sent * wanted).sum().item() / total if total else 0.0
+    if total:
+        return (sent * wanted).sum().item() / total
+    return 0.0
 
 
 def voltage_left(layer: Layer, drive: Tensor) -> Tensor:

@@ -424,7 +424,8 @@ class Relay(Initialiser):
         identity: list[int] = []
 
         def set_layer(layer: Layer, points: Points, seed: int) -> list[Finding]:
-            cell, read = layer.cell, points.x
+            cell = layer.cell
+            read = points.x
             if layer.index < self.drawn:
                 return lowest.set_layer(layer, points, seed)
             if not read.any():
@@ -500,7 +501,9 @@ class Relay(Initialiser):
             exact = widest - 0.5 * at_widest / (at_widest - at_less)
             drive = torch.where((exact > 1 + _CLOSEST) & (exact < _WIDEST), exact, drive)
         same = passed_on(drive)
-        return same if same >= _WHOLE else passed_on(widest)
+        if same >= _WHOLE:
+            return same
+        return passed_on(widest)
 
     def _set_threshold(self, layer: Layer, rate_matched: float) -> float:
         """Set the resting threshold of an identity layer; return the distance of a quarter of the largest slope."""

@@ -70,7 +70,8 @@ class LSC(PretrainOptions, Initialiser):
         progress: bool = False,
     ) -> PretrainResult:
         """Set the radii, with the arguments of :func:`neurolsc.pretrain`; the whole result."""
-        x, options = first_input(network, inputs), self._changed()
+        x = first_input(network, inputs)
+        options = self._changed()
         if self.method == "scale":
             return scale_to_radius(network, x, seed=seed, progress=progress, **options)
         return pretrain(network, inputs, seed=seed, checkpoint=checkpoint, progress=progress, **options)
@@ -176,7 +177,8 @@ class LSCLyapunov(Initialiser):
 
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
         """Scale the recurrence of all layers; an exponent that misses by 0.01 is a finding."""
-        x, found = first_input(network, inputs), []
+        x = first_input(network, inputs)
+        found = []
         x = x[:, torch.randperm(x.shape[1], generator=generator(seed, "samples"))[: self.samples]]
         with eval_mode(network):
             for layer, read in bottom_up(network, x, layers_of(network, "recurrent")):

@@ -146,8 +146,11 @@ class LSUV(Initialiser):
 
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
         """Set all layers on the first batch; a variance that misses by 5 % is a finding."""
-        x, found = first_input(network, inputs), []
-        target, reach, least = math.log(self.variance), math.log(1e4), 1e-30
+        x = first_input(network, inputs)
+        found = []
+        target = math.log(self.variance)
+        reach = math.log(1e4)
+        least = 1e-30
         with eval_mode(network):
             for layer, read in bottom_up(network, x, layers_of(network, "membrane", "inputs")):
                 for matrix in layer.matrices:
@@ -219,7 +222,8 @@ class FluctuationDriven(Initialiser):
         whole("steps", self.steps, at_least=0)
 
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
-        found, layers = list[Finding](), layers_of(network, "membrane", "inputs")
+        found = list[Finding]()
+        layers = layers_of(network, "membrane", "inputs")
         x = None if self.rate and self.steps else first_input(network, inputs)
         length = self.steps or len(x)  # type: ignore[arg-type]
         with eval_mode(network):
@@ -229,13 +233,18 @@ class FluctuationDriven(Initialiser):
                 if read is not None and not read.any():
                     found.append(layer.finding("reads no spikes", "let the layer below fire"))
                     continue
-                below, own = layer.inputs, layer.recurrent
+                below = layer.inputs
+                own = layer.recurrent
                 drawn = [layer.normal(matrix, seed) for matrix in layer.matrices]
-                response, threshold = layer.impulse_response(length), layer.resting_threshold()
+                response = layer.impulse_response(length)
+                threshold = layer.resting_threshold()
                 mean = square = self.rate
                 if read is not None:
-                    mean, square = read.double().mean().item(), read.double().square().mean().item()
-                share, own_rate, short = self.alpha if own else 1.0, mean, False
+                    mean = read.double().mean().item()
+                    square = read.double().square().mean().item()
+                share = self.alpha if own else 1.0
+                own_rate = mean
+                short = False
                 for _ in range(20):  # until the own rate is that for which the recurrence is drawn
                     sources = [(m, mean, square, share / len(below)) for m in below]
                     sources += [(m, own_rate, own_rate, (1 - share) / len(own)) for m in own]
@@ -323,7 +332,9 @@ class FourConditions(Initialiser):
     """
 
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
-        x, found, spikes = first_input(network, inputs), list[Finding](), list[Surrogate]()
+        x = first_input(network, inputs)
+        found = list[Finding]()
+        spikes = list[Surrogate]()
         layers = layers_of(network, "membrane", "inputs", "recurrent")
         for layer in layers:
             spike = next((part for part in layer.cell.modules() if isinstance(part, Surrogate)), None)
@@ -339,12 +350,14 @@ class FourConditions(Initialiser):
 
 def _set_weights(layer: Layer, read: Tensor, seed: int) -> list[Finding]:
     """Conditions 1 and 2, for a layer's input (T, B, n_in)."""
-    own, found = layer.recurrent, list[Finding]()
+    own = layer.recurrent
+    found = list[Finding]()
     fan_in = sum(matrix.fan_in for matrix in own)
     drawn = [layer.normal(matrix, seed) for matrix in own]
     power = sum(m.fan_in * m.weights.double().square().mean().item() for m in layer.inputs)
     from_input = read.double().square().mean().item() * power
-    unit, variance = layer.resting_threshold().mean().item() / fan_in, 0.0
+    unit = layer.resting_threshold().mean().item() / fan_in
+    variance = 0.0
 
     def set_to(sums: float) -> None:
         """Set the sum of a neuron's recurrent weights, in thresholds."""
@@ -368,7 +381,8 @@ def _set_dampening(layer: Layer, spike: Surrogate) -> list[Finding]:
     """Condition 3; a frozen dampening stays."""
     peak = float(spike.shape(torch.zeros(1, dtype=torch.float64)))
     excitation = torch.stack([m.weights.double().clamp(min=0).flatten(1).sum(1) for m in layer.recurrent]).sum(0)
-    leak, gain = _decay_factor(layer), peak * excitation.mean().item()
+    leak = _decay_factor(layer)
+    gain = peak * excitation.mean().item()
     if not (gain > 0 and leak < 1):
         problem = "no dampening keeps its largest gradient at 1"
         return [layer.finding(problem, "give it a leak below 1 and positive recurrent weights")]
@@ -385,8 +399,11 @@ def _set_dampening(layer: Layer, spike: Surrogate) -> list[Finding]:
 
 def _decay_factor(layer: Layer) -> float:
     """The factor by which the voltage at rest decays in a step, mean over neurons."""
-    cell, of, by = layer.cell, layer.membrane, -0.125
+    cell = layer.cell
+    of = layer.membrane
+    by = -0.125
     rest = cell.initial_state(1)
-    x, z = torch.zeros(1, cell.n_in, **cell.dtype_and_device), cell.output(rest)
+    x = torch.zeros(1, cell.n_in, **cell.dtype_and_device)
+    z = cell.output(rest)
     lowered, as_is = (of.voltage(cell.update(x, z, state)) for state in (of.moved(rest, by), rest))
     return ((lowered - as_is)[0].double() / by).mean().item()

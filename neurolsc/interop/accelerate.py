@@ -180,7 +180,9 @@ def as_input(recording: Recording, arg: Any, *, as_step: bool) -> Any:
         return arg
     if as_step:
         return recording.step(arg)
-    return recording.source(arg) if arg.ndim > 1 else arg
+    if arg.ndim > 1:
+        return recording.source(arg)
+    return arg
 
 
 @contextmanager

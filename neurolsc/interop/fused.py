@@ -74,12 +74,16 @@ class NeuronGroup(Group):
     def value(self, output: int, index: int) -> Tensor:
         # the state at the end is a tensor of its own: libraries detach it in place, which a view does not allow
         end = self.ends.get((output, index))
-        return super().value(output, index) if end is None else end
+        if end is None:
+            return super().value(output, index)
+        return end
 
     def like(self, output: int, index: int) -> Tensor:
         current, _, settings = self.calls[index]
         like = current.like() if isinstance(current, LazyTensor) else current.to("meta")
-        return like if output else like.to(self.layer.sent_dtype(like.dtype, settings))
+        if output:
+            return like
+        return like.to(self.layer.sent_dtype(like.dtype, settings))
 
 
 class FusedLayer(ABC):
@@ -192,7 +196,9 @@ class FusedLayer(ABC):
             found = recurrent_scan(neuron, drive, steps, start, values, slope, *recurrent)
         else:
             found = scan(neuron, drive, steps, start, values, slope)
-        return found._replace(z=found.z.detach()) if slope.kind == NOTHING else found
+        if slope.kind == NOTHING:
+            return found._replace(z=found.z.detach())
+        return found
 
 
 # ---- snnTorch
@@ -245,7 +251,9 @@ class FusedSnnTorch(FusedLayer):
             return (
                 f"its recurrent {type(recurrent).__name__} is none of all neurons or of each with itself, or has a hook"
             )
-        return "its recurrent connection has a method of its own" if "forward" in vars(recurrent) else None
+        if "forward" in vars(recurrent):
+            return "its recurrent connection has a method of its own"
+        return None
 
     def forward(self, input_: Any, *passed: Any, **named: Any) -> Any:
         layer = self.layer
@@ -255,7 +263,9 @@ class FusedSnnTorch(FusedLayer):
         sent = self.record(input_, [buffers[name] for name in self.states], self.settings())
         for name, output in zip(self.states, self.outputs, strict=True):
             buffers[name] = sent[output]
-        return sent[0] if layer.init_hidden and not layer.output else tuple(sent)
+        if layer.init_hidden and not layer.output:
+            return sent[0]
+        return tuple(sent)
 
     def settings(self) -> tuple[Any, ...]:
         return tuple([place.get(name) for place, name in self.places])
@@ -510,14 +520,18 @@ def slope_of(spike: Any) -> Slope | None:
             kind, number = SNNTORCH[name]
             cells = [cell.cell_contents for cell in spike.__closure__]
             return Slope(kind, float(dict(zip(spike.__code__.co_freevars, cells, strict=True))[number]))
-        return Slope(GIVEN, 1.0, derivative_of(spike)) if name in ENTRYWISE["snntorch"] else None
+        if name in ENTRYWISE["snntorch"]:
+            return Slope(GIVEN, 1.0, derivative_of(spike))
+        return None
     if root == "spikingjelly" and isinstance(spike, nn.Module):
         name = type(spike).__name__
         if not getattr(spike, "spiking", True) or has_hooks(spike) or "forward" in vars(spike):
             return None
         if name in SPIKINGJELLY:
             return Slope(SPIKINGJELLY[name], float(spike.alpha))  # type: ignore[arg-type]
-        return Slope(GIVEN, 1.0, derivative_of(spike)) if name in ENTRYWISE["spikingjelly"] else None
+        if name in ENTRYWISE["spikingjelly"]:
+            return Slope(GIVEN, 1.0, derivative_of(spike))
+        return None
     return None
 
 
@@ -561,7 +575,9 @@ FUSED: dict[tuple[str, str], type[FusedLayer]] = {
 
 def plain_class(module: Any) -> type[nn.Module]:
     """A module's class, as it was before it was accelerated."""
-    return module.plain_class if isinstance(module, Accelerated) else type(module)
+    if isinstance(module, Accelerated):
+        return module.plain_class
+    return type(module)
 
 
 def fused_layer(module: nn.Module) -> FusedLayer | str:
@@ -579,7 +595,9 @@ def fused_layer(module: nn.Module) -> FusedLayer | str:
     if own is not None:
         return f"its method {own} has been changed"
     refused = found.refusal(module)
-    return found(module) if refused is None else refused
+    if refused is None:
+        return found(module)
+    return refused
 
 
 def place_of(module: nn.Module, name: str) -> tuple[dict[str, Any], str]:

@@ -82,7 +82,9 @@ class Group(ABC):
         """The results of the calls from `first` to `last`, `last` included, along axis 0."""
         for start, block in self.blocks[output]:
             if start <= first and last < start + len(block):
-                return block if len(block) == last - first + 1 else block[first - start : last - start + 1]
+                if len(block) == last - first + 1:
+                    return block
+                return block[first - start : last - start + 1]
         return torch.stack([self.value(output, index) for index in range(first, last + 1)])
 
 
@@ -173,7 +175,9 @@ class FunctionGroup(Group):
 
 def on_meta(value: Any) -> Any:
     """A tensor on the meta device; others as they are."""
-    return value.to("meta") if isinstance(value, Tensor) else value
+    if isinstance(value, Tensor):
+        return value.to("meta")
+    return value
 
 
 LAZY = object()  # stands for a lazy argument
@@ -207,7 +211,9 @@ def is_constant(block: Tensor) -> bool:
 
 def now(value: Any) -> Any:
     """The tensor of a lazy tensor; other values as they are."""
-    return value.now() if isinstance(value, LazyTensor) else value
+    if isinstance(value, LazyTensor):
+        return value.now()
+    return value
 
 
 class Recording:
@@ -305,7 +311,9 @@ class Recording:
         self.flush([lazy.group for lazy in lazies if lazy.group is not None and lazy.recording is self])
         only_inputs = all(lazy.group is None for lazy in lazies)
         result = func(*replaced(args), **replaced(kwargs))
-        return self.source(result) if only_inputs and type(result) is Tensor and result.ndim > 1 else result
+        if only_inputs and type(result) is Tensor and result.ndim > 1:
+            return self.source(result)
+        return result
 
     def flush(self, wanted: Iterable[Group] | None = None) -> None:
         """Compute the calls of some groups that have been written down, and of those that they read; by default all."""
@@ -393,7 +401,9 @@ def key_of(value: Any) -> Any:
 
 def version_of(tensor: Tensor) -> int:
     """How often a tensor has changed; inference tensors do not count."""
-    return 0 if tensor.is_inference() else tensor._version
+    if tensor.is_inference():
+        return 0
+    return tensor._version
 
 
 def lazies_in(tree: Any) -> list[LazyTensor]:
@@ -416,7 +426,9 @@ def replaced(tree: Any) -> Any:
     if isinstance(tree, dict):
         return type(tree)((name, replaced(part)) for name, part in tree.items())
     parts = [replaced(part) for part in tree]
-    return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
+    if hasattr(tree, "_fields"):
+        return type(tree)(*parts)
+    return type(tree)(parts)
 
 
 def stack(tensors: Sequence[Any], dim: int = 0) -> LazyTensor | Tensor | None:
@@ -427,7 +439,9 @@ def stack(tensors: Sequence[Any], dim: int = 0) -> LazyTensor | Tensor | None:
     first.recording.flush([first.group])
     block = gathered(tensors)
     stacked = (block if dim == 0 else block.movedim(0, dim)).contiguous()
-    return first.recording.source(stacked) if first.recording.running else stacked
+    if first.recording.running:
+        return first.recording.source(stacked)
+    return stacked
 
 
 class LazyTensor:
@@ -489,7 +503,9 @@ class LazyTensor:
 
     @property
     def shape(self) -> torch.Size:
-        return self.like().shape if self.tensor is None else self.tensor.shape
+        if self.tensor is None:
+            return self.like().shape
+        return self.tensor.shape
 
     @property
     def is_sparse(self) -> bool:
@@ -497,14 +513,18 @@ class LazyTensor:
 
     @property
     def device(self) -> torch.device:
-        return torch.device("cpu") if self.tensor is None else self.tensor.device
+        if self.tensor is None:
+            return torch.device("cpu")
+        return self.tensor.device
 
     @property
     def dtype(self) -> torch.dtype:
         return self.like().dtype
 
     def size(self, dim: int | None = None) -> Any:
-        return self.shape if dim is None else self.shape[dim]
+        if dim is None:
+            return self.shape
+        return self.shape[dim]
 
     def dim(self) -> int:
         return len(self.shape)
@@ -589,7 +609,9 @@ def time_axis(index: Any) -> int | None:
         return -1
     whole = [axis for axis, part in enumerate(index) if isinstance(part, int) and not isinstance(part, bool)]
     others = [part for part in index if not isinstance(part, int)]
-    return whole[0] if len(whole) == 1 and all(part == slice(None) for part in others) else None
+    if len(whole) == 1 and all(part == slice(None) for part in others):
+        return whole[0]
+    return None
 
 
 def _operator(name: str) -> Callable[..., Any]:

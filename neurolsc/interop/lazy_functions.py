@@ -49,7 +49,9 @@ def entrywise(
     # of constants, those with an axis more than the lazy arguments of one step have would meet the axis of steps
     lazies = len(shapes)
     stacked = [arg for arg in args if isinstance(arg, Tensor) and arg.ndim == axes + 1]
-    return func(*args, **kwargs) if len(stacked) == lazies else None
+    if len(stacked) == lazies:
+        return func(*args, **kwargs)
+    return None
 
 
 def on_last_axes(
@@ -63,7 +65,9 @@ def on_spikes(
     func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], shapes: Sequence[torch.Size]
 ) -> Tensor | None:
     """A linear map of spikes, whose zeros it leaves out."""
-    return func(*args, **kwargs) if kwargs else linear(*args)
+    if kwargs:
+        return func(*args, **kwargs)
+    return linear(*args)
 
 
 def on_samples(
@@ -83,7 +87,9 @@ def on_convolved(
     axes = SPATIAL[func] + 2
     if args[0].ndim == axes:
         return func(*args, **kwargs)
-    return on_samples(func, args, kwargs, shapes) if args[0].ndim == axes + 1 else None
+    if args[0].ndim == axes + 1:
+        return on_samples(func, args, kwargs, shapes)
+    return None
 
 
 def on_views(
@@ -128,7 +134,9 @@ def batch_norm(
 
 def only_dtype(args: Sequence[Any], kwargs: dict[str, Any]) -> bool | None:
     """Whether ``to`` changes the dtype alone."""
-    return True if not kwargs and len(args) == 2 and isinstance(args[1], torch.dtype) else None
+    if not kwargs and len(args) == 2 and isinstance(args[1], torch.dtype):
+        return True
+    return None
 
 
 def reduced(
@@ -142,7 +150,9 @@ def reduced(
         return None
     axes = range(len(shapes[0])) if dim is None else [dim] if isinstance(dim, int) else dim
     moved = tuple(axis + 1 if axis >= 0 else axis for axis in axes)
-    return func(x, dim=moved, **settings) if moved else x
+    if moved:
+        return func(x, dim=moved, **settings)
+    return x
 
 
 def concatenated(dim: int, *parts: Tensor) -> Tensor:
@@ -155,7 +165,9 @@ def on_parts(
 ) -> Tensor | None:
     """The concatenation of results of all steps; of constants with them step by step."""
     dim, *parts = args
-    return func(dim + (dim > 0), *parts) if len(parts) == len(shapes) else None
+    if len(parts) == len(shapes):
+        return func(dim + (dim > 0), *parts)
+    return None
 
 
 def unchanging(args: Sequence[Any], kwargs: dict[str, Any]) -> bool | None:
@@ -165,12 +177,16 @@ def unchanging(args: Sequence[Any], kwargs: dict[str, Any]) -> bool | None:
 
 def not_in_place(args: Sequence[Any], kwargs: dict[str, Any]) -> bool | None:
     """The same result of the same arguments, unless these are changed."""
-    return None if kwargs.get("inplace") or (len(args) > 1 and args[1] is True) else True
+    if kwargs.get("inplace") or (len(args) > 1 and args[1] is True):
+        return None
+    return True
 
 
 def without_indices(args: Sequence[Any], kwargs: dict[str, Any]) -> bool | None:
     """The same result of the same arguments, unless a pooling returns indices, too."""
-    return None if kwargs.get("return_indices") else True
+    if kwargs.get("return_indices"):
+        return None
+    return True
 
 
 BATCH_NORM = ("input", "running_mean", "running_var", "weight", "bias", "training")

@@ -127,7 +127,8 @@ class NetworkModel(NeuroBenchModel):
 
     def __net__(self) -> nn.Module:  # type: ignore[override]
         for layer, (matrix, _, reads_output) in self.matrices.items():  # the weights may have changed
-            weights, owner = matrix.weights.to(torch.float64, copy=True), owner_of(matrix.cell, matrix.name)[0]
+            weights = matrix.weights.to(torch.float64, copy=True)
+            owner = owner_of(matrix.cell, matrix.name)[0]
             if reads_output and getattr(owner, "recurrent_synapses", None) == len(weights) - 1:
                 weights.fill_diagonal_(0)  # which is not used
             layer.weight = nn.Parameter(weights, requires_grad=False)

@@ -83,7 +83,8 @@ class _Recurrent(SpikingCell):
         dt: float = 0.001,
     ) -> None:
         super().__init__(input_size, hidden_size, spike=spike, reset=reset, reset_gradient=reset_gradient)
-        self.autapses, self.dt = autapses, number("dt", dt)
+        self.autapses = autapses
+        self.dt = number("dt", dt)
         self.tau_v = self._tau_in_steps("tau_mem_inv", tau_mem_inv)
         self.recurrent_synapses = hidden_size - (not autapses)
         for ours, theirs in WEIGHTS.items():
@@ -119,7 +120,9 @@ class _Recurrent(SpikingCell):
     def w_rec(self) -> Tensor:  # type: ignore[override]
         """Our name of the recurrent weights; without autapses the diagonal is not read."""
         weights = self.recurrent_weights
-        return weights if self.absent is None else weights.masked_fill(self.absent, 0)
+        if self.absent is None:
+            return weights
+        return weights.masked_fill(self.absent, 0)
 
     def initial_state(self, batch: int | Tensor) -> Any:
         """The state at rest: ours for a number of samples, norse's for one step's input (..., input_size)."""
@@ -156,7 +159,8 @@ class _OverTime(_Recurrent):
 
         With ``record_states`` the states after all steps, each leaf (T, ..., hidden_size), come instead of the last.
         """
-        spikes, states = [], []
+        spikes = []
+        states = []
         for x in input_tensor.unbind(0):
             z, state = super().forward(x, super().initial_state(x) if state is None else state)
             spikes.append(z)
@@ -289,7 +293,9 @@ class NeuronParameter:
         if cell is None:
             return self
         value = torch.as_tensor(getattr(cell.layer.p, self.name))
-        return 1 - cell.layer.dt * value if self.name in RATES else value
+        if self.name in RATES:
+            return 1 - cell.layer.dt * value
+        return value
 
     def __set__(self, cell: Any, value: Tensor) -> None:
         _set(cell.layer, self.name, (1 - value) / cell.layer.dt if self.name in RATES else value)
@@ -318,7 +324,8 @@ class NorseCell(WrappedCell):
     beta = NeuronParameter("beta")
 
     def __init__(self, layer: Any, before: list[nn.Module], input_shape: tuple[int, ...]) -> None:
-        name, own = type(layer).__name__, type(layer).__module__.startswith("norse.")
+        name = type(layer).__name__
+        own = type(layer).__module__.startswith("norse.")
         if not own or not WRAPPED.fullmatch(name):
             why = "only LIF, LIFBox, IAF, LSNN, LI and LIBox are, recurrent or not, as cells too, and LILinearCell"
             if name == "LIFCorrelation":
@@ -330,14 +337,16 @@ class NorseCell(WrappedCell):
             raise TypeError(
                 f"norse's {name} with adjoint cannot be wrapped: its backward is not the step's derivative."
             )
-        p, kind = layer.p, name.removesuffix("Cell").removesuffix("Linear")
+        p = layer.p
+        kind = name.removesuffix("Cell").removesuffix("Linear")
         rate = torch.as_tensor(getattr(p, "tau_adapt_inv", 1.0)).max().item()
         if rate * layer.dt < 1e-5:
             warn_of(
                 f"{name}: at tau_adapt_inv = {rate:g} and dt = {layer.dt:g} the adaptation never decays (norse's default "
                 "is 800 s), which holds the radius through time at 1."
             )
-        self.has_time, self.integrator = kind == name, kind in ("LI", "LIBox")
+        self.has_time = kind == name
+        self.integrator = kind in ("LI", "LIBox")
         self.reset_gradient = None if self.integrator else kind not in ("LIFRecurrent", "LSNNRecurrent")
         self.rates = [rate for rate in RATES if hasattr(p, rate)]
         # none where a factor does not raise it
@@ -347,10 +356,12 @@ class NorseCell(WrappedCell):
         self.state_of_layer = type(start)  # a NamedTuple, with z in recurrent layers
         self.sent = "v" if self.integrator else "z" if "z" in start._fields else "sent"
         self.state = state_class(*dict.fromkeys((*start._fields, self.sent)))
-        own, recurrent = hasattr(layer, "input_weights"), hasattr(layer, "recurrent_weights")
+        own = hasattr(layer, "input_weights")
+        recurrent = hasattr(layer, "recurrent_weights")
         scaled = [ScaledParameter("layer.input_weights", "depth")] if own else weight_before(before)
         if kind.startswith("LSNN"):  # an input reaches only the current within a step: no radius follows its weights
-            self.input_matrices, scaled = tuple(each.parameter for each in scaled), []
+            self.input_matrices = tuple(each.parameter for each in scaled)
+            scaled = []
         scaled += [ScaledParameter("layer.recurrent_weights", "time")] * recurrent
         scaled += (ScaledParameter(RATES[rate], "time", through="decay_factor") for rate in self.rates)
         super().__init__(layer, before, input_shape, scaled)
@@ -358,22 +369,30 @@ class NorseCell(WrappedCell):
     def closed_form(self) -> Derivatives | None:
         """That of single neurons, where none reads another one and the layer has no input weights of its own."""
         own = hasattr(self.layer, "recurrent_weights") or hasattr(self.layer, "input_weights")
-        return None if own or not hasattr(self.layer, "state_fallback") else NeuronwiseDerivatives(self)
+        if own or not hasattr(self.layer, "state_fallback"):
+            return None
+        return NeuronwiseDerivatives(self)
 
     def thresholds(self) -> Thresholds | None:
         """v_th, and beta of an LSNN; None where v_th is not positive."""
-        return Thresholds(self, self.threshold_names) if self.threshold_names else None
+        if self.threshold_names:
+            return Thresholds(self, self.threshold_names)
+        return None
 
     def membrane(self) -> Membrane | None:
         """Its v, which a spike has reset already; the threshold is v_th, or b of an LSNN."""
 
         def theta(state: State) -> Tensor:
-            return state.b if "b" in state._fields else self.v_th
+            if "b" in state._fields:
+                return state.b
+            return self.v_th
 
         def spike(distance: Tensor) -> Tensor:
             return threshold(distance, self.layer.p.method, torch.as_tensor(self.layer.p.alpha))  # type: ignore[arg-type]
 
-        return Membrane("v", theta, spike) if self.threshold_names else None
+        if self.threshold_names:
+            return Membrane("v", theta, spike)
+        return None
 
     def reset_switch(self) -> ResetSwitch | None:
         """Spikes without a surrogate, where the reset passes a gradient: norse detaches no reset."""
@@ -423,7 +442,9 @@ class NorseCell(WrappedCell):
     def get_extra_state(self) -> Tensor:
         """The rates and thresholds that may be moved, stacked."""
         values = [torch.as_tensor(getattr(self.layer.p, n)).detach() for n in (*self.rates, *self.threshold_names)]
-        return torch.stack(torch.broadcast_tensors(*values)) if values else torch.empty(0)
+        if values:
+            return torch.stack(torch.broadcast_tensors(*values))
+        return torch.empty(0)
 
     def set_extra_state(self, state: Tensor) -> None:
         for name, value in zip((*self.rates, *self.threshold_names), state, strict=True):

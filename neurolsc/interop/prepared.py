@@ -149,7 +149,9 @@ def network_of(net: nn.Module | Iterable[nn.Module], x: Any = None) -> Network:
     """The network of a module, as it reads x; without x a module's order of definition must be its order of use."""
     if x is not None:
         return prepare(net, x).network
-    return net if isinstance(net, Network) else wrap(net)
+    if isinstance(net, Network):
+        return net
+    return wrap(net)
 
 
 @dataclass(frozen=True)
@@ -184,7 +186,9 @@ class Reader:
         return cls(*_wrapped(net, batch._replace(x=x.to(**like)), prefers_membrane))
 
     def __str__(self) -> str:
-        return AS_READ if self.layout is None else str(self.layout)
+        if self.layout is None:
+            return AS_READ
+        return str(self.layout)
 
     def read(self, batch: BatchParts) -> BatchParts:
         """A batch as the network reads it."""

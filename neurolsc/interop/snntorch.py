@@ -176,7 +176,9 @@ class LIF(snn.RLeaky):
         after = self.step(input_, **start)
         for name, state in zip(self.states, after, strict=True):
             setattr(self, name, state)
-        return after[0] if self.init_hidden and not self.output else after
+        if self.init_hidden and not self.output:
+            return after[0]
+        return after
 
     def reset_mem(self) -> tuple[Tensor, ...]:  # type: ignore[override]
         """Put all states to rest and return them, in output order: of the last input's shape, empty before the first.
@@ -369,7 +371,8 @@ class SnnTorchCell(WrappedCell):
     """
 
     def __init__(self, layer: Any, before: list[nn.Module], input_shape: tuple[int, ...], *, last: bool) -> None:
-        kind, name = type(layer), type(layer).__name__
+        kind = type(layer)
+        name = type(layer).__name__
         self.ours = kind in (LIF, ALIFPlus, ALIFPlusMinus)
         if not self.ours and (kind.__module__.partition(".")[0] != "snntorch" or name not in VARIABLES):
             raise TypeError(
@@ -402,11 +405,13 @@ class SnnTorchCell(WrappedCell):
         self.state = state_class(*names, *(["spk"] if self.spike_is_state else []))
         self.reset_gradient = None if unreset else layer.reset_gradient if self.ours else self.spike_is_state
         if name == "SLSTM":
-            weights, scaled = ["lstm_cell.weight_hh"], [ScaledParameter("layer.lstm_cell.weight_ih", "depth")]
+            weights = ["lstm_cell.weight_hh"]
+            scaled = [ScaledParameter("layer.lstm_cell.weight_ih", "depth")]
         else:
             recurrent = getattr(layer, "recurrent", nn.Identity())
             names_of = (n for n in ("weight", "V") if n in recurrent._parameters or parametrized_by(recurrent, n))
-            weights, scaled = [f"recurrent.{name}" for name in names_of], weight_before(before)
+            weights = [f"recurrent.{name}" for name in names_of]
+            scaled = weight_before(before)
         decays = [name for name in ("alpha", "beta") if hasattr(layer, name)]
         scaled += [ScaledParameter(f"layer.{name}", "time", through="decay_factor") for name in decays]
         scaled += [ScaledParameter(f"layer.{name}", "time") for name in weights]
@@ -429,11 +434,15 @@ class SnnTorchCell(WrappedCell):
         """The (resting) threshold, and the adaptation; None where the threshold is not positive."""
         names = ("threshold", "adaptation") if "thr" in self.state._fields else ("threshold",)
         usable = not self.integrator and bool((self.layer.threshold > 0).all())
-        return Thresholds(self.layer, names) if usable else None
+        if usable:
+            return Thresholds(self.layer, names)
+        return None
 
     def membrane(self) -> Membrane | None:
         """Its mem, as it was before the reset of the next step."""
-        return None if self.integrator else Membrane("mem", self._threshold_in, self._spike)
+        if self.integrator:
+            return None
+        return Membrane("mem", self._threshold_in, self._spike)
 
     def reset_switch(self) -> ResetSwitch | None:
         """That of our layers; of snnTorch's where the reset acts within the step and so passes a gradient."""
@@ -444,7 +453,9 @@ class SnnTorchCell(WrappedCell):
         return ResetSwitch(self.layer, "spike_grad", without_derivative)
 
     def _threshold_in(self, state: State) -> Tensor:
-        return state.thr if "thr" in state._fields else self.layer.threshold
+        if "thr" in state._fields:
+            return state.thr
+        return self.layer.threshold
 
     def _spike(self, distance: Tensor) -> Tensor:
         return self.layer.spike_grad(distance).to(distance.dtype) * self.layer.graded_spikes_factor
@@ -457,7 +468,8 @@ class SnnTorchCell(WrappedCell):
         return self.state(*(current.new_zeros(shape) for _ in self.state._fields))
 
     def advance(self, current: Tensor, z: Tensor, state: State) -> State:
-        values, spike = state._asdict(), self.layer.spike_grad
+        values = state._asdict()
+        spike = self.layer.spike_grad
         if "spk" in self.layer._buffers:  # the recurrent ones read it
             values["spk"] = self.spikes(state) if self.integrator else z
         if not isinstance(spike, nn.Module):  # snnTorch's surrogates return float32
@@ -469,7 +481,9 @@ class SnnTorchCell(WrappedCell):
             return self.state(*(spk if name == "spk" else getattr(self.layer, name) for name in self.state._fields))
 
     def emitted(self, state: State) -> Tensor:
-        return state.mem if self.integrator else self.spikes(state)
+        if self.integrator:
+            return state.mem
+        return self.spikes(state)
 
     def run_at_once(self, x: Tensor, state: State, lengths: Tensor | None, late: Tensor | None) -> AtOnce:
         found = prepared(self, x, state, late)
@@ -488,4 +502,6 @@ class SnnTorchCell(WrappedCell):
 
     def spikes(self, state: State) -> Tensor:
         """The spikes of a state."""
-        return state.spk if self.spike_is_state else self._spike(state.mem - self._threshold_in(state))
+        if self.spike_is_state:
+            return state.spk
+        return self._spike(state.mem - self._threshold_in(state))

@@ -36,8 +36,11 @@ class Columns:
     def __get__(self, cell: Any, owner: type | None = None) -> Any:
         if cell is None:
             return self
-        weight, own = cell.layer.rc.weight, cell.layer.sub_module_out_features
-        return weight[:, -own:] if self.own else weight[:, :-own]
+        weight = cell.layer.rc.weight
+        own = cell.layer.sub_module_out_features
+        if self.own:
+            return weight[:, -own:]
+        return weight[:, :-own]
 
     def __set__(self, cell: Any, value: Tensor) -> None:
         with torch.no_grad():
@@ -52,7 +55,8 @@ class SpikingJellyCell(WrappedCell):
         ValueError: if its threshold is not above the voltage to which it is reset.
     """
 
-    w_in, w_rec = Columns(own=False), Columns(own=True)
+    w_in = Columns(own=False)
+    w_rec = Columns(own=True)
 
     def __init__(self, layer: Any, before: list[nn.Module], input_shape: tuple[int, ...]) -> None:
         self.recurrent = hasattr(layer, "rc")
@@ -83,7 +87,9 @@ class SpikingJellyCell(WrappedCell):
     @property
     def node(self) -> Any:
         """The neuron itself."""
-        return self.layer.sub_module if self.recurrent else self.layer
+        if self.recurrent:
+            return self.layer.sub_module
+        return self.layer
 
     def pretrained(self) -> Iterable[nn.Parameter]:
         yield from super().pretrained()
@@ -92,7 +98,9 @@ class SpikingJellyCell(WrappedCell):
 
     def closed_form(self) -> Derivatives | None:
         """That of single neurons, without a container around them."""
-        return None if self.recurrent else NeuronwiseDerivatives(self)
+        if self.recurrent:
+            return None
+        return NeuronwiseDerivatives(self)
 
     def thresholds(self) -> Thresholds:
         return Thresholds(self, ("threshold",))
@@ -146,7 +154,9 @@ class SpikingJellyCell(WrappedCell):
         """Voltages after the spikes z."""
         node = self.node
         s = z.detach() if node.detach_reset else z
-        return v - s * node.v_threshold if node.v_reset is None else (1 - s) * v + s * node.v_reset
+        if node.v_reset is None:
+            return v - s * node.v_threshold
+        return (1 - s) * v + s * node.v_reset
 
     def _charged(self, v: Tensor, current: Tensor) -> Tensor:
         """Voltages after a step's current, before its spikes."""
@@ -156,7 +166,9 @@ class SpikingJellyCell(WrappedCell):
         rest = 0.0 if node.v_reset is None else node.v_reset
         moved = current - (v - rest) if node.decay_input else -(v - rest)
         moved = moved * node.w.sigmoid() if hasattr(node, "w") else moved / node.tau
-        return v + moved if node.decay_input else v + moved + current
+        if node.decay_input:
+            return v + moved
+        return v + moved + current
 
     def emitted(self, state: State) -> Tensor:
         return self.node.surrogate_function(state.v - self.node.v_threshold)
@@ -234,4 +246,6 @@ def step_of(module: Any) -> nn.Module:
         return EachStep(module)
     parts = [m for m in module.modules() if hasattr(m, "supported_step_mode") and not isinstance(m, nn.Linear)]
     multi = any(getattr(part, "_step_mode", part.supported_step_mode()[0]) == "m" for part in parts)
-    return OneStep(module) if multi else module
+    if multi:
+        return OneStep(module)
+    return module

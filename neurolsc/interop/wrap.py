@@ -493,7 +493,8 @@ class _Run:
 
     def _layouts(self) -> Iterator[Layout]:
         """All ways in which time and batch may lie in x."""
-        x, steps = self.x, self.steps
+        x = self.x
+        steps = self.steps
         all_samples = len(x) == self.batch
         if all_samples and steps == 1:
             yield Layout("every step", steps, tuple(x.shape[1:]))
@@ -599,7 +600,9 @@ def _by_step(layer: Any, tensors: Sequence[Tensor]) -> Tensor:
     of_norse = kind.__module__.partition(".")[0] == "norse" or kind.__module__ == "neurolsc.interop.norse"
     norse_with_time = of_norse and not kind.__name__.endswith("Cell")
     at_once = norse_with_time or getattr(layer, "step_mode", "s") == "m"
-    return torch.cat(list(tensors)) if at_once else torch.stack(list(tensors))
+    if at_once:
+        return torch.cat(list(tensors))
+    return torch.stack(list(tensors))
 
 
 def _tensors(tree: Any) -> Iterator[Tensor]:
@@ -747,7 +750,9 @@ def _left_behind(module: nn.Module) -> list[object]:
             return [(str(key), shown(inner)) for key, inner in value.items()]
         if isinstance(value, Iterable) and isinstance(value, Sized) and not isinstance(value, str | bytes):
             return [shown(inner) for inner in value]
-        return value if isinstance(value, int | float | str | bool | None) else id(value)
+        if isinstance(value, int | float | str | bool | None):
+            return value
+        return id(value)
 
     skipped = ("_parameters", "_modules")
     return [

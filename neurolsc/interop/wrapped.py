@@ -73,9 +73,13 @@ def library_of(module: nn.Module) -> str | None:
     if (neuron or roots.get("MemoryModule") == "spikingjelly") and not is_dropout(module):
         return "spikingjelly"
     if "norse" in roots.values():  # its encoders and receptive fields have no state
-        return "norse" if "state" in inspect.signature(module.forward).parameters else None
+        if "state" in inspect.signature(module.forward).parameters:
+            return "norse"
+        return None
     neuron = any(name.endswith(("SpikingNeuron", "LeakyParallel")) for name in roots)
-    return "snntorch" if neuron and "snntorch" in roots.values() else None
+    if neuron and "snntorch" in roots.values():
+        return "snntorch"
+    return None
 
 
 def is_dropout(module: nn.Module) -> bool:
@@ -132,7 +136,9 @@ class WrappedCell(Cell):
         self, layer: nn.Module, before: list[nn.Module], input_shape: tuple[int, ...], scaled: Iterable[ScaledParameter]
     ) -> None:
         super().__init__(math.prod(input_shape), 1)  # the width comes out of a first state
-        self.layer, self.before, self.input_shape = layer, nn.Sequential(*before), input_shape
+        self.layer = layer
+        self.before = nn.Sequential(*before)
+        self.input_shape = input_shape
         self.scaled_parameters = self.paper_scaled_parameters = tuple(scaled)
         with torch.no_grad(), eval_mode(self):
             samples, *shape = self.current(torch.zeros(1, self.n_in, **self.dtype_and_device)).shape
@@ -215,7 +221,9 @@ def weight_before(before: list[nn.Module]) -> list[ScaledParameter]:
     """The nearest weight before a layer, if any, which scales the radius through depth."""
     kinds = nn.Linear | nn.modules.conv._ConvNd
     names = [name for name, module in nn.Sequential(*before).named_modules() if isinstance(module, kinds)]
-    return [ScaledParameter(f"before.{names[-1]}.weight", "depth")] if names else []
+    if names:
+        return [ScaledParameter(f"before.{names[-1]}.weight", "depth")]
+    return []
 
 
 class CellWithModules(WrappedCell):

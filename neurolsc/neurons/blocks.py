@@ -99,7 +99,9 @@ class DiagonalBlocks(LinearOperator):
         return (self.k * y.view(len(y), -1, 1, self.k.shape[3])).sum(1).flatten(1)
 
     def take(self, index: Tensor) -> "DiagonalBlocks":
-        return self if self.same else DiagonalBlocks(self.k[index])
+        if self.same:
+            return self
+        return DiagonalBlocks(self.k[index])
 
 
 def dense_blocks(k: Tensor) -> Tensor:
@@ -257,7 +259,9 @@ class NeuronCell(Cell):
         return self.operator(self.blocks(state, s, z), self.slopes(s), self.weights_between(), self.shares())
 
     def closed_form(self) -> Derivatives | None:
-        return NeuronDerivatives(self) if in_two_methods(self.spike) else None
+        if in_two_methods(self.spike):
+            return NeuronDerivatives(self)
+        return None
 
     def subthreshold(self, slope: float | Tensor = 0.0) -> Tensor | None:
         state = self.initial_state(1)

@@ -90,7 +90,9 @@ class Thresholds:
     """
 
     def __init__(self, cell: nn.Module, names: tuple[str, ...], rest_name: str | None = None) -> None:
-        self._cell, self._rest, self.names = cell, rest_name, names
+        self._cell = cell
+        self._rest = rest_name
+        self.names = names
         self._start = {name: getattr(cell, name).detach().clone() for name in names}
 
     def scale(self, factor: float) -> None:
@@ -101,7 +103,9 @@ class Thresholds:
 
     def rest(self) -> Tensor | None:
         """A copy of the resting threshold (n_hidden,); None where no time constant moves it."""
-        return None if self._rest is None else getattr(self._cell, self._rest).detach().clone()
+        if self._rest is None:
+            return None
+        return getattr(self._cell, self._rest).detach().clone()
 
     def set_rest(self, value: Tensor) -> None:
         setattr(self._cell, self._rest, value)  # type: ignore[arg-type]
@@ -198,7 +202,9 @@ class Cell(nn.Module, ABC):
             at_once = self.run_at_once(x, state, lengths, late)
             if at_once is not None:
                 return at_once
-        dtype, z, outputs = state[0].real.dtype, self.output(state), []
+        dtype = state[0].real.dtype
+        z = self.output(state)
+        outputs = []
         # unbind, not x[t]: the backward of indexing writes a whole (T, B, N) gradient at every step
         inputs = x.unbind(0) if late is None else (late, *x.unbind(0)[:-1])
         for t, now in enumerate(inputs):
@@ -214,7 +220,9 @@ class Cell(nn.Module, ABC):
 
     def derivatives(self) -> Derivatives | None:
         """The derivatives of this cell's step in closed form; None: by autograd."""
-        return self.closed_form() if self._defined_with_its_step("closed_form") else None
+        if self._defined_with_its_step("closed_form"):
+            return self.closed_form()
+        return None
 
     def closed_form(self) -> Derivatives | None:
         """The derivatives of the step that this class defines; None if not known."""
@@ -379,7 +387,8 @@ class LogParameter:
     """
 
     def __set_name__(self, owner: type, name: str) -> None:
-        self.name, self.log_name = name, f"log_{name}"
+        self.name = name
+        self.log_name = f"log_{name}"
 
     def __get__(self, module: nn.Module | None, owner: type | None = None) -> Tensor:
         if module is None:
@@ -444,7 +453,8 @@ def _set_parametrized(module: nn.Module, name: str, value: Tensor, originals: li
                 setattr(module, name, wanted)
                 miss = (getattr(module, name) - value).abs().max().item()
             except (NotImplementedError, RuntimeError, ValueError) as error:
-                failed, miss = error, math.inf
+                failed = error
+                miss = math.inf
             if miss <= 1e-3 * largest:  # NaN is not
                 return
         for original, values in zip(originals, before, strict=True):
@@ -593,7 +603,8 @@ class Table(dict[str, type[T]]):
 
     def __init__(self, kind: str, base: type[T], *classes: type[T]) -> None:
         super().__init__({c.__name__: c for c in classes})
-        self.kind, self.base = kind, base
+        self.kind = kind
+        self.base = base
 
     def known(self, name: str) -> type[T]:
         """The class of a name in the table; ValueError if there is none."""

@@ -139,7 +139,9 @@ class Matrices(LinearOperator):
         return (y.unsqueeze(1) @ self.m).squeeze(1)
 
     def take(self, index: Tensor) -> "Matrices":
-        return self if self.same else Matrices(self.m[index])
+        if self.same:
+            return self
+        return Matrices(self.m[index])
 
     def dense(self) -> Tensor:
         return self.m

@@ -109,7 +109,9 @@ class NeuronwiseDerivatives(Derivatives):
     def _step_derivatives(self, x: Tensor, state: State) -> tuple[Tensor, Tensor, Tensor]:
         """Derivatives of the next state by the last one (P, V, V, n), the last output and the current (P, V, n)."""
         differentiable = torch.is_grad_enabled()  # by the parameters, as LSC needs it
-        by_state, by_output, by_current = [], [], []
+        by_state = []
+        by_output = []
+        by_current = []
         with torch.enable_grad(), exact_values(self.cell):  # type: ignore[arg-type]  # the cell is a module
             before = _leaves(state)
             z = (

@@ -140,7 +140,9 @@ class SpikingCell(NeuronCell):
     def distance(self, state: Any) -> Tensor:
         """v - theta (B, n_hidden); a spike where positive."""
 
-    thresholds, membrane = Cell.thresholds, Cell.membrane  # not known of a cell of one's own
+    # not known of a cell of one's own
+    thresholds = Cell.thresholds
+    membrane = Cell.membrane
 
     def reset_switch(self) -> ResetSwitch | None:
         if not self.reset.gradient:
@@ -208,7 +210,8 @@ class LIF(SpikingCell):
         d, _, r = self.reset.derivatives(self.decay_v, state.v, z, self.theta)
         return {"leak": matrix_of([[d]], s), "reset": matrix_of([[-r * s]], s)}
 
-    thresholds, membrane = NeuronCell.thresholds, NeuronCell.membrane
+    thresholds = NeuronCell.thresholds
+    membrane = NeuronCell.membrane
 
 
 class ALIFState(NamedTuple):
@@ -302,7 +305,9 @@ class ALIF(SpikingCell):
         return state.v - state.theta
 
     def reset_threshold(self, theta: Tensor) -> Tensor:
-        return self.theta_rest if self.reset.name == "static" else theta
+        if self.reset.name == "static":
+            return self.theta_rest
+        return theta
 
     def update(self, x: Tensor, z: Tensor, state: ALIFState) -> ALIFState:
         carried = self.reset.carry(self.decay_v * state.v, z, self.reset_threshold(state.theta))

@@ -154,7 +154,8 @@ def _radii_with_gradient(operator: OperatorProduct, like: Tensor) -> Radii:
     with torch.no_grad():
         radius, pairs, exact = _pairs(operator, like)
     # With x and y fixed, Re(conj(l) y^H M x) / |l| has the value of the radius, and its gradient by M.
-    x, y = pairs.right, pairs.left
+    x = pairs.right
+    y = pairs.left
     by_real = operator.rmatvec(y.real.contiguous())
     by_imaginary = operator.rmatvec(y.imag.contiguous())
     real = (by_real * x.real + by_imaginary * x.imag).sum(1)
@@ -226,7 +227,9 @@ def _dominant(operator: OperatorProduct, like: Tensor, residual: float, *, right
 
     def products(index: Tensor) -> Callable[[Tensor], Tensor]:
         part = some if len(index) == some.points else some.take(index)
-        return part.matvec if right else part.rmatvec
+        if right:
+            return part.matvec
+        return part.rmatvec
 
     new = arnoldi(products, start(operator.size, like).expand(len(rest), -1), least[rest], residual)
     if not right:  # M^T y = l y is y^H M = conj(l) y^H, M real

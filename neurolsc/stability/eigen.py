@@ -170,7 +170,9 @@ def dominant_pairs(h: Tensor, miss: float = SMALLEST_MISS) -> tuple[Tensor, Tens
         condition[left] = _condition(vector[left], left_vector)
         exact = residual * condition[left] <= miss * value[left].abs()  # False for NaN
         again = ~exact | (value[left] == 0)  # 0 may also come from a power that underflowed
-        left, h, power = left[again], h[again], power[again]
+        left = left[again]
+        h = h[again]
+        power = power[again]
         if not len(left):
             return value, vector, condition
     found, x = _pairs_by_lapack(h)
@@ -283,7 +285,10 @@ def bounded_radius(m: Tensor, tolerance: float) -> Dominant:
         # A squaring halves the distance at best: go on only where those to come can close it.
         reachable = distance <= 2 ** (LAST_BOUND - i) * width
         more = (~met & reachable).nonzero().squeeze(1)
-        left, power, log, error = left[more], power[more], log[more], error[more]
+        left = left[more]
+        power = power[more]
+        log = log[more]
+        error = error[more]
         if not len(left):
             break
     return found
@@ -317,7 +322,9 @@ def unit(x: Tensor) -> Tensor:
 
 
 def _reals(x: Tensor) -> Tensor:
-    return torch.view_as_real(x).flatten(-2) if x.is_complex() else x
+    if x.is_complex():
+        return torch.view_as_real(x).flatten(-2)
+    return x
 
 
 def start(n: int, like: Tensor) -> Tensor:

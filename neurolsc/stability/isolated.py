@@ -303,8 +303,15 @@ def norm_below_one(w: Tensor, root: Tensor) -> Tensor:
         stay = (~done & ~above_one).nonzero().squeeze(1)
         if not len(stay):
             break
-        left, root, x, y = left[stay], root[stay], x[stay], y[stay]
-        back, last, phi, total, off = back[stay], last[stay], phi[stay], total[stay], off[stay]
+        left = left[stay]
+        root = root[stay]
+        x = x[stay]
+        y = y[stay]
+        back = back[stay]
+        last = last[stay]
+        phi = phi[stay]
+        total = total[stay]
+        off = off[stay]
     return shown
 
 

@@ -185,7 +185,8 @@ def contributions(t: Transitions) -> dict[str, Tensor]:
             return {OWN.name: (y * step.matvec(x)).sum(1)}
 
         # y^H A x, from products with real vectors
-        x, y = pairs.right, pairs.left
+        x = pairs.right
+        y = pairs.left
         real_real = terms(x.real, y.real)
         real_imag = terms(x.real, y.imag)
         imag_real = terms(x.imag, y.real)

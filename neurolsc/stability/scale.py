@@ -399,7 +399,9 @@ def solve(
         found = measure()
         missed = found - target if math.isfinite(found) else NOT_FINITE
         tried.append((abs(missed), abs(value), value, found))
-        return missed if abs(missed) > tolerance else 0.0
+        if abs(missed) > tolerance:
+            return missed
+        return 0.0
 
     # Widen away from 0 until the sign changes.
     at_zero = miss(0.0)
@@ -414,7 +416,9 @@ def solve(
 
             def beyond_limit(value: float) -> float:
                 distance = limit - abs(miss(value))
-                return distance if abs(distance) > limit / 4 else 0.0
+                if abs(distance) > limit / 4:
+                    return distance
+                return 0.0
 
             value = float(brentq(beyond_limit, 0.0, far, xtol=1e-4))  # type: ignore[arg-type]
             set_to(value)

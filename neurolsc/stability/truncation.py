@@ -83,7 +83,9 @@ class GradientBounds:
         .. math:: \|w^N - w^N_k\| \le \alpha\, \gamma\, k\, \lambda^k\, N^{\alpha \beta + 1}
         """
         log = self._log_proximity(whole("context", context), whole("updates", updates), number("lr", lr))
-        return math.exp(log) if log < LARGEST_LOG else math.inf
+        if log < LARGEST_LOG:
+            return math.exp(log)
+        return math.inf
 
     def context(self, tolerance: float, updates: int, *, lr: float = 1.0) -> int:
         """The smallest k from which on the weights differ by at most a tolerance (Prop. 4, Theorem 1)."""

@@ -96,7 +96,8 @@ def evaluate(network: Network, dataset: Data, *, task: Task = Classification(), 
         FloatingPointError: if the loss or a measure is NaN or infinite.
     """
     as_network(network)
-    device, states = network.dtype_and_device["device"], None
+    device = network.dtype_and_device["device"]
+    states = None
     sizes: list[tuple[int, int]] = []
     measured: list[dict[str, float]] = []
     others: list[dict[str, Any]] = []

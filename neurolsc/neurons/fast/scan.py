@@ -260,7 +260,9 @@ class _RecurrentScan(torch.autograd.Function):
         formula = ctx.slope.kind, float(ctx.slope.a)
         constants = params.numpy()
         first = start.numpy()
-        voltage, slopes, made = u.numpy(), given.numpy(), by_x.numpy()
+        voltage = u.numpy()
+        slopes = given.numpy()
+        made = by_x.numpy()
         from_states = tuple(by.numpy() for by in outer[1:])
         square = weight.ndim == 2
         back = u.new_zeros(1, size)
@@ -291,7 +293,9 @@ class _RecurrentScan(torch.autograd.Function):
 
 def step_of(rows: Any, t: int) -> Any:
     """One step of an array (T, M), or all of one (1, M)."""
-    return rows[t : t + 1] if len(rows) > 1 else rows
+    if len(rows) > 1:
+        return rows[t : t + 1]
+    return rows
 
 
 def weight_gradient(read: Tensor, made: Tensor) -> Tensor:

@@ -118,11 +118,16 @@ def leaky(
     for lo in range(first, last, PIECE):
         hi = min(lo + PIECE, last)
         size = hi - lo
-        beta, threshold, factor = params[0, lo:hi], params[1, lo:hi], params[2, lo:hi]
-        r, s = room[0, :size], room[1, :size]
+        beta = params[0, lo:hi]
+        threshold = params[1, lo:hi]
+        factor = params[2, lo:hi]
+        r = room[0, :size]
+        s = room[1, :size]
         before = start[0, lo:hi]
         for t in range(len(z)):
-            pushed, after, sent = x[t if len(x) > 1 else 0, lo:hi], states[0][t, lo:hi], z[t, lo:hi]
+            pushed = x[t if len(x) > 1 else 0, lo:hi]
+            after = states[0][t, lo:hi]
+            sent = z[t, lo:hi]
             _fires(r, before, threshold)
             if reset == SUBTRACT:
                 for j in range(size):
@@ -157,20 +162,29 @@ def leaky_back(
     Those by spikes and states are (T, M), or (1, M) if they are zero. by_start holds those by the states at the end,
     then those by the states before the first step; by_x and by_params are added to.
     """
-    v, by_v = states[0], by_states[0]
+    v = states[0]
+    by_v = by_states[0]
     one = start.dtype.type(1)
     room = np.empty((4, PIECE), start.dtype)
     for lo in range(first, last, PIECE):
         hi = min(lo + PIECE, last)
         size = hi - lo
-        beta, threshold, factor = params[0, lo:hi], params[1, lo:hi], params[2, lo:hi]
-        by_beta, by_threshold, by_factor = by_params[0, lo:hi], by_params[1, lo:hi], by_params[2, lo:hi]
-        slope, r, s, q = room[0, :size], room[1, :size], room[2, :size], room[3, :size]
+        beta = params[0, lo:hi]
+        threshold = params[1, lo:hi]
+        factor = params[2, lo:hi]
+        by_beta = by_params[0, lo:hi]
+        by_threshold = by_params[1, lo:hi]
+        by_factor = by_params[2, lo:hi]
+        slope = room[0, :size]
+        r = room[1, :size]
+        s = room[2, :size]
+        q = room[3, :size]
         g = by_start[0, lo:hi]
         for t in range(len(v) - 1, -1, -1):
             before = v[t - 1, lo:hi] if t else start[0, lo:hi]
             now = v[t, lo:hi] if delayed else u[t, lo:hi]
-            from_z, from_v = by_z[t if len(by_z) > 1 else 0, lo:hi], by_v[t if len(by_v) > 1 else 0, lo:hi]
+            from_z = by_z[t if len(by_z) > 1 else 0, lo:hi]
+            from_v = by_v[t if len(by_v) > 1 else 0, lo:hi]
             out = by_x[t if len(by_x) > 1 else 0, lo:hi]
             _slopes(slope, kind, a, now, threshold, given[t if len(given) > 1 else 0, lo:hi])
             _fires(r, before, threshold)
@@ -219,12 +233,19 @@ def synaptic(
     for lo in range(first, last, PIECE):
         hi = min(lo + PIECE, last)
         size = hi - lo
-        alpha, beta, threshold, factor = params[0, lo:hi], params[1, lo:hi], params[2, lo:hi], params[3, lo:hi]
-        r, s = room[0, :size], room[1, :size]
-        current, before = start[0, lo:hi], start[1, lo:hi]
+        alpha = params[0, lo:hi]
+        beta = params[1, lo:hi]
+        threshold = params[2, lo:hi]
+        factor = params[3, lo:hi]
+        r = room[0, :size]
+        s = room[1, :size]
+        current = start[0, lo:hi]
+        before = start[1, lo:hi]
         for t in range(len(z)):
-            pushed, sent = x[t if len(x) > 1 else 0, lo:hi], z[t, lo:hi]
-            syn, after = states[0][t, lo:hi], states[1][t, lo:hi]
+            pushed = x[t if len(x) > 1 else 0, lo:hi]
+            sent = z[t, lo:hi]
+            syn = states[0][t, lo:hi]
+            after = states[1][t, lo:hi]
             _fires(r, before, threshold)
             for j in range(size):
                 syn[j] = alpha[j] * current[j] + pushed[j]
@@ -243,7 +264,8 @@ def synaptic(
                 then = u[t, lo:hi]
                 _copy(then, after)
                 _reset_again(after, then, s, r, threshold, reset)
-            current, before = syn, after
+            current = syn
+            before = after
 
 
 @_compiled
@@ -258,11 +280,20 @@ def synaptic_back(
     for lo in range(first, last, PIECE):
         hi = min(lo + PIECE, last)
         size = hi - lo
-        alpha, beta, threshold, factor = params[0, lo:hi], params[1, lo:hi], params[2, lo:hi], params[3, lo:hi]
-        by_alpha, by_beta = by_params[0, lo:hi], by_params[1, lo:hi]
-        by_threshold, by_factor = by_params[2, lo:hi], by_params[3, lo:hi]
-        slope, r, s, q = room[0, :size], room[1, :size], room[2, :size], room[3, :size]
-        g_syn, g = by_start[0, lo:hi], by_start[1, lo:hi]
+        alpha = params[0, lo:hi]
+        beta = params[1, lo:hi]
+        threshold = params[2, lo:hi]
+        factor = params[3, lo:hi]
+        by_alpha = by_params[0, lo:hi]
+        by_beta = by_params[1, lo:hi]
+        by_threshold = by_params[2, lo:hi]
+        by_factor = by_params[3, lo:hi]
+        slope = room[0, :size]
+        r = room[1, :size]
+        s = room[2, :size]
+        q = room[3, :size]
+        g_syn = by_start[0, lo:hi]
+        g = by_start[1, lo:hi]
         for t in range(len(states[0]) - 1, -1, -1):
             current = states[0][t - 1, lo:hi] if t else start[0, lo:hi]
             before = states[1][t - 1, lo:hi] if t else start[1, lo:hi]
@@ -320,13 +351,22 @@ def alpha_function(
     for lo in range(first, last, PIECE):
         hi = min(lo + PIECE, last)
         size = hi - lo
-        alpha, beta, threshold, factor = params[0, lo:hi], params[1, lo:hi], params[2, lo:hi], params[3, lo:hi]
+        alpha = params[0, lo:hi]
+        beta = params[1, lo:hi]
+        threshold = params[2, lo:hi]
+        factor = params[3, lo:hi]
         scale = params[4, lo:hi]
-        r, s = room[0, :size], room[1, :size]
-        last_exc, last_inh, before = start[0, lo:hi], start[1, lo:hi], start[2, lo:hi]
+        r = room[0, :size]
+        s = room[1, :size]
+        last_exc = start[0, lo:hi]
+        last_inh = start[1, lo:hi]
+        before = start[2, lo:hi]
         for t in range(len(z)):
-            pushed, sent = x[t if len(x) > 1 else 0, lo:hi], z[t, lo:hi]
-            exc, inh, after = states[0][t, lo:hi], states[1][t, lo:hi], states[2][t, lo:hi]
+            pushed = x[t if len(x) > 1 else 0, lo:hi]
+            sent = z[t, lo:hi]
+            exc = states[0][t, lo:hi]
+            inh = states[1][t, lo:hi]
+            after = states[2][t, lo:hi]
             _fires(r, before, threshold)
             for j in range(size):
                 exc[j] = alpha[j] * last_exc[j] + pushed[j]
@@ -350,7 +390,9 @@ def alpha_function(
             _fires(s, after, threshold)
             for j in range(size):
                 sent[j] = s[j] * factor[j]
-            last_exc, last_inh, before = exc, inh, after
+            last_exc = exc
+            last_inh = inh
+            before = after
 
 
 @_compiled
@@ -360,18 +402,31 @@ def alpha_function_back(
     by_x: Array, by_start: Array, by_params: Array, learnt: bool, first: int, last: int,
 ) -> None:  # fmt: skip
     """The gradients of :func:`alpha_function`, as those of :func:`leaky_back`."""
-    one, nil = start.dtype.type(1), start.dtype.type(0)
+    one = start.dtype.type(1)
+    nil = start.dtype.type(0)
     room = np.empty((6, PIECE), start.dtype)
     for lo in range(first, last, PIECE):
         hi = min(lo + PIECE, last)
         size = hi - lo
-        alpha, beta, threshold, factor = params[0, lo:hi], params[1, lo:hi], params[2, lo:hi], params[3, lo:hi]
+        alpha = params[0, lo:hi]
+        beta = params[1, lo:hi]
+        threshold = params[2, lo:hi]
+        factor = params[3, lo:hi]
         scale = params[4, lo:hi]
-        by_alpha, by_beta, by_scale = by_params[0, lo:hi], by_params[1, lo:hi], by_params[4, lo:hi]
-        by_threshold, by_factor = by_params[2, lo:hi], by_params[3, lo:hi]
-        slope, r, s, q = room[0, :size], room[1, :size], room[2, :size], room[3, :size]
-        kept, later = room[4, :size], room[5, :size]
-        g_exc, g_inh, g = by_start[0, lo:hi], by_start[1, lo:hi], by_start[2, lo:hi]
+        by_alpha = by_params[0, lo:hi]
+        by_beta = by_params[1, lo:hi]
+        by_scale = by_params[4, lo:hi]
+        by_threshold = by_params[2, lo:hi]
+        by_factor = by_params[3, lo:hi]
+        slope = room[0, :size]
+        r = room[1, :size]
+        s = room[2, :size]
+        q = room[3, :size]
+        kept = room[4, :size]
+        later = room[5, :size]
+        g_exc = by_start[0, lo:hi]
+        g_inh = by_start[1, lo:hi]
+        g = by_start[2, lo:hi]
         for t in range(len(states[0]) - 1, -1, -1):
             last_exc = states[0][t - 1, lo:hi] if t else start[0, lo:hi]
             last_inh = states[1][t - 1, lo:hi] if t else start[1, lo:hi]
@@ -512,14 +567,21 @@ def current_lif(
     for lo in range(first, last, PIECE):
         hi = min(lo + PIECE, last)
         size = hi - lo
-        gain, loss, leak, threshold, rest = (
-            params[0, lo:hi], params[1, lo:hi], params[2, lo:hi], params[3, lo:hi], params[4, lo:hi],
-        )  # fmt: skip
-        s, pushed = room[0, :size], room[1, :size]
-        v, i = start[0, lo:hi], start[1, lo:hi]
+        gain = params[0, lo:hi]
+        loss = params[1, lo:hi]
+        leak = params[2, lo:hi]
+        threshold = params[3, lo:hi]
+        rest = params[4, lo:hi]
+        s = room[0, :size]
+        pushed = room[1, :size]
+        v = start[0, lo:hi]
+        i = start[1, lo:hi]
         for t in range(len(z)):
-            current, sent, then = x[t if len(x) > 1 else 0, lo:hi], z[t, lo:hi], u[t if len(u) > 1 else 0, lo:hi]
-            after_v, after_i = states[0][t, lo:hi], states[1][t, lo:hi]
+            current = x[t if len(x) > 1 else 0, lo:hi]
+            sent = z[t, lo:hi]
+            then = u[t if len(u) > 1 else 0, lo:hi]
+            after_v = states[0][t, lo:hi]
+            after_i = states[1][t, lo:hi]
             for j in range(size):
                 pushed[j] = i[j] + current[j]
             for j in range(size):
@@ -533,7 +595,8 @@ def current_lif(
             else:
                 _copy(sent, then)
                 _copy(after_v, then)
-            v, i = after_v, after_i
+            v = after_v
+            i = after_i
 
 
 @_compiled
@@ -547,13 +610,22 @@ def current_lif_back(
     for lo in range(first, last, PIECE):
         hi = min(lo + PIECE, last)
         size = hi - lo
-        gain, loss, leak, threshold, rest = (
-            params[0, lo:hi], params[1, lo:hi], params[2, lo:hi], params[3, lo:hi], params[4, lo:hi],
-        )  # fmt: skip
-        by_gain, by_loss, by_leak = by_params[0, lo:hi], by_params[1, lo:hi], by_params[2, lo:hi]
-        by_threshold, by_rest = by_params[3, lo:hi], by_params[4, lo:hi]
-        slope, s, q, g_pushed = room[0, :size], room[1, :size], room[2, :size], room[3, :size]
-        g, g_i = by_start[0, lo:hi], by_start[1, lo:hi]
+        gain = params[0, lo:hi]
+        loss = params[1, lo:hi]
+        leak = params[2, lo:hi]
+        threshold = params[3, lo:hi]
+        rest = params[4, lo:hi]
+        by_gain = by_params[0, lo:hi]
+        by_loss = by_params[1, lo:hi]
+        by_leak = by_params[2, lo:hi]
+        by_threshold = by_params[3, lo:hi]
+        by_rest = by_params[4, lo:hi]
+        slope = room[0, :size]
+        s = room[1, :size]
+        q = room[2, :size]
+        g_pushed = room[3, :size]
+        g = by_start[0, lo:hi]
+        g_i = by_start[1, lo:hi]
         for t in range(len(states[0]) - 1, -1, -1):
             then = u[t if len(u) > 1 else 0, lo:hi]
             from_z = by_z[t if len(by_z) > 1 else 0, lo:hi]
@@ -609,11 +681,17 @@ def voltage_lif(
     for lo in range(first, last, PIECE):
         hi = min(lo + PIECE, last)
         size = hi - lo
-        gain, leak, threshold, rest = params[0, lo:hi], params[1, lo:hi], params[2, lo:hi], params[3, lo:hi]
-        s, moved = room[0, :size], room[1, :size]
+        gain = params[0, lo:hi]
+        leak = params[1, lo:hi]
+        threshold = params[2, lo:hi]
+        rest = params[3, lo:hi]
+        s = room[0, :size]
+        moved = room[1, :size]
         v = start[0, lo:hi]
         for t in range(len(z)):
-            pushed, sent, then = x[t if len(x) > 1 else 0, lo:hi], z[t, lo:hi], u[t, lo:hi]
+            pushed = x[t if len(x) > 1 else 0, lo:hi]
+            sent = z[t, lo:hi]
+            then = u[t, lo:hi]
             after = states[0][t, lo:hi]
             if form == BOX:
                 for j in range(size):
@@ -658,11 +736,17 @@ def voltage_lif_back(
     for lo in range(first, last, PIECE):
         hi = min(lo + PIECE, last)
         size = hi - lo
-        leak, threshold, rest = params[1, lo:hi], params[2, lo:hi], params[3, lo:hi]
-        by_gain, by_leak, by_threshold, by_rest = (
-            by_params[0, lo:hi], by_params[1, lo:hi], by_params[2, lo:hi], by_params[3, lo:hi],
-        )  # fmt: skip
-        slope, s, q, gain = room[0, :size], room[1, :size], room[2, :size], room[3, :size]
+        leak = params[1, lo:hi]
+        threshold = params[2, lo:hi]
+        rest = params[3, lo:hi]
+        by_gain = by_params[0, lo:hi]
+        by_leak = by_params[1, lo:hi]
+        by_threshold = by_params[2, lo:hi]
+        by_rest = by_params[3, lo:hi]
+        slope = room[0, :size]
+        s = room[1, :size]
+        q = room[2, :size]
+        gain = room[3, :size]
         for j in range(size):
             gain[j] = one / params[0, lo + j] if divides else params[0, lo + j]
         g = by_start[0, lo:hi]
@@ -709,7 +793,9 @@ def _push(pushed: Array, x: Array, z: Array, weight_t: Array, square: bool, indi
     """
     n = weight_t.shape[1]
     for row in range(0, len(x), n):
-        out, sent, outside = pushed[row : row + n], z[row : row + n], x[row : row + n]
+        out = pushed[row : row + n]
+        sent = z[row : row + n]
+        outside = x[row : row + n]
         if square:
             count = _places(sent, indices, 0)
             _copy(out, outside)
