@@ -424,12 +424,11 @@ def read_pieces(path: str | PathLike[str], part: str) -> list[np.ndarray]:
 # ---- store and recall
 
 PERIOD = 20  # steps
-# how many values there are, and neurons of a group
 VALUES = 4
-GROUP = 10
-# probability of a spike in a step, of a neuron whose group is on or off
-ON = 0.2
-OFF = 0.01
+GROUP = 10  # neurons for each value
+# probability of a spike in a step
+ON = 0.2  # of neurons of the value that is sent
+OFF = 0.01  # of all others
 SIZES = {"train": 2_000, "validation": 500, "test": 1_000}
 
 

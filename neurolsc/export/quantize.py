@@ -36,9 +36,8 @@ W_MAX = 254  # the largest weight: 8 signed bits times 2
 B_MAX = 4095  # the largest bias of CUBA: 13 signed bits
 LONGEST = 4095 / 4096  # the largest share of a state that a step retains, a time constant of 4096 steps
 COARSE = 62  # fewest weight units per threshold of a LIF; with half as many rounding decides what fires
-# of an ALIF, whose weights have an exponent; and the most that are of use
-COARSE_ALIF = 16
-PLENTY = 256
+COARSE_ALIF = 16  # of an ALIF, whose weights have an exponent
+PLENTY = 256  # more are of no use
 
 
 @dataclass(frozen=True)

@@ -173,8 +173,7 @@ def run_in_nengo(path: str, spikes: "np.ndarray[Any, Any]") -> Arrays:
             )
             block = LoihiBlock(m)
             compartment = block.compartment
-            # the chip adds 1 to the first
-            compartment.decay_u = decay_u - 1
+            compartment.decay_u = decay_u - 1  # the chip adds 1
             compartment.decay_v = decay_v
             compartment.vth = UNIT * threshold
             compartment.bias = UNIT * bias

@@ -229,7 +229,7 @@ class Cell(nn.Module, ABC):
         return None
 
     def _defined_with_its_step(self, method: str) -> bool:
-        # true if the class that defines a method defines the whole step, and the instance changes no part of it
+        """True if the class that defines a method defines the whole step, and the instance changes no part of it."""
         step = step_of(type(self))
         return issubclass(definer(type(self), method), step) and _parts_of_step(step).isdisjoint(vars(self))
 
@@ -337,19 +337,22 @@ NO_STEP = frozenset(
 
 @cache
 def _parts_of_step(kind: type) -> frozenset[str]:
-    """Names that a class or its bases define and that may be a part of its step."""
+    """Names of methods and attributes of a class and its bases that its step may read."""
     names = {name for c in kind.__mro__ if c not in nn.Module.__mro__ for name in vars(c)}
     return frozenset(name for name in names - NO_STEP if not name.startswith(("__", "_abc")))
 
 
 def step_of(cls: type) -> type:
-    """The class that defines a cell's step: the lowest that has ``update`` or changes a part of it; of ALIF+ ALIF."""
+    """The class that defines a cell's step: the most derived one that has ``update`` or changes a part of it.
+
+    That of ALIF+ is ALIF: the subclass draws other initial values, which is no part of a step.
+    """
     owner = definer(cls, "update")
     return next(c for c in cls.__mro__ if c is owner or not _parts_of_step(owner).isdisjoint(vars(c)))
 
 
 def definer(cls: type, name: str) -> type:
-    """The class that defines what a class has by a name: itself, or the nearest of its bases."""
+    """The class that defines an attribute of a class: itself, or the nearest of its bases."""
     return next(c for c in cls.__mro__ if name in vars(c))
 
 
@@ -407,7 +410,7 @@ class LogParameter:
 
 
 def stored_parameter(cell: "Cell", name: str) -> nn.Parameter | None:
-    """The parameter that stores a quantity: of its name, of its logarithm, or in ``stored_in``; None if none does."""
+    """The parameter that stores a quantity: of that name, log_<name>, or as ``stored_in`` says; None if none does."""
     owner, last = owner_of(cell, dict(cell.stored_in).get(name, name))
     return owner._parameters.get(last, owner._parameters.get(f"log_{last}"))
 
@@ -442,6 +445,7 @@ def parametrized_by(module: nn.Module, name: str) -> list[nn.Parameter]:
 
 
 def _set_parametrized(module: nn.Module, name: str, value: Tensor, originals: list[nn.Parameter]) -> None:
+    """Set a quantity through its parametrisation; if it does not take the value, restore the originals and raise."""
     before = [original.detach().clone() for original in originals]
     failed: Exception | None = None
     largest = value.abs().max().item() or getattr(module, name).detach().abs().max().item()
@@ -526,7 +530,7 @@ class OneToOne(WeightMatrix):
         return 1
 
     def overwrite(self, weights: Tensor) -> None:
-        """Set the weights to a diagonal; its mean over neurons that share one."""
+        """Set the weights to the diagonal of a matrix; a weight that neurons share to their mean."""
         stored = self._stored()
         shared = weights.diagonal().to(stored).view(self._shape)
         total = shared.sum_to_size(stored.shape) if stored.ndim else shared.sum()
@@ -552,12 +556,16 @@ def weight_matrices(cell: Cell, radius: Literal["time", "depth"], *, inputs: boo
     of at most 4096 neurons.
     """
     names = [scaled.parameter for scaled in cell.scaled_parameters if scaled.radius == radius]
-    names += cell.input_matrices if inputs else ()
+    if inputs:
+        names += cell.input_matrices
     found: list[WeightMatrix] = []
     for name in dict.fromkeys(names):
-        if name in cell.recurrent_vectors and cell.n_hidden <= WIDEST:
-            found.append(OneToOne(cell, name))
-        elif name not in cell.recurrent_vectors and (matrix := WeightMatrix(cell, name)).weights.ndim >= 2:
+        if name in cell.recurrent_vectors:
+            if cell.n_hidden <= WIDEST:
+                found.append(OneToOne(cell, name))
+            continue
+        matrix = WeightMatrix(cell, name)
+        if matrix.weights.ndim >= 2:
             found.append(matrix)
     return tuple(found)
 
@@ -589,7 +597,7 @@ T = TypeVar("T")
 C = TypeVar("C", bound=type[nn.Module])
 
 
-# neurons of snnTorch, norse and spikingjelly, and which cell has their step
+# Neurons of snnTorch, norse and spikingjelly, and the cell that has their step
 NAMES_ELSEWHERE = {
     **dict.fromkeys(("Leaky", "RLeaky", "Lapicque", "LIFBox", "LIFBoxCell", "LIFNode"), "LIF"),
     **dict.fromkeys(("Synaptic", "RSynaptic", "LIFCell", "LIFRecurrent", "LIFRecurrentCell"), "CubaLIF"),
@@ -617,7 +625,8 @@ class Table(dict[str, type[T]]):
 
     def name_of(self, cls: type) -> str:
         """The name of a class; ValueError if it is not in the table."""
-        if self.get(name := cls.__name__) is not cls:
+        name = cls.__name__
+        if self.get(name) is not cls:
             cure = f"Make it known with neurolsc.register({name})."
             raise ValueError(f"{name} is not a known {self.kind}; known are {', '.join(sorted(self))}. {cure}")
         return name
@@ -638,9 +647,12 @@ class Table(dict[str, type[T]]):
 
     def enter(self, cls: type[T]) -> None:
         """Put a class into the table; ValueError if another one has its name."""
-        there, here = (f"{c.__module__}.{c.__qualname__}" for c in (self.get(cls.__name__, cls), cls))
-        if there != here:  # a class of the same place is the same one, defined anew in a notebook
-            raise ValueError(f"{cls.__name__!r} is another {self.kind} already, {there}.")
+        known = self.get(cls.__name__, cls)
+        # a class of the same module and name is the same one, defined anew in a notebook
+        if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise ValueError(
+                f"{cls.__name__!r} is another {self.kind} already, {known.__module__}.{known.__qualname__}."
+            )
         self[cls.__name__] = cls
 
 

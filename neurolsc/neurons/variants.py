@@ -203,8 +203,9 @@ class ALIFLowPass(ALIFPlus):
         rise = self._new_share * self.adaptation
         theta = self.decay_theta * state.theta + self._new_share * self.b_theta + rise * z
         d, e, r = self.reset.derivatives(self.decay_v, state.v, z, self.reset_threshold(theta))
-        # e is by the threshold that is subtracted, which the last one and the spikes have made
-        return alif_blocks(s, d, e * self.decay_theta, r - e * rise, rise, self.decay_theta)
+        # e is the derivative by the new threshold, which depends on the last one and on the spikes
+        reset = (d, e * self.decay_theta, r - e * rise)
+        return alif_blocks(s, reset, rise=rise, decay_theta=self.decay_theta)
 
     def gains(self) -> dict[str, float]:
         return {}

@@ -222,7 +222,7 @@ class IsolatedNeurons(NamedTuple):
     @classmethod
     def of(cls, step: SpikingStep) -> "IsolatedNeurons":
         s = step.slopes[:, 0]
-        k = step.whole
+        k = step.k
         own = step.w_rec.diagonal() * s
         a = k[:, 0, 0] + own
         b = c = d = torch.zeros_like(own)
@@ -326,7 +326,7 @@ def shifted_factors(operator: LinearOperator, shift: Tensor) -> Factors | None:
     if not isinstance(operator, SpikingStep):
         return None
     s = operator.slopes[0, 0].detach()
-    k = operator.whole[0].detach()
+    k = operator.k[0].detach()
     coupling = operator.w_rec.detach().to(shift.dtype)
     if len(k) == 1:
         return lu_factors(coupling * s + torch.diag(k[0, 0] - shift))

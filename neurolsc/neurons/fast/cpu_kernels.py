@@ -74,6 +74,7 @@ def add_transposed_times(total: Tensor, entries: CSR, g: Tensor) -> None:
 
 
 def _in_parts(length: int, additions: int, do: Callable[[int, int], None]) -> None:
+    """Call `do` for ranges (first, last) that make up `length`, in as many threads as the additions are worth."""
     parts = min(torch.get_num_threads(), additions // PER_THREAD, length)
     if parts < 2:
         return do(0, length)
@@ -92,6 +93,7 @@ if hasattr(os, "register_at_fork"):  # a forked process has none of these thread
 
 @_compiled
 def _find(matrix: Array, indices: Array, indptr: Array, data: Array) -> int:
+    """Write the non-zero entries of a matrix as those of :class:`CSR`, and return their number."""
     count = 0
     indptr[0] = 0
     for r in range(len(matrix)):
@@ -104,8 +106,8 @@ def _find(matrix: Array, indices: Array, indptr: Array, data: Array) -> int:
 
 @_inline
 def _places(row: Array, indices: Array, count: int) -> int:
-    """Write where a row is not zero, behind `count` columns already there; without a branch."""
-    for j in range(len(row)):
+    """Append the columns where a row is not zero to the first `count` indices; return how many there are then."""
+    for j in range(len(row)):  # without a branch, which would be mispredicted: what is not counted is overwritten
         indices[count] = j
         count += row[j] != 0
     return count
@@ -158,7 +160,7 @@ def _add_transposed_times(
 ) -> None:
     rows = len(indptr) - 1
     count = indptr[len(indptr) - 1]
-    # sorted by column, rows in order: where the entries of each start, then each in its place
+    # Sort the entries by column (counting sort): count them, find where each column starts, put each in its place.
     ends = np.zeros(len(total) + 1, np.int64)
     for k in range(count):
         ends[indices[k] + 1] += 1
@@ -182,7 +184,7 @@ def steps(
     v: Tensor, theta: Tensor, z0: Tensor, z: Tensor, drive: Tensor, w_rec_t: Tensor, constants: Tensor,
     *, zero: bool, static: bool,
 ) -> CSR:  # fmt: skip
-    """Some steps in place; the spikes that each of them reads (S B, n).
+    """Some steps of LIF or ALIF in place; return the spikes that each of them reads (S B, n).
 
     v holds voltages before and after each step (S + 1, B, n), of which the first is read, theta thresholds likewise, or
     a fixed one (1, B, n); z0 (B, n) are the spikes before, z (S, B, n) those to be filled; drive is the projected input

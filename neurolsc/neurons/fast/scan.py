@@ -1,6 +1,6 @@
 """Neurons of other libraries over all steps at once, as one function with its own gradient.
 
-What a neuron without recurrent weights reads does not depend on what it sends, so that a whole sequence of currents is
+The input of a neuron without recurrent weights does not depend on its output, so that a whole sequence of currents is
 known before its first step. :func:`scan` runs it by the kernels of :mod:`neurolsc.neurons.fast.scan_kernels`, entry by
 entry, and saves the voltages alone. :func:`recurrent_scan` calls the same kernels step by step, with a product between
 two steps: a sum of rows of the weights forward, a dense one backward.
@@ -20,11 +20,11 @@ from neurolsc.neurons.fast.sequence import transformed
 
 
 class Slope(NamedTuple):
-    """The derivative of a spike by its distance from the threshold: a formula of the kernels, and its number."""
+    """The derivative of a spike by its distance from the threshold."""
 
-    kind: int
-    a: float = 1.0
-    derivative: Any = None  # the derivative as a function of distances, where the formula is none of the kernels
+    kind: int  # a formula of the kernels
+    a: float = 1.0  # its number
+    derivative: Any = None  # a function of distances, for formulas that the kernels do not know
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Neuron:
 
 
 class Scanned(NamedTuple):
-    """What a run sent and went through."""
+    """Spikes and states of a run."""
 
     z: Tensor  # (T, ...)
     states: tuple[Tensor, ...]  # after each step (T, ...)

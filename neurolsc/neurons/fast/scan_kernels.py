@@ -1,8 +1,11 @@
 """Neurons without recurrent weights over all steps, compiled by Numba: each entry of a layer by itself.
 
-A kernel takes a range of entries, in pieces that stay in the cache over all steps. Arrays are (T, M), M the entries of
-one step, and parameters (M,). The operations of a step and their order are those of the library, so that in exact
-arithmetic of the same precision voltages are the same bit for bit.
+A kernel takes the entries `first` to `last`, in pieces lo to hi that stay in the cache over all steps. With M entries
+in a step, currents x, spikes z, states and voltages u before a reset are (T, M), x and u also (1, M) where they are the
+same, or not needed, in all steps; `start` and `params` have a row (M,) for each state and parameter. Names inside: r
+are the spikes before a step, s those after it, q gradients by spikes and g by states; `room` is memory for a piece.
+The operations of a step and their order are those of the library, so that in exact arithmetic of the same precision
+voltages are the same bit for bit.
 """
 
 from typing import Any
@@ -14,10 +17,10 @@ from neurolsc.neurons.fast.cpu_kernels import Array, _add_rows, _places, compile
 
 PIECE = 512  # entries of a piece: some rows of it fit the first cache
 
-# derivatives of spikes by the distance d from the threshold, with one number a
+# Formulas of the derivative of a spike by its voltage, with one number a; GIVEN: as an array, NOTHING: 0.
 GIVEN, NOTHING, ATAN, FAST_SIGMOID, SIGMOID, SIGN, QUADRATIC = range(7)
 
-SUBTRACT, ZERO, NONE, ALL = range(4)  # resets, as snnTorch numbers them; the last to zero, the input with it
+SUBTRACT, ZERO, NONE, ALL = range(4)  # resets, as snnTorch numbers them; ALL: to zero, the input of the step with it
 
 _compiled = compiled()
 _inline: Any = njit(inline="always")
@@ -26,7 +29,7 @@ Arrays = tuple[Array, ...]  # one for each state
 
 @_inline
 def _slopes(out: Array, kind: int, a: float, u: Array, threshold: Array, given: Array) -> None:
-    """The derivatives of spikes by their voltages."""
+    """Write the derivatives of spikes by their voltages u."""
     one = u.dtype.type(1)
     if kind == GIVEN:
         for j in range(len(out)):
@@ -60,6 +63,18 @@ def _slopes(out: Array, kind: int, a: float, u: Array, threshold: Array, given: 
         nil = u.dtype.type(0)
         for j in range(len(out)):
             out[j] = max(height - width * abs(u[j] - threshold[j]), nil)
+
+
+@_inline
+def _at(rows: Array, t: int, lo: int, hi: int) -> Array:
+    """Entries lo to hi of step t; rows are (T, M), or (1, M) for all steps."""
+    return rows[min(t, len(rows) - 1), lo:hi]
+
+
+@_inline
+def _before(state: Array, start: Array, t: int, lo: int, hi: int) -> Array:
+    """Entries lo to hi of a state (T, M) before step t, from its start (M,)."""
+    return state[t - 1, lo:hi] if t else start[lo:hi]
 
 
 @_inline
@@ -125,7 +140,7 @@ def leaky(
         s = room[1, :size]
         before = start[0, lo:hi]
         for t in range(len(z)):
-            pushed = x[t if len(x) > 1 else 0, lo:hi]
+            pushed = _at(x, t, lo, hi)
             after = states[0][t, lo:hi]
             sent = z[t, lo:hi]
             _fires(r, before, threshold)
@@ -181,12 +196,12 @@ def leaky_back(
         q = room[3, :size]
         g = by_start[0, lo:hi]
         for t in range(len(v) - 1, -1, -1):
-            before = v[t - 1, lo:hi] if t else start[0, lo:hi]
+            before = _before(v, start[0], t, lo, hi)
             now = v[t, lo:hi] if delayed else u[t, lo:hi]
-            from_z = by_z[t if len(by_z) > 1 else 0, lo:hi]
-            from_v = by_v[t if len(by_v) > 1 else 0, lo:hi]
-            out = by_x[t if len(by_x) > 1 else 0, lo:hi]
-            _slopes(slope, kind, a, now, threshold, given[t if len(given) > 1 else 0, lo:hi])
+            from_z = _at(by_z, t, lo, hi)
+            from_v = _at(by_v, t, lo, hi)
+            out = _at(by_x, t, lo, hi)
+            _slopes(slope, kind, a, now, threshold, _at(given, t, lo, hi))
             _fires(r, before, threshold)
             for j in range(size):
                 g[j] += from_v[j]
@@ -242,7 +257,7 @@ def synaptic(
         current = start[0, lo:hi]
         before = start[1, lo:hi]
         for t in range(len(z)):
-            pushed = x[t if len(x) > 1 else 0, lo:hi]
+            pushed = _at(x, t, lo, hi)
             sent = z[t, lo:hi]
             syn = states[0][t, lo:hi]
             after = states[1][t, lo:hi]
@@ -295,14 +310,14 @@ def synaptic_back(
         g_syn = by_start[0, lo:hi]
         g = by_start[1, lo:hi]
         for t in range(len(states[0]) - 1, -1, -1):
-            current = states[0][t - 1, lo:hi] if t else start[0, lo:hi]
-            before = states[1][t - 1, lo:hi] if t else start[1, lo:hi]
+            current = _before(states[0], start[0], t, lo, hi)
+            before = _before(states[1], start[1], t, lo, hi)
             now = states[1][t, lo:hi] if delayed else u[t, lo:hi]
-            from_z = by_z[t if len(by_z) > 1 else 0, lo:hi]
-            from_syn = by_states[0][t if len(by_states[0]) > 1 else 0, lo:hi]
-            from_v = by_states[1][t if len(by_states[1]) > 1 else 0, lo:hi]
-            out = by_x[t if len(by_x) > 1 else 0, lo:hi]
-            _slopes(slope, kind, a, now, threshold, given[t if len(given) > 1 else 0, lo:hi])
+            from_z = _at(by_z, t, lo, hi)
+            from_syn = _at(by_states[0], t, lo, hi)
+            from_v = _at(by_states[1], t, lo, hi)
+            out = _at(by_x, t, lo, hi)
+            _slopes(slope, kind, a, now, threshold, _at(given, t, lo, hi))
             _fires(r, before, threshold)
             for j in range(size):
                 g[j] += from_v[j]
@@ -362,7 +377,7 @@ def alpha_function(
         last_inh = start[1, lo:hi]
         before = start[2, lo:hi]
         for t in range(len(z)):
-            pushed = x[t if len(x) > 1 else 0, lo:hi]
+            pushed = _at(x, t, lo, hi)
             sent = z[t, lo:hi]
             exc = states[0][t, lo:hi]
             inh = states[1][t, lo:hi]
@@ -428,16 +443,16 @@ def alpha_function_back(
         g_inh = by_start[1, lo:hi]
         g = by_start[2, lo:hi]
         for t in range(len(states[0]) - 1, -1, -1):
-            last_exc = states[0][t - 1, lo:hi] if t else start[0, lo:hi]
-            last_inh = states[1][t - 1, lo:hi] if t else start[1, lo:hi]
-            before = states[2][t - 1, lo:hi] if t else start[2, lo:hi]
+            last_exc = _before(states[0], start[0], t, lo, hi)
+            last_inh = _before(states[1], start[1], t, lo, hi)
+            before = _before(states[2], start[2], t, lo, hi)
             now = states[2][t, lo:hi]
-            from_z = by_z[t if len(by_z) > 1 else 0, lo:hi]
-            from_exc = by_states[0][t if len(by_states[0]) > 1 else 0, lo:hi]
-            from_inh = by_states[1][t if len(by_states[1]) > 1 else 0, lo:hi]
-            from_v = by_states[2][t if len(by_states[2]) > 1 else 0, lo:hi]
-            out = by_x[t if len(by_x) > 1 else 0, lo:hi]
-            _slopes(slope, kind, a, now, threshold, given[t if len(given) > 1 else 0, lo:hi])
+            from_z = _at(by_z, t, lo, hi)
+            from_exc = _at(by_states[0], t, lo, hi)
+            from_inh = _at(by_states[1], t, lo, hi)
+            from_v = _at(by_states[2], t, lo, hi)
+            out = _at(by_x, t, lo, hi)
+            _slopes(slope, kind, a, now, threshold, _at(given, t, lo, hi))
             _fires(r, before, threshold)
             for j in range(size):
                 kept[j] = one if reset == NONE else one - r[j]
@@ -577,9 +592,9 @@ def current_lif(
         v = start[0, lo:hi]
         i = start[1, lo:hi]
         for t in range(len(z)):
-            current = x[t if len(x) > 1 else 0, lo:hi]
+            current = _at(x, t, lo, hi)
             sent = z[t, lo:hi]
-            then = u[t if len(u) > 1 else 0, lo:hi]
+            then = _at(u, t, lo, hi)
             after_v = states[0][t, lo:hi]
             after_i = states[1][t, lo:hi]
             for j in range(size):
@@ -627,17 +642,17 @@ def current_lif_back(
         g = by_start[0, lo:hi]
         g_i = by_start[1, lo:hi]
         for t in range(len(states[0]) - 1, -1, -1):
-            then = u[t if len(u) > 1 else 0, lo:hi]
-            from_z = by_z[t if len(by_z) > 1 else 0, lo:hi]
-            from_v = by_states[0][t if len(by_states[0]) > 1 else 0, lo:hi]
-            from_i = by_states[1][t if len(by_states[1]) > 1 else 0, lo:hi]
-            out = by_x[t if len(by_x) > 1 else 0, lo:hi]
+            then = _at(u, t, lo, hi)
+            from_z = _at(by_z, t, lo, hi)
+            from_v = _at(by_states[0], t, lo, hi)
+            from_i = _at(by_states[1], t, lo, hi)
+            out = _at(by_x, t, lo, hi)
             for j in range(size):
                 g[j] += from_v[j]
             for j in range(size):
                 g_i[j] += from_i[j]
             if sends:
-                _slopes(slope, kind, a, then, threshold, given[t if len(given) > 1 else 0, lo:hi])
+                _slopes(slope, kind, a, then, threshold, _at(given, t, lo, hi))
                 _reaches(s, then, threshold, False)
                 _copy(q, from_z)
                 _back_through_reset(g, q, s, then, threshold, rest, slope, by_threshold, by_rest, reset, passes)
@@ -645,7 +660,7 @@ def current_lif_back(
                 for j in range(size):
                     g[j] += from_z[j]
             if learnt:
-                v = states[0][t - 1, lo:hi] if t else start[0, lo:hi]
+                v = _before(states[0], start[0], t, lo, hi)
                 moved = then if sends else states[0][t, lo:hi]
                 for j in range(size):
                     # the pushed current, from what it moved
@@ -689,7 +704,7 @@ def voltage_lif(
         moved = room[1, :size]
         v = start[0, lo:hi]
         for t in range(len(z)):
-            pushed = x[t if len(x) > 1 else 0, lo:hi]
+            pushed = _at(x, t, lo, hi)
             sent = z[t, lo:hi]
             then = u[t, lo:hi]
             after = states[0][t, lo:hi]
@@ -752,12 +767,12 @@ def voltage_lif_back(
         g = by_start[0, lo:hi]
         for t in range(len(u) - 1, -1, -1):
             then = u[t, lo:hi]
-            from_z = by_z[t if len(by_z) > 1 else 0, lo:hi]
-            from_v = by_states[0][t if len(by_states[0]) > 1 else 0, lo:hi]
-            out = by_x[t if len(by_x) > 1 else 0, lo:hi]
+            from_z = _at(by_z, t, lo, hi)
+            from_v = _at(by_states[0], t, lo, hi)
+            out = _at(by_x, t, lo, hi)
             for j in range(size):
                 g[j] += from_v[j]
-            _slopes(slope, kind, a, then, threshold, given[t if len(given) > 1 else 0, lo:hi])
+            _slopes(slope, kind, a, then, threshold, _at(given, t, lo, hi))
             _reaches(s, then, threshold, at)
             _copy(q, from_z)
             _back_through_reset(g, q, s, then, threshold, rest, slope, by_threshold, by_rest, reset, passes)
@@ -769,7 +784,7 @@ def voltage_lif_back(
                     out[j] += g[j] * gain[j]
             if form != NO_LEAK:
                 if learnt:
-                    v = states[0][t - 1, lo:hi] if t else start[0, lo:hi]
+                    v = _before(states[0], start[0], t, lo, hi)
                     if form == LEAK_OF_STATE:
                         for j in range(size):
                             by_gain[j] -= g[j] * (v[j] - leak[j])
@@ -817,8 +832,8 @@ def leaky_recurrent(
     indices = np.empty(weight_t.shape[1] + 1, np.int32)
     v = states[0]
     for t in range(len(z)):
-        _push(pushed[0], x[t if len(x) > 1 else 0], z[t - 1] if t else z0, weight_t, square, indices)
-        now = t if len(u) > 1 else 0
+        _push(pushed[0], x[min(t, len(x) - 1)], z[t - 1] if t else z0, weight_t, square, indices)
+        now = min(t, len(u) - 1)
         before = v[t - 1 : t] if t else start
         leaky(pushed, before, params, reset, delayed, z[t : t + 1], (v[t : t + 1],), u[now : now + 1], 0, size)
 
@@ -834,8 +849,8 @@ def synaptic_recurrent(
     indices = np.empty(weight_t.shape[1] + 1, np.int32)
     before = start.copy()
     for t in range(len(z)):
-        _push(pushed[0], x[t if len(x) > 1 else 0], z[t - 1] if t else z0, weight_t, square, indices)
-        now = t if len(u) > 1 else 0
+        _push(pushed[0], x[min(t, len(x) - 1)], z[t - 1] if t else z0, weight_t, square, indices)
+        now = min(t, len(u) - 1)
         after = states[0][t : t + 1], states[1][t : t + 1]
         synaptic(pushed, before, params, reset, delayed, z[t : t + 1], after, u[now : now + 1], 0, size)
         _copy(before[0], states[0][t])
@@ -853,8 +868,8 @@ def current_lif_recurrent(
     indices = np.empty(weight_t.shape[1] + 1, np.int32)
     before = start.copy()
     for t in range(len(z)):
-        _push(pushed[0], x[t if len(x) > 1 else 0], z[t - 1] if t else z0, weight_t, square, indices)
-        now = t if len(u) > 1 else 0
+        _push(pushed[0], x[min(t, len(x) - 1)], z[t - 1] if t else z0, weight_t, square, indices)
+        now = min(t, len(u) - 1)
         after = states[0][t : t + 1], states[1][t : t + 1]
         current_lif(pushed, before, params, reset, sends, passes, z[t : t + 1], after, u[now : now + 1], 0, size)
         _copy(before[0], states[0][t])

@@ -138,14 +138,14 @@ class _Sequence(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, plan: Plan, *flat: Any) -> Any:
         inputs = Inputs.of(flat)
-        way = gpu_kernels().forward if plan.gpu else forward  # type: ignore[union-attr]
-        z, v, theta, ends, ctx.events = way(plan, inputs)
+        run_steps = gpu_kernels().forward if plan.gpu else forward  # type: ignore[union-attr]
+        z, v, theta, ends, ctx.events = run_steps(plan, inputs)
         sums = [t.sum() for t in (*ends, *inputs.c) if t is not None]
         finite = torch.stack(sums).isfinite().all()
         ctx.mark_non_differentiable(finite)
         if plan.backward:
             ctx.plan = plan
-            ctx.save_for_backward(z, v, theta, *flat)  # so that torch says what has changed between the passes
+            ctx.save_for_backward(z, v, theta, *flat)  # torch raises if one is changed in place before the backward
             ctx.set_materialize_grads(False)
         return z, *ends, finite
 
@@ -158,8 +158,8 @@ class _Sequence(torch.autograd.Function):
         outer = gradients[:-1]  # without that by `finite`
         found = None
         if not (torch.is_grad_enabled() or transformed(outer)):
-            way = gpu_kernels().reverse if plan.gpu else reverse  # type: ignore[union-attr]
-            found = way(plan, inputs, (z, v, theta, ctx.events), needed, outer)
+            run_back = gpu_kernels().reverse if plan.gpu else reverse  # type: ignore[union-attr]
+            found = run_back(plan, inputs, (z, v, theta, ctx.events), needed, outer)
         if found is None or not bool(found.v.sum().isfinite()):
             found = plain_gradients(plan, inputs, needed, outer)
         return None, *(g if wants else None for g, wants in zip(found.flat(), needed.flat(), strict=True))
