@@ -82,7 +82,7 @@ def sum_over_variables(h: Tensor) -> Tensor:
 
 
 def plus_products(total: Tensor, k: Tensor, h: Tensor) -> Tensor:
-    """Return total (P, R, n) plus the product K h of each neuron, k (P, R, C, n) with R rows and C columns, h (P, C, n)."""
+    """Return total (P, R, n) plus the product K h of each neuron, with k of R rows and C columns (P, R, C, n)."""
     for column, variable in zip(k.unbind(2), h.unbind(1), strict=True):  # faster than all products and their sum
         total = torch.addcmul(total, column, variable.unsqueeze(1))
     return total
