@@ -14,6 +14,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -44,9 +45,9 @@ class Group(ABC):
         self.order: list[int] = []
         self.done = 0
         self.reads: set[Group] = set()
-        self.blocks: list[list[tuple[int, Tensor]]] = [[] for _ in range(outputs)]
+        self.blocks: list[list[tuple[int, Tensor]]] = [[] for _ in range(outputs)]  # see `append`
         self.grad = torch.is_grad_enabled()
-        self.unbound: dict[int, list[Tensor]] = {}
+        self.unbound: dict[int, list[Tensor]] = {}  # results one by one, of each output
 
     @abstractmethod
     def compute(self, last: int) -> None:
@@ -148,14 +149,17 @@ class FunctionGroup(Group):
             columns = [gathered(column) for column in zip(*calls, strict=True)]
             shapes = [column.shape[1:] for column in columns]
             constant = all(is_constant(column) for column in columns) and self.rule.repeats(self.args, self.kwargs)
-            if constant:
+            if constant:  # one step is enough
                 columns = [column[:1] for column in columns]
             result = self.rule.batched(self.func, self.filled(columns), self.kwargs, shapes)
             if result is not None:
-                self.append(0, self.done, result.expand(len(calls), *result.shape[1:]) if constant else result)
+                self.append(0, self.done, result.expand(len(calls), *result.shape[1:]))
                 return
         results = [self.func(*self.filled([lazy.now() for lazy in call]), **self.kwargs) for call in calls]
-        self.append(0, self.done, results[0][None] if len(results) == 1 else torch.stack(results))
+        block = results[0].unsqueeze(0)
+        if len(results) > 1:
+            block = torch.stack(results)
+        self.append(0, self.done, block)
 
     def filled(self, values: Sequence[Any]) -> list[Any]:
         """The arguments with values for the lazy ones."""
@@ -235,7 +239,7 @@ class Recording:
         self.running = True  # inside the user's forward
 
     def own(self, value: Any) -> Any:
-        """A lazy tensor of this recording that is no input; the value of another one."""
+        """The value of a lazy tensor that is an input or of another recording; all else as it is."""
         if isinstance(value, LazyTensor) and (value.recording is not self or value.group is None):
             return value.now()
         return value
@@ -322,24 +326,18 @@ class Recording:
         if wanted is not None:
             read = ancestors(wanted)
             waiting = [group for group in waiting if group in read]
-        ready, circle = ordered(waiting)
+        # All steps at once of groups that read no circle, then the circles step by step, then what reads these.
+        ready, left = ordered(waiting)
         for group in ready:
             compute(group, len(group.calls) - 1)
-        behind: list[Group] = []
-        if circle:
-            behind, circle = ordered(circle, downwards=True)
-        calls = sorted(((place, group) for group in circle for place in group.order[group.done :]), key=first_of)
-        for _, group in calls:
+        behind, circle = ordered(left, downwards=True)
+        calls = [(place, group) for group in circle for place in group.order[group.done :]]
+        for _, group in sorted(calls, key=itemgetter(0)):
             compute(group, group.done)
         for group in reversed(behind):
             compute(group, len(group.calls) - 1)
         for group in waiting:
             del self.pending[group]
-
-
-def first_of(pair: tuple[int, Group]) -> int:
-    """The place of a call."""
-    return pair[0]
 
 
 def ancestors(groups: Iterable[Group]) -> set[Group]:
@@ -362,11 +360,14 @@ def compute(group: Group, last: int) -> None:
 
 
 def ordered(groups: list[Group], *, downwards: bool = False) -> tuple[list[Group], list[Group]]:
-    """Groups in an order in which each reads earlier ones alone, and those that read each other in a circle.
+    """Sort groups topologically.
 
     Args:
         groups: groups that have not been computed.
-        downwards: put a group after those that read it instead.
+        downwards: put a group after those that read it, not after those that it reads.
+
+    Returns:
+        Those that can be put into such an order, and the rest: circles, and all that would come after one.
     """
     before: dict[Group, set[Group]] = {group: set() for group in groups}
     for group in groups:
@@ -393,14 +394,14 @@ def ordered(groups: list[Group], *, downwards: bool = False) -> tuple[list[Group
 
 
 def key_of(value: Any) -> Any:
-    """What tells a setting from another: a tensor by itself and how often it has changed, others by value."""
+    """A key under which equal settings are the same: of a tensor its identity and version, of others their value."""
     if isinstance(value, Tensor):
         return (id(value), version_of(value))
     return (type(value), value)
 
 
 def version_of(tensor: Tensor) -> int:
-    """How often a tensor has changed; inference tensors do not count."""
+    """How often a tensor has been changed in place; 0 of inference tensors, which do not count it."""
     if tensor.is_inference():
         return 0
     return tensor._version
@@ -432,7 +433,7 @@ def replaced(tree: Any) -> Any:
 
 
 def stack(tensors: Sequence[Any], dim: int = 0) -> LazyTensor | Tensor | None:
-    """``torch.stack`` of the results of successive steps, without copying them; None if they are not."""
+    """``torch.stack`` of the results of successive steps, without copying them; None of other tensors."""
     first = tensors[0]
     if not isinstance(first, LazyTensor) or first.group is None:
         return None
@@ -544,6 +545,7 @@ class LazyTensor:
         return self.recording.run(torch.Tensor.__getitem__, (self, index), {})
 
     def _step(self, axis: int, time: int) -> LazyTensor:
+        """One step of an input along its axis of time."""
         source: Any = self.tensor
         length = source.shape[axis]
         if not -length <= time < length:
@@ -615,6 +617,7 @@ def time_axis(index: Any) -> int | None:
 
 
 def _operator(name: str) -> Callable[..., Any]:
+    """A special method of LazyTensor, which Python looks up in the class and not by ``__getattr__``."""
     function = getattr(torch.Tensor, name)
 
     def method(self: LazyTensor, *args: Any) -> Any:

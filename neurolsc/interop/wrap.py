@@ -232,6 +232,7 @@ def wrap_with_layout(
 
 
 def _finite(x: Tensor) -> Tensor:
+    """A dense x; ValueError if it is empty or not finite."""
     x = dense(x)
     if not x.numel():
         raise ValueError(f"x must be finite and not empty, got {tuple(x.shape)}.")
@@ -349,10 +350,15 @@ class _Run:
         shapes = list(dict.fromkeys(tuple(use.read.shape) for use in uses))
         if len(shapes) > 1:
             raise self._used_twice(layer, f"on inputs {' and '.join(map(str, shapes[:2]))}")
-        read, sent, passed = (_by_step(layer, tensors) for tensors in zip(*(use[1:] for use in uses), strict=True))
-        return _Use(layer, read, sent, passed)
+        return _Use(
+            layer,
+            read=_by_step(layer, [use.read for use in uses]),
+            sent=_by_step(layer, [use.sent for use in uses]),
+            passed=_by_step(layer, [use.passed for use in uses]),
+        )
 
     def _used_twice(self, layer: nn.Module, how: str) -> ValueError:
+        """The error for a layer that is used twice in one step."""
         unused = [self.names[part] for part in self.names if library_of(part) and part not in self.called]
         hint = f" {', '.join(unused)} is never called." if unused else ""
         return ValueError(
@@ -418,7 +424,7 @@ class _Run:
                 sent = out[0]
             if read is None or not isinstance(sent, Tensor):
                 raise ValueError(f"{self.names[module]} must read and return a tensor, got {type(out).__name__}.")
-            passed = sent = sent.clone()  # forward may change its own in place
+            passed = sent = sent.clone()  # the model may change its own in place
             if library not in (None, "torch") and not hasattr(module, "recurrent"):
                 passed = torch.randn(sent.shape, generator=random).to(sent)  # which a relu changes, unlike spikes
                 out = passed.clone() if isinstance(out, Tensor) else (passed.clone(), *out[1:])
@@ -566,7 +572,7 @@ class _Run:
         )
 
 
-# what moves, cuts or makes tensors, and changes no value
+# functions that move, cut or make tensors, and change no value
 HARMLESS = {
     *("__get__", "__getitem__", "__len__", "__iter__", "size", "dim", "numel", "unbind", "split", "chunk", "unsqueeze"),
     *("squeeze", "view", "reshape", "flatten", "unflatten", "transpose", "permute", "movedim", "expand", "repeat"),
@@ -647,11 +653,14 @@ def _parts(modules: Iterable[nn.Module], *, nested: bool = False) -> Iterator[nn
             library_of(part) or (part is not module and is_dropout(part)) for part in module.modules()
         ):
             yield from _parts(module.children(), nested=nested)
+        elif nested:
+            yield from module.modules()
         else:
-            yield from module.modules() if nested else [module]
+            yield module
 
 
 def _cells(layer: nn.Module, before: list[nn.Module], shape: tuple[int, ...], *, last: bool) -> list[Cell]:
+    """The cells of a layer with the modules before it; `last`: its membrane may be read."""
     match library_of(layer):
         case "snntorch":
             from neurolsc.interop.snntorch import SnnTorchCell  # which imports snnTorch
@@ -665,8 +674,10 @@ def _cells(layer: nn.Module, before: list[nn.Module], shape: tuple[int, ...], *,
             return [SpikingJellyCell(layer, before, shape)]
         case "torch":
             return torch_cells(layer, before, shape)
-    cell: Any = layer  # ours, with its closed form unless there are modules before it
-    return [CellWithModules(cell, before, shape) if before or shape != (cell.n_in,) else cell]
+    cell: Any = layer
+    if before or shape != (cell.n_in,):
+        return [CellWithModules(cell, before, shape)]
+    return [cell]  # itself, with its closed form
 
 
 def _cells_for(
@@ -688,10 +699,12 @@ def _cells_for(
 
 
 def _first_shape(parts: list[nn.Module]) -> tuple[int, ...]:
+    """The shape of a sample of the input, from the first module that has one; ValueError if it does not say."""
     first: Any = next(part for part in parts if not isinstance(part, nn.Flatten | nn.Dropout | nn.Identity))
-    size = next((getattr(first, n) for n in ("in_features", "n_in", "input_size") if hasattr(first, n)), None)
-    if isinstance(size, int | Tensor):
-        return (int(size),)
+    for name in ("in_features", "n_in", "input_size"):
+        size = getattr(first, name, None)
+        if isinstance(size, int | Tensor):
+            return (int(size),)
     raise ValueError(
         f"the shape of an input is not known from {type(first).__name__}; pass an example of the model's input, "
         "wrap(net, x), or input_shape, such as 784 or (1, 28, 28)."
@@ -725,9 +738,9 @@ def _refuse_state(modules: list[nn.Module], shape: tuple[int, ...]) -> None:
 
 
 class _Held:
-    """A tensor as it is now, equal to one of the same place and version.
+    """Stands for a tensor as it is now: equal to one of the same memory and version.
 
-    It is held, so that no other gets its place.
+    It holds the tensor, so that no other gets the same memory.
     """
 
     def __init__(self, value: Tensor) -> None:
@@ -754,10 +767,9 @@ def _left_behind(module: nn.Module) -> list[object]:
             return value
         return id(value)
 
-    skipped = ("_parameters", "_modules")
-    return [
-        shown(value)
-        for part in module.modules()
-        for name, value in vars(part).items()
-        if name not in skipped and not name.endswith("_hooks")
-    ]
+    found = []
+    for part in module.modules():
+        for name, value in vars(part).items():
+            if name not in ("_parameters", "_modules") and not name.endswith("_hooks"):
+                found.append(shown(value))
+    return found

@@ -95,7 +95,7 @@ def state_class(*names: str) -> type[Any]:
 
 @contextmanager
 def borrowed(layer: nn.Module, **values: object) -> Iterator[None]:
-    """Give a layer other attributes and buffers for a while; then all are as they were."""
+    """Give a layer other attributes and buffers inside the block; afterwards all are as they were."""
     attributes = dict(vars(layer))
     inner = [attributes[name] for name in ("_buffers", "_memories") if name in attributes]  # the second: spikingjelly's
     before = [dict(values) for values in inner]
@@ -135,7 +135,7 @@ class WrappedCell(Cell):
     def __init__(
         self, layer: nn.Module, before: list[nn.Module], input_shape: tuple[int, ...], scaled: Iterable[ScaledParameter]
     ) -> None:
-        super().__init__(math.prod(input_shape), 1)  # the width comes out of a first state
+        super().__init__(math.prod(input_shape), 1)  # the width is that of a first state, below
         self.layer = layer
         self.before = nn.Sequential(*before)
         self.input_shape = input_shape
@@ -189,7 +189,10 @@ class WrappedCell(Cell):
         for scaled in self.scaled_parameters:
             owner, name = owner_of(self, scaled.parameter)
             parameter = owner._parameters.get(name)
-            yield from parametrized_by(owner, name) if parameter is None else [parameter]
+            if parameter is None:
+                yield from parametrized_by(owner, name)
+            else:
+                yield parameter
 
     def extra_repr(self) -> str:
         text = super().extra_repr()
@@ -277,7 +280,7 @@ class TorchCell(WrappedCell):
         super().__init__(layer, before, input_shape, scaled)
 
     def _gate_biases(self) -> list[Tensor]:
-        # both biases of the gate that retains the old state, PyTorch's second block
+        """Both biases of the gate that retains the old state, PyTorch's second block."""
         blocks = 4 if self.kind == "lstm" else 3
         return [getattr(self.layer, f"{name}{self.suffix}").chunk(blocks)[1] for name in ("bias_ih", "bias_hh")]
 
