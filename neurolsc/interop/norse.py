@@ -61,7 +61,7 @@ class ALIFRecurrentState(NamedTuple):
 
 
 class _Recurrent(SpikingCell):
-    """norse's surface for a cell of ours: names of weights, states with z, and a forward."""
+    """A cell of ours with norse's names of weights, states with z, and a forward."""
 
     state_class: ClassVar[type[Any]]
     input_weights: nn.Parameter
@@ -89,9 +89,9 @@ class _Recurrent(SpikingCell):
         self.recurrent_synapses = hidden_size - (not autapses)
         for ours, theirs in WEIGHTS.items():
             self.register_parameter(theirs, self._parameters.pop(ours))
-        for which in ("scaled_parameters", "paper_scaled_parameters"):
-            scaled = (replace(s, parameter=WEIGHTS.get(s.parameter, s.parameter)) for s in getattr(self, which))
-            setattr(self, which, tuple(scaled))
+        for attribute in ("scaled_parameters", "paper_scaled_parameters"):  # under norse's names
+            scaled = [replace(s, parameter=WEIGHTS.get(s.parameter, s.parameter)) for s in getattr(self, attribute)]
+            setattr(self, attribute, tuple(scaled))
         absent = None if autapses else torch.eye(hidden_size, dtype=torch.bool)
         self.register_buffer("absent", absent, persistent=False)
         with torch.no_grad():
@@ -134,7 +134,8 @@ class _Recurrent(SpikingCell):
 
     def forward(self, input_tensor: Tensor, state: Any = None) -> tuple[Tensor, Any]:
         """One step of an input (..., input_size), by default from rest: spikes (..., hidden_size) and the state."""
-        state = self.initial_state(input_tensor) if state is None else state
+        if state is None:
+            state = self.initial_state(input_tensor)
         after = self.update(input_tensor, state.z, state)
         z = self.output(after)
         return z, self.state_class(z, *after)
@@ -298,16 +299,15 @@ class NeuronParameter:
         return value
 
     def __set__(self, cell: Any, value: Tensor) -> None:
-        _set(cell.layer, self.name, (1 - value) / cell.layer.dt if self.name in RATES else value)
-
-
-def _set(layer: Any, name: str, value: Tensor) -> None:
-    before = getattr(layer.p, name)
-    if isinstance(before, nn.Parameter):
-        with torch.no_grad():
-            before.copy_(value)
-    else:  # a new tensor: norse's own defaults are shared by all layers of the process
-        layer.p = layer.p._replace(**{name: value.detach().clone()})
+        layer = cell.layer
+        if self.name in RATES:
+            value = (1 - value) / layer.dt
+        before = getattr(layer.p, self.name)
+        if isinstance(before, nn.Parameter):
+            with torch.no_grad():
+                before.copy_(value)
+        else:  # a new tensor: norse's own defaults are shared by all layers of the process
+            layer.p = layer.p._replace(**{self.name: value.detach().clone()})
 
 
 class NorseCell(WrappedCell):
@@ -349,20 +349,23 @@ class NorseCell(WrappedCell):
         self.integrator = kind in ("LI", "LIBox")
         self.reset_gradient = None if self.integrator else kind not in ("LIFRecurrent", "LSNNRecurrent")
         self.rates = [rate for rate in RATES if hasattr(p, rate)]
-        # none where a factor does not raise it
-        usable = hasattr(p, "v_th") and bool((torch.as_tensor(p.v_th) > 0).all())
-        self.threshold_names = tuple(n for n in ("v_th", "beta") if usable and hasattr(p, n))
+        self.threshold_names: tuple[str, ...] = ()
+        if hasattr(p, "v_th") and (torch.as_tensor(p.v_th) > 0).all():  # else a factor does not raise it
+            self.threshold_names = tuple(n for n in ("v_th", "beta") if hasattr(p, n))
         start = _start(layer, torch.zeros(1, 1, 1))
         self.state_of_layer = type(start)  # a NamedTuple, with z in recurrent layers
-        self.sent = "v" if self.integrator else "z" if "z" in start._fields else "sent"
+        self.sent = "z" if "z" in start._fields else "sent"
+        if self.integrator:
+            self.sent = "v"
         self.state = state_class(*dict.fromkeys((*start._fields, self.sent)))
-        own = hasattr(layer, "input_weights")
-        recurrent = hasattr(layer, "recurrent_weights")
-        scaled = [ScaledParameter("layer.input_weights", "depth")] if own else weight_before(before)
+        scaled = weight_before(before)
+        if hasattr(layer, "input_weights"):
+            scaled = [ScaledParameter("layer.input_weights", "depth")]
         if kind.startswith("LSNN"):  # an input reaches only the current within a step: no radius follows its weights
             self.input_matrices = tuple(each.parameter for each in scaled)
             scaled = []
-        scaled += [ScaledParameter("layer.recurrent_weights", "time")] * recurrent
+        if hasattr(layer, "recurrent_weights"):
+            scaled.append(ScaledParameter("layer.recurrent_weights", "time"))
         scaled += (ScaledParameter(RATES[rate], "time", through="decay_factor") for rate in self.rates)
         super().__init__(layer, before, input_shape, scaled)
 
@@ -411,7 +414,8 @@ class NorseCell(WrappedCell):
         )
 
     def advance(self, current: Tensor, z: Tensor, state: State) -> State:
-        state = state if self.integrator else state._replace(**{self.sent: z})  # so that recurrence is seen apart
+        if not self.integrator:  # z by itself: so a derivative by the last output can be told from that by the state
+            state = state._replace(**{self.sent: z})
         before = self.state_of_layer(*state[: len(self.state_of_layer._fields)])
         with borrowed(self.layer, record_states=False):
             sent, after = self.layer.forward(current[None] if self.has_time else current, before)

@@ -137,11 +137,12 @@ class LIF(snn.RLeaky):
         return self.emit(mem - self.threshold), mem
 
     def _next_mem(self, input_: Tensor, spk: Tensor, mem: Tensor, thr: Tensor) -> Tensor:
+        """The membrane after leak, input, recurrence and reset."""
         mem = self.beta.clamp(0, 1) * mem + input_ + self.recurrent(spk)
         if self._reset_mechanism == "none":
             return mem
         reset = Reset(self._reset_mechanism, self.reset_gradient)  # type: ignore[arg-type]
-        return reset.carry(mem, spk / self.graded_spikes_factor, thr)  # as in snnTorch, on all of it
+        return reset.carry(mem, spk / self.graded_spikes_factor, thr)  # after the input, as in snnTorch
 
     def emit(self, distance: Tensor) -> Tensor:
         """The spikes at a distance mem - threshold, of its dtype (snnTorch's surrogates return float32)."""
@@ -305,7 +306,7 @@ def _numbers(value: float | Tensor) -> Tensor:
 
 
 def _register(module: nn.Module, name: str, value: Tensor, learn: bool) -> None:
-    """Register a learnt value as a parameter, another as a buffer, as snnTorch does."""
+    """Register a value as a parameter if it is learnt, else as a buffer, as snnTorch does."""
     if learn:
         module.register_parameter(name, nn.Parameter(value))
     else:
@@ -333,12 +334,13 @@ def ignores_reset_delay(layer: Any) -> bool:
     if type(layer).__name__ != "RSynaptic" or layer.reset_delay:
         return False
     recurrent = layer.recurrent
-    sizes = getattr(recurrent, "in_features", None), getattr(recurrent, "in_channels", None)
-    if sizes[1] is not None:
-        x = layer.threshold.new_zeros(1, sizes[1], 1, 1)
+    if hasattr(recurrent, "in_channels"):  # a convolution
+        shape = (1, recurrent.in_channels, 1, 1)
+    elif hasattr(recurrent, "in_features"):
+        shape = (1, recurrent.in_features)
     else:
-        x = layer.threshold.new_zeros(1, sizes[0] or layer.V.numel())
-    x = x + 10 * (1 + layer.threshold.max())  # all fire
+        shape = (1, layer.V.numel())
+    x = layer.threshold.new_zeros(shape) + 10 * (1 + layer.threshold.max())  # all fire
     membranes = []
     with torch.no_grad():
         for delay in (True, False):
@@ -403,7 +405,9 @@ class SnnTorchCell(WrappedCell):
         self.spike_is_state = not getattr(layer, "reset_delay", True) and not self.resets_late
         names = layer.states[1:] if self.ours else VARIABLES[name]
         self.state = state_class(*names, *(["spk"] if self.spike_is_state else []))
-        self.reset_gradient = None if unreset else layer.reset_gradient if self.ours else self.spike_is_state
+        self.reset_gradient = layer.reset_gradient if self.ours else self.spike_is_state
+        if unreset:
+            self.reset_gradient = None
         if name == "SLSTM":
             weights = ["lstm_cell.weight_hh"]
             scaled = [ScaledParameter("layer.lstm_cell.weight_ih", "depth")]
@@ -432,11 +436,10 @@ class SnnTorchCell(WrappedCell):
 
     def thresholds(self) -> Thresholds | None:
         """The (resting) threshold, and the adaptation; None where the threshold is not positive."""
+        if self.integrator or not (self.layer.threshold > 0).all():
+            return None
         names = ("threshold", "adaptation") if "thr" in self.state._fields else ("threshold",)
-        usable = not self.integrator and bool((self.layer.threshold > 0).all())
-        if usable:
-            return Thresholds(self.layer, names)
-        return None
+        return Thresholds(self.layer, names)
 
     def membrane(self) -> Membrane | None:
         """Its mem, as it was before the reset of the next step."""

@@ -76,9 +76,11 @@ class SpikingJellyCell(WrappedCell):
         if not (_double(node.v_threshold) > _rest(node)).all():
             raise ValueError(f"{kind}: v_threshold must be above rest, got {node.v_threshold}, v_reset={node.v_reset}.")
         self.reset_gradient = not node.detach_reset
-        joint = [ScaledParameter("w_in", "depth"), ScaledParameter("w_rec", "time")]
-        scaled = joint if self.recurrent else weight_before(before)
-        scaled += [ScaledParameter("decay", "time", through="decay_factor")] * (kind != "IFNode")
+        scaled = weight_before(before)
+        if self.recurrent:
+            scaled = [ScaledParameter("w_in", "depth"), ScaledParameter("w_rec", "time")]
+        if kind != "IFNode":
+            scaled.append(ScaledParameter("decay", "time", through="decay_factor"))
         prefix = "layer.sub_module." if self.recurrent else "layer."
         decay = "w" if hasattr(node, "w") else "tau"
         self.stored_in = (("decay", prefix + decay), ("threshold", f"{prefix}v_threshold"))
@@ -164,11 +166,16 @@ class SpikingJellyCell(WrappedCell):
         if not hasattr(node, "decay_input"):
             return v + current
         rest = 0.0 if node.v_reset is None else node.v_reset
-        moved = current - (v - rest) if node.decay_input else -(v - rest)
-        moved = moved * node.w.sigmoid() if hasattr(node, "w") else moved / node.tau
+        change = rest - v
         if node.decay_input:
-            return v + moved
-        return v + moved + current
+            change = current - (v - rest)
+        if hasattr(node, "w"):
+            change = change * node.w.sigmoid()
+        else:
+            change = change / node.tau
+        if node.decay_input:
+            return v + change
+        return v + change + current
 
     def emitted(self, state: State) -> Tensor:
         return self.node.surrogate_function(state.v - self.node.v_threshold)
@@ -217,7 +224,7 @@ def _set_number(node: Any, name: str, value: Tensor) -> None:
 
 
 class OneStep(nn.Sequential):
-    """A module of a network in multi-step mode, on one step at a time."""
+    """A module in multi-step mode, which reads (T, B, ...), for single steps (B, ...)."""
 
     def forward(self, input: Tensor) -> Tensor:
         return super().forward(input[None])[0]
