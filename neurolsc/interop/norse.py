@@ -299,15 +299,19 @@ class NeuronParameter:
         return value
 
     def __set__(self, cell: Any, value: Tensor) -> None:
-        layer = cell.layer
         if self.name in RATES:
-            value = (1 - value) / layer.dt
-        before = getattr(layer.p, self.name)
-        if isinstance(before, nn.Parameter):
-            with torch.no_grad():
-                before.copy_(value)
-        else:  # a new tensor: norse's own defaults are shared by all layers of the process
-            layer.p = layer.p._replace(**{self.name: value.detach().clone()})
+            value = (1 - value) / cell.layer.dt
+        set_parameter(cell.layer, self.name, value)
+
+
+def set_parameter(layer: Any, name: str, value: Tensor) -> None:
+    """Set a field of a layer's neuron parameters p."""
+    before = getattr(layer.p, name)
+    if isinstance(before, nn.Parameter):
+        with torch.no_grad():
+            before.copy_(value)
+    else:  # a new tensor: norse's own defaults are shared by all layers of the process
+        layer.p = layer.p._replace(**{name: value.detach().clone()})
 
 
 class NorseCell(WrappedCell):
@@ -452,7 +456,7 @@ class NorseCell(WrappedCell):
 
     def set_extra_state(self, state: Tensor) -> None:
         for name, value in zip((*self.rates, *self.threshold_names), state, strict=True):
-            _set(self.layer, name, value)
+            set_parameter(self.layer, name, value)
 
 
 def _start(layer: Any, current: Tensor) -> Any:
