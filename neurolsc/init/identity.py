@@ -77,8 +77,9 @@ class Identity(Initialiser):
 
     .. math:: r = k\, \vartheta \Big/ \Big(N \sum_t h[t]\Big), \quad r_0 \le r \le 0.15
 
-    with N neurons in the layer below and the voltage h[t] after an input of 1 at t = 0: k is 9 where the output spikes,
-    as too large steps silence or saturate it, and 30 where it integrates or is linear; :math:`r_0` is 0.01 and 0.05.
+    for a neuron above that reads N neurons of the layer, with the voltage h[t] after an input of 1 at t = 0: k is 9
+    where the output spikes, as too large steps silence or saturate it, and 30 where it integrates or is linear;
+    :math:`r_0` is 0.01 and 0.05.
 
     Attributes:
         rate: spikes per neuron and step; 0: chosen as above.
@@ -218,6 +219,9 @@ class Identity(Initialiser):
         """The rate at which a neuron above reads 9 or 30 spikes within its memory, as the class says."""
         above = [index for index in network.spiking if index > layer.index]
         reader = Layer(network, above[0]) if above else layer
+        read = layer.cell.n_hidden
+        if above and reader.inputs:
+            read = max(matrix.fan_in for matrix in reader.inputs)  # of a convolution, what its kernel covers
         response = reader.impulse_response(min(length, LONGEST_MEMORY)).clamp(min=0)
         memory = response.sum(0).mean().item()
         threshold = reader.resting_threshold().mean().item()
@@ -226,7 +230,7 @@ class Identity(Initialiser):
         if output_spikes(network):
             spikes = SPIKES_OF_A_SPIKING_OUTPUT
             lowest = LOWEST_OF_A_SPIKING_OUTPUT
-        found = spikes * threshold / (layer.cell.n_hidden * max(memory, 1e-3))
+        found = spikes * threshold / (read * max(memory, 1e-3))
         return min(max(found, lowest), HIGHEST_RATE)
 
     # ---- what is set

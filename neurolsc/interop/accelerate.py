@@ -289,7 +289,8 @@ def _outcome(net: nn.Module, called: nn.Module, x: Tensor, *, calls: int) -> _Ou
         out = replaced([called(x) for _ in range(calls)])
         tensors = [t for t in tree_leaves(out) if isinstance(t, Tensor)]
         parameters = {name: p for name, p in net.named_parameters() if p.requires_grad}
-        weighted = [(t * torch.randn_like(t)).sum() for t in tensors if t.requires_grad]
+        draws = [torch.randn(t.shape, dtype=torch.float64).to(t) for t in tensors]  # the same with and without gradient
+        weighted = [(t * draw).sum() for t, draw in zip(tensors, draws, strict=True) if t.requires_grad]
         if not weighted or not parameters:
             return _Outcome(tensors, {})
         found = torch.autograd.grad(sum(weighted), [*parameters.values()], allow_unused=True)  # type: ignore[arg-type]

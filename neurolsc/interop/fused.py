@@ -327,25 +327,24 @@ class FusedSnnTorch(FusedLayer):
 
 
 class FusedNorse(FusedLayer):
-    """norse's LIF, LIFRecurrent, LIFBox and LI, as cells and as layers with time, and LILinearCell."""
+    """norse's LIF, LSNN (both also recurrent), LIFBox and LI, as cells and as layers with time, and LILinearCell."""
 
     def __init__(self, layer: Any) -> None:
         super().__init__(layer)
         name = plain_class(layer).__name__
         self.kind = name.removesuffix("Cell").removesuffix("Linear")
         self.has_time = self.kind == name
-        self.recurrent = self.kind == "LIFRecurrent"
+        self.recurrent = self.kind.endswith("Recurrent")
         self.kind = self.kind.removesuffix("Recurrent")
-        self.outputs = (1,) if self.kind == "LIFBox" else (1, 2)
-        if self.recurrent:
-            self.outputs = (0, 1, 2)
+        states = {"LIFBox": 1, "LSNN": 3}.get(self.kind, 2)
+        self.outputs = tuple(range(0 if self.recurrent else 1, 1 + states))
         self.state_class: Any = None
 
     @classmethod
     def refusal(cls, layer: Any) -> str | None:
         steps = {
             "LIF": "lif_feed_forward_step", "LIFRecurrent": "lif_step", "LIFBox": "lif_box_feed_forward_step",
-            "LI": "li_feed_forward_step",
+            "LI": "li_feed_forward_step", "LSNN": "lsnn_feed_forward_step", "LSNNRecurrent": "lsnn_step",
         }  # fmt: skip
         kind = plain_class(layer).__name__.removesuffix("Cell").removesuffix("Linear")
         step = getattr(layer, "activation", None)
@@ -417,6 +416,12 @@ class FusedNorse(FusedLayer):
         assert slope is not None
         reset = reset_of_box(p) if self.kind == "LIFBox" else ZERO
         threshold = p.v_th
+        if self.kind == "LSNN":
+            neuron = Neuron(
+                "adaptive_lif", states=3, voltage=0, threshold=7, flags=(not self.recurrent,), saves_voltage=True
+            )
+            params = [gain, -dt * p.tau_syn_inv, p.v_leak, threshold, p.v_reset, dt * p.tau_adapt_inv, p.beta, 0.0]
+            return self.scanned(neuron, drive, steps, start, params, slope, *recurrent)
         if slope.kind == NOTHING and reset == ZERO:
             threshold = threshold.detach()  # neither spikes nor a reset to a value pass a gradient to it
         if self.kind == "LIFBox":
@@ -604,7 +609,8 @@ def derivative_of(spike: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tenso
 FUSED: dict[tuple[str, str], type[FusedLayer]] = {
     **{("snntorch", name): FusedSnnTorch for name in FusedSnnTorch.names},
     **{("norse", name): FusedNorse for name in ("LIF", "LIFCell", "LIFBoxCell", "LI", "LICell", "LILinearCell")},
-    **{("norse", name): FusedNorse for name in ("LIFRecurrent", "LIFRecurrentCell")},
+    **{("norse", name): FusedNorse for name in ("LIFRecurrent", "LIFRecurrentCell", "LSNN", "LSNNCell")},
+    **{("norse", name): FusedNorse for name in ("LSNNRecurrent", "LSNNRecurrentCell")},
     **{("spikingjelly", name): FusedSpikingJelly for name in ("LIFNode", "ParametricLIFNode", "IFNode")},
 }
 

@@ -434,13 +434,13 @@ class NorseCell(WrappedCell):
         if found is None:
             return None
         # the kernels number the spikes 0, which are a state of recurrent layers alone
-        start = [getattr(state, ("z", "v", "i")[output]) for output in found.layer.outputs]
+        start = [getattr(state, ("z", "v", "i", "b")[output]) for output in found.layer.outputs]
         currents = found.currents
         if hasattr(self.layer, "input_weights"):
             currents = linear(currents, self.layer.input_weights)
         z, after, ends = found.layer.run(currents, found.steps, start, found.layer.settings())
         sent = after[0] if self.integrator else z
-        variables: dict[str, tuple[Tensor, Tensor]] = dict(zip("vi", zip(after, ends, strict=True), strict=False))
+        variables: dict[str, tuple[Tensor, Tensor]] = dict(zip("vib", zip(after, ends, strict=True), strict=False))
         variables[self.sent] = (sent, sent[-1])
         last = [
             last_states(variables[name][0], getattr(state, name), variables[name][1], lengths) for name in state._fields

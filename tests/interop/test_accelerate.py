@@ -14,6 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from norse.torch.functional.lif_box import LIFBoxParameters
+from norse.torch.functional.lsnn import LSNNParameters
 from norse.torch.functional.reset import reset_subtract, reset_value
 from snntorch import surrogate, utils
 from spikingjelly.activation_based import functional, layer, neuron
@@ -76,7 +77,8 @@ def outcome(net: nn.Module, call: Callable[[], Any]) -> tuple[list[Tensor], list
     """All tensors that a call returns, and the gradients of a random sum of them."""
     tensors = [t for t in tree_leaves(call()) if isinstance(t, Tensor)]
     random = torch.Generator().manual_seed(5)
-    weighted = [(t * torch.randn(t.shape, generator=random)).sum() for t in tensors if t.requires_grad]
+    draws = [torch.randn(t.shape, generator=random) for t in tensors]  # the same with and without gradient
+    weighted = [(t * draw).sum() for t, draw in zip(tensors, draws, strict=True) if t.requires_grad]
     parameters = [p for p in net.parameters() if p.requires_grad]
     gradients: Any = torch.autograd.grad(sum(weighted), parameters, allow_unused=True)  # type: ignore[arg-type]
     return [t.detach() for t in tensors], list(gradients)
@@ -206,11 +208,16 @@ def norse_layers(draw: Callable[[Any], Any]) -> nn.Module:
     numbers["tau_syn_inv"] = torch.tensor(draw(st.sampled_from([200.0, 1000.0])))
     if draw(st.booleans()):
         return norse.LIFRecurrentCell(5, 5, norse.LIFParameters(**numbers), autapses=draw(st.booleans()))
+    if draw(st.booleans()):
+        numbers["tau_adapt_inv"] = torch.tensor(draw(st.sampled_from([100.0, 500.0])))
+        numbers["beta"] = torch.tensor(draw(st.sampled_from([0.125, 0.5])))
+        p = LSNNParameters(**numbers)
+        return norse.LSNNRecurrentCell(5, 5, p, autapses=True) if draw(st.booleans()) else norse.LSNNCell(p)
     return norse.LIFCell(norse.LIFParameters(**numbers), dt=draw(st.sampled_from([1e-3, 5e-4])))
 
 
 @given(each=norse_layers(), output=st.sampled_from(["LI", "LILinear"]))
-@settings(max_examples=20)
+@settings(max_examples=30)
 def test_a_network_of_norse_is_the_same(each: nn.Module, output: str):
     torch.set_default_dtype(torch.float64)
     torch.manual_seed(0)
@@ -224,13 +231,21 @@ def test_a_network_of_norse_is_the_same(each: nn.Module, output: str):
 
 
 @pytest.mark.parametrize("recorded", [False, True])
-@pytest.mark.parametrize("recurrent", [False, True])
-def test_norses_layers_with_time_run_at_once(x: Tensor, recorded: bool, recurrent: bool):
-    p = norse.LIFParameters(v_th=torch.tensor(0.25))
-    hidden: Any = norse.LIF(p, record_states=recorded)
-    if recurrent:
-        hidden = norse.LIFRecurrent(5, 5, p, record_states=recorded)
+@pytest.mark.parametrize("kind", ["LIF", "LIFRecurrent", "LSNN", "LSNNRecurrent", "LSNNRecurrent of constants"])
+def test_norses_layers_with_time_run_at_once(x: Tensor, recorded: bool, kind: str):
+    kind, _, constants = kind.partition(" of ")
+    p: Any = norse.LIFParameters(v_th=torch.tensor(0.25))
+    if "LSNN" in kind:
+        learnt = {"v_th": 0.25, "v_reset": -0.25, "v_leak": 0.0625, "tau_mem_inv": 250.0, "tau_syn_inv": 200.0}
+        learnt |= {"tau_adapt_inv": 100.0, "beta": 0.25}
+        made = torch.tensor if constants else lambda value: nn.Parameter(torch.tensor(value))
+        p = LSNNParameters(**{name: made(value) for name, value in learnt.items()})
+    sizes = (5, 5) if "Recurrent" in kind else ()
+    hidden = getattr(norse, kind)(*sizes, p, record_states=recorded)
     net = norse.SequentialState(norse.Lift(nn.Linear(6, 5)), hidden, norse.Lift(nn.Linear(5, 3)), norse.LI())
+    for name, value in p._asdict().items():
+        if isinstance(value, nn.Parameter):
+            net.register_parameter(name, value)
     fast = assert_same(net, x)
     assert fast.longest == len(x)
     hidden.record_states = False

@@ -17,7 +17,7 @@ from tests.interop.test_wrap_spikingjelly import NODES, RESETS
 
 pytestmark = pytest.mark.filterwarnings("ignore::neurolsc.WrappedNeuronWarning")
 
-PLAIN = ("ALIF", "LIF-zero", "SLSTM", "LSNN", "IAF", "LIBox", "RLeaky-conv", "LIFBoxRecurrent")  # no kernel knows them
+PLAIN = ("ALIF", "LIF-zero", "SLSTM", "IAF", "LIBox", "RLeaky-conv", "LIFBoxRecurrent")  # no kernel knows them
 JELLY = [f"{kind} {reset}" for kind in NODES for reset in RESETS]
 LIBRARIES = [name for name in EVERY if name.startswith(("snn.", "norse."))]
 STEPS, BATCH = 12, 3

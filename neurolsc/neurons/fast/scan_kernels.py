@@ -74,7 +74,9 @@ def _at(rows: Array, t: int, lo: int, hi: int) -> Array:
 @_inline
 def _before(state: Array, start: Array, t: int, lo: int, hi: int) -> Array:
     """Entries lo to hi of a state (T, M) before step t, from its start (M,)."""
-    return state[t - 1, lo:hi] if t else start[lo:hi]
+    if t:
+        return state[t - 1, lo:hi]
+    return start[lo:hi]
 
 
 @_inline
@@ -680,6 +682,147 @@ def current_lif_back(
             _copy(g_i, g_pushed)
 
 
+@_compiled
+def adaptive_lif(
+    x: Array, start: Array, params: Array, passes: bool,
+    z: Array, states: Arrays, u: Array, first: int, last: int,
+) -> None:  # fmt: skip
+    """norse's LSNN, whose threshold b is a state; u are the distances of voltages from it.
+
+    params are dt / tau_mem, -dt / tau_syn, v_leak, v_th, v_reset, dt / tau_adapt, beta and 0.
+    """
+    room = np.empty((2, PIECE), start.dtype)
+    for lo in range(first, last, PIECE):
+        hi = min(lo + PIECE, last)
+        size = hi - lo
+        gain = params[0, lo:hi]
+        loss = params[1, lo:hi]
+        leak = params[2, lo:hi]
+        threshold = params[3, lo:hi]
+        rest = params[4, lo:hi]
+        pull = params[5, lo:hi]
+        beta = params[6, lo:hi]
+        nil = params[7, lo:hi]
+        s = room[0, :size]
+        then = room[1, :size]
+        v = start[0, lo:hi]
+        i = start[1, lo:hi]
+        b = start[2, lo:hi]
+        for t in range(len(z)):
+            current = _at(x, t, lo, hi)
+            sent = z[t, lo:hi]
+            distance = u[t, lo:hi]
+            after_v = states[0][t, lo:hi]
+            after_i = states[1][t, lo:hi]
+            after_b = states[2][t, lo:hi]
+            for j in range(size):
+                then[j] = v[j] + gain[j] * ((leak[j] - v[j]) + i[j])
+            for j in range(size):
+                after_i[j] = i[j] + loss[j] * i[j] + current[j]
+            for j in range(size):
+                after_b[j] = b[j] + pull[j] * (threshold[j] - b[j])
+            for j in range(size):
+                distance[j] = then[j] - after_b[j]
+            _reaches(s, distance, nil, False)
+            _copy(sent, s)
+            _reset(after_v, then, s, threshold, rest, ZERO)
+            for j in range(size):
+                after_b[j] += s[j] * beta[j]
+            v = after_v
+            i = after_i
+            b = after_b
+
+
+@_compiled
+def adaptive_lif_back(
+    start: Array, params: Array, passes: bool, states: Arrays, u: Array,
+    kind: int, a: float, given: Array, by_z: Array, by_states: Arrays,
+    by_x: Array, by_start: Array, by_params: Array, learnt: bool, first: int, last: int,
+) -> None:  # fmt: skip
+    """The gradients of :func:`adaptive_lif`, as those of :func:`leaky_back`."""
+    one = start.dtype.type(1)
+    room = np.empty((4, PIECE), start.dtype)
+    for lo in range(first, last, PIECE):
+        hi = min(lo + PIECE, last)
+        size = hi - lo
+        gain = params[0, lo:hi]
+        loss = params[1, lo:hi]
+        leak = params[2, lo:hi]
+        threshold = params[3, lo:hi]
+        rest = params[4, lo:hi]
+        pull = params[5, lo:hi]
+        beta = params[6, lo:hi]
+        nil = params[7, lo:hi]
+        by_gain = by_params[0, lo:hi]
+        by_loss = by_params[1, lo:hi]
+        by_leak = by_params[2, lo:hi]
+        by_threshold = by_params[3, lo:hi]
+        by_rest = by_params[4, lo:hi]
+        by_pull = by_params[5, lo:hi]
+        by_beta = by_params[6, lo:hi]
+        slope = room[0, :size]
+        s = room[1, :size]
+        q = room[2, :size]
+        then = room[3, :size]
+        g = by_start[0, lo:hi]
+        g_i = by_start[1, lo:hi]
+        g_b = by_start[2, lo:hi]
+        for t in range(len(u) - 1, -1, -1):
+            v = _before(states[0], start[0], t, lo, hi)
+            i = _before(states[1], start[1], t, lo, hi)
+            b = _before(states[2], start[2], t, lo, hi)
+            from_z = _at(by_z, t, lo, hi)
+            from_v = _at(by_states[0], t, lo, hi)
+            from_i = _at(by_states[1], t, lo, hi)
+            from_b = _at(by_states[2], t, lo, hi)
+            out = _at(by_x, t, lo, hi)
+            distance = u[t, lo:hi]
+            for j in range(size):
+                g[j] += from_v[j]
+            for j in range(size):
+                g_i[j] += from_i[j]
+            for j in range(size):
+                g_b[j] += from_b[j]
+            for j in range(size):
+                then[j] = v[j] + gain[j] * ((leak[j] - v[j]) + i[j])
+            _slopes(slope, kind, a, distance, nil, _at(given, t, lo, hi))
+            _reaches(s, distance, nil, False)
+            _copy(q, from_z)
+            if passes:
+                for j in range(size):
+                    q[j] += g[j] * (rest[j] - then[j]) + g_b[j] * beta[j]
+            for j in range(size):
+                q[j] *= slope[j]
+            if learnt:
+                for j in range(size):
+                    by_rest[j] += g[j] * s[j]
+                for j in range(size):
+                    by_beta[j] += g_b[j] * s[j]
+            for j in range(size):
+                g[j] = g[j] * (one - s[j]) + q[j]
+            for j in range(size):
+                g_b[j] -= q[j]
+            if learnt:
+                for j in range(size):
+                    by_pull[j] += g_b[j] * (threshold[j] - b[j])
+                for j in range(size):
+                    by_threshold[j] += g_b[j] * pull[j]
+                for j in range(size):
+                    by_gain[j] += g[j] * ((leak[j] - v[j]) + i[j])
+                for j in range(size):
+                    by_loss[j] += g_i[j] * i[j]
+                for j in range(size):
+                    by_leak[j] += g[j] * gain[j]
+            for j in range(size):
+                out[j] += g_i[j]
+            for j in range(size):
+                g_i[j] += g_i[j] * loss[j] + g[j] * gain[j]
+            for j in range(size):
+                g[j] -= g[j] * gain[j]
+            for j in range(size):
+                g_b[j] -= g_b[j] * pull[j]
+
+
 BOX, LEAK_OF_ALL, LEAK_OF_STATE, NO_LEAK = range(4)  # norse's LIFBox; spikingjelly's decay_input, without it; IFNode
 
 
@@ -874,3 +1017,22 @@ def current_lif_recurrent(
         current_lif(pushed, before, params, reset, sends, passes, z[t : t + 1], after, u[now : now + 1], 0, size)
         _copy(before[0], states[0][t])
         _copy(before[1], states[1][t])
+
+
+@_compiled
+def adaptive_lif_recurrent(
+    x: Array, start: Array, params: Array, passes: bool,
+    z: Array, states: Arrays, u: Array, z0: Array, weight_t: Array, square: bool,
+) -> None:  # fmt: skip
+    """norse's LSNNRecurrent, by the steps of :func:`adaptive_lif`."""
+    size = len(z0)
+    pushed = np.empty((1, size), x.dtype)
+    indices = np.empty(weight_t.shape[1] + 1, np.int32)
+    before = start.copy()
+    for t in range(len(z)):
+        _push(pushed[0], x[min(t, len(x) - 1)], z[t - 1] if t else z0, weight_t, square, indices)
+        after = states[0][t : t + 1], states[1][t : t + 1], states[2][t : t + 1]
+        adaptive_lif(pushed, before, params, passes, z[t : t + 1], after, u[t : t + 1], 0, size)
+        _copy(before[0], states[0][t])
+        _copy(before[1], states[1][t])
+        _copy(before[2], states[2][t])
