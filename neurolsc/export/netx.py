@@ -102,11 +102,23 @@ class ExportReport(Displayed):
         rows = []
         for i, layer in enumerate(self.layers, start=1):
             low, high = layer.threshold
-            units = "none" if low == NEVER else str(low) if low == high else f"{low} to {high}"
-            errors = f"{layer.weight_error_max:.4f}, {layer.weight_error_rms:.5f}", f"{layer.rounded_to_zero:.1%}"
-            sizes = (str(i), str(layer.neurons), str(layer.cores), f"{layer.synapse_bits / 8192:.0f}")
-            rows.append((*sizes, units, *errors, f"{layer.threshold_error:.4f}, {layer.decay_error:.5f}"))
-        lines: list[str | Table] = [] if self.layout == AS_READ else [f"x: {self.layout}"]
+            units = str(low) if low == high else f"{low} to {high}"
+            if low == NEVER:
+                units = "none"
+            cells = (
+                i,
+                layer.neurons,
+                layer.cores,
+                f"{layer.synapse_bits / 8192:.0f}",  # 1024 bytes of 8 bits
+                units,
+                f"{layer.weight_error_max:.4f}, {layer.weight_error_rms:.5f}",
+                f"{layer.rounded_to_zero:.1%}",
+                f"{layer.threshold_error:.4f}, {layer.decay_error:.5f}",
+            )
+            rows.append([str(cell) for cell in cells])
+        lines: list[str | Table] = []
+        if self.layout != AS_READ:
+            lines.append(f"x: {self.layout}")
         lines.append(Table((*head, "threshold, decay error"), rows))
         lines += [f"layer {i}: {layer.neuron}" for i, layer in enumerate(self.layers, start=1)]
         lines += [
@@ -116,9 +128,11 @@ class ExportReport(Displayed):
         ]
         if self.readout is not None:
             lines.append(f"readout: at most {self.readout.reach:.0%} of the bits used")
-        if (d := self.decisions) is not None:
-            scores = "" if d.accuracy_float is None else f"; mode accuracy float {d.accuracy_float:.1%}"
-            scores += "" if d.accuracy_integer is None else f", integer {d.accuracy_integer:.1%}"
+        d = self.decisions
+        if d is not None:
+            scores = ""
+            if d.accuracy_float is not None:
+                scores = f"; mode accuracy float {d.accuracy_float:.1%}, integer {d.accuracy_integer:.1%}"
             lines.append(f"calibration: {d.same_as_float:.1%} of {d.samples} decided as in floats{scores}")
         return [*lines, *self.remarks]
 
@@ -191,13 +205,16 @@ def make_report(
     for cell, near, layer in zip(*cells, quantized.layers, strict=True):
         kind: Any = exported_kind(cell)
         name = "theta_rest" if kind is ALIF else "theta"  # of an LI neither
-        theta, rounded = (getattr(c, name, torch.ones(layer.size)).double() for c in (cell, near))
-        pairs = [(getattr(cell, w).double(), getattr(near, w)) for w in ("w_in", "w_rec") if hasattr(cell, w)]
-        error = torch.cat([((b - a) / theta.unsqueeze(1)).flatten() for a, b in pairs])
-        lost = torch.cat([((a != 0) & (b.abs() < 1e-12)).flatten() for a, b in pairs])
+        theta = getattr(cell, name, torch.ones(layer.size)).double()
+        rounded = getattr(near, name, torch.ones(layer.size)).double()
+        matrices = [w for w in ("w_in", "w_rec") if hasattr(cell, w)]
+        exact = torch.cat([getattr(cell, w).double() for w in matrices], 1)
+        integer = torch.cat([getattr(near, w) for w in matrices], 1)
+        error = (integer - exact) / theta.unsqueeze(1)
+        lost = (exact != 0) & (integer.abs() < 1e-12)
         m, n = layer.weight.shape
-        fan_in = n + (0 if layer.weight_rec is None else m)
-        bits = fan_in * m * 9
+        fan_in = n if layer.weight_rec is None else n + m
+        bits = fan_in * m * 9  # 9 for each weight
         layers.append(
             LayerReport(
                 neuron=BECOMES[kind, "none" if kind is LI else cell.reset.name],
@@ -215,18 +232,26 @@ def make_report(
     report = ExportReport(tuple(layers), quantized.readout_scale)
     if calibration is None:
         return report
-    exact = network.run(calibration)
+    floats = network.run(calibration)
     run = quantized.run(calibration)
     activity = []
     for i in network.spiking:
-        a = exact.spikes[i]
-        b = run.spikes[i]
-        rates = a.double().mean().item(), b.double().mean().item()
-        activity.append(LayerActivity(*rates, (a == b).double().mean().item(), run.extremes[i]))
-    logits = (exact.logits, run.logits)
-    votes, others = map(metrics.mode_vote, logits)
-    scores = (None, None) if labels is None else (metrics.mode_accuracy(each, labels) for each in logits)
-    decisions = Decisions(len(votes), (votes == others).double().mean().item(), *scores)
+        z = floats.spikes[i]
+        z_integer = run.spikes[i]
+        activity.append(
+            LayerActivity(
+                rate_float=z.double().mean().item(),
+                rate_integer=z_integer.double().mean().item(),
+                agreement=(z == z_integer).double().mean().item(),
+                extremes=run.extremes[i],
+            )
+        )
+    votes = metrics.mode_vote(floats.logits)
+    same = (votes == metrics.mode_vote(run.logits)).double().mean().item()
+    decisions = Decisions(len(votes), same, None, None)
+    if labels is not None:
+        scores = (metrics.mode_accuracy(logits, labels) for logits in (floats.logits, run.logits))
+        decisions = Decisions(len(votes), same, *scores)
     return dataclasses.replace(report, activity=tuple(activity), readout=run.extremes[-1], decisions=decisions)
 
 
@@ -250,7 +275,10 @@ KINDS: dict[str, tuple[type[IntegerLayer], dict[str, str | int]]] = {
 
 @torch.no_grad()
 def replay(layers: Sequence[IntegerLayer], x: Tensor) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
-    """Run layers on x (T, B, N): of each its spikes, of an integrator voltages, and its states by name, (T, B, M)."""
+    """Run layers on x (T, B, N); yield the spikes of each (voltages of an integrator), and its states by name.
+
+    All are (T, B, M).
+    """
     steps = list(integer_steps(layers, x))
     for i, layer in enumerate(layers):
         states = {name: torch.stack([getattr(s.states[i], name) for s in steps]) for name in layer.variables}
@@ -287,9 +315,11 @@ def write_netx(quantized: QuantizedNetwork, path: str | PathLike[str], *, golden
         file["layer/0/shape"] = np.array([quantized.n_in])
         for i, layer in enumerate((*quantized.layers, *(() if quantized.integrates else (None,))), start=1):
             group = file.create_group(f"layer/{i}")
-            weight, weight_rec = (layer.weight, layer.weight_rec) if layer else (quantized.readout, None)
+            weight = quantized.readout if layer is None else layer.weight
+            weight_rec = None if layer is None else layer.weight_rec
             group["type"] = np.array([b"dense" if weight_rec is None else b"dense_rec"], "S10")
-            group["shape"], group["outFeatures"], group["inFeatures"] = np.array([len(weight)]), *weight.shape
+            group["shape"] = np.array([len(weight)])
+            group["outFeatures"], group["inFeatures"] = weight.shape
             group["weight"] = weight.numpy().astype(np.float32)
             if weight_rec is not None:
                 group["weight_rec"] = weight_rec.numpy().astype(np.float32)

@@ -102,7 +102,7 @@ def to_nir(
     """
     nir = load_nir()
     dt = number("dt", dt)
-    if x is None and not isinstance(path, str | PathLike | None):
+    if x is None and not isinstance(path, str | PathLike | None):  # to_nir(net, x, dt=dt)
         path, x = None, path
     network = exportable(network_of(net, x))
     nodes: dict[str, Any] = {"input": nir.Input(np.array([network.n_in]))}
@@ -138,12 +138,13 @@ def to_nir(
         x = golden.to_dense().to(**network.dtype_and_device)
         with torch.no_grad():
             run = Network(list(network.cells), network.readout, layer_delay=0).run(x)
-        values = dict(zip(neurons_of, run.spikes, strict=True))
-        values = {"input": x} | values | ({"output": run.logits} if source == "readout" else {})
-        samples = {
-            name: nir.NIRNodeData({"output": nir.TimeGriddedData(part.transpose(0, 1).cpu().numpy(), dt)})
-            for name, part in values.items()
-        }
+        values = {"input": x} | dict(zip(neurons_of, run.spikes, strict=True))
+        if source == "readout":
+            values["output"] = run.logits
+        samples = {}
+        for name, value in values.items():
+            batch_first = value.transpose(0, 1).cpu().numpy()
+            samples[name] = nir.NIRNodeData({"output": nir.TimeGriddedData(batch_first, dt)})
         data = io.BytesIO()
         nir.write_data(data, nir.NIRGraphData(samples))
         atomic_write(f"{fspath(path)}.data", lambda file: file.write(data.getvalue()))
@@ -169,6 +170,7 @@ def _printed_graph() -> Any:
 
 
 def _array(value: Tensor) -> np.ndarray:
+    """A copy as an array."""
     return np.ascontiguousarray(value.detach().cpu().numpy()).copy()
 
 
@@ -195,15 +197,17 @@ def _neurons(layer: str, cell: Any, dt: float, layer_delay: int) -> tuple[str, A
     if kind is LIF and cell.reset.name == "zero" and (cell.decay_v == 1).all():
         noted |= {"reset": "zero", "diagonal": _array(cell.w_rec.diagonal())}
         loop = _linear(cell.w_rec) if cell.w_rec.any() else None
-        whole = np.full(cell.n_hidden, 1 / dt)
-        return "lif", nir.IF(r=whole, v_threshold=_array(cell.theta), metadata=metadata), loop
+        factor = np.full(cell.n_hidden, 1 / dt)  # a step of dt adds the whole input
+        return "lif", nir.IF(r=factor, v_threshold=_array(cell.theta), metadata=metadata), loop
     steps: dict[str, np.ndarray] = {}  # time constants of NIR in steps, 1 / (1 - a)
     for name in ("v", "i", "theta"):
-        if (decay := getattr(cell, f"decay_{name}", None)) is not None:
-            if (decay == 1).any():
-                longest = getattr(cell, f"tau_{name}").max()
-                raise ValueError(f"{layer}: tau_{name} reaches {longest:.3g} steps, a decay of 1 in {decay.dtype}.")
-            steps[name] = 1 / (1 - _array(decay).astype(np.float64))
+        decay = getattr(cell, f"decay_{name}", None)
+        if decay is None:
+            continue
+        if (decay == 1).any():
+            longest = getattr(cell, f"tau_{name}").max()
+            raise ValueError(f"{layer}: tau_{name} reaches {longest:.3g} steps, a decay of 1 in {decay.dtype}.")
+        steps[name] = 1 / (1 - _array(decay).astype(np.float64))
     membrane = steps["v"]
     one = np.ones_like(steps["v"])
     zero = np.zeros_like(steps["v"])
@@ -298,6 +302,7 @@ def from_nir(
 
 
 def _network(graph: Any, dt: float | None, layer_delay: Literal[0, 1] | None, memory: Any) -> Network:
+    """The network of a graph, as :func:`from_nir`; `memory` refuses weights that would not fit, None: any size."""
     about = _notes(graph)
     written = about.get("dt", dt)
     if written is None:
@@ -317,6 +322,7 @@ def _network(graph: Any, dt: float | None, layer_delay: Literal[0, 1] | None, me
         return {b for a, b in edges if a == name}
 
     def one(where: str, names: set[str], *kinds: str) -> str:
+        """The only one of some nodes, if it is of these kinds and has not been seen; else a ValueError."""
         found = sorted(names)
         if len(found) != 1 or type(nodes.get(found[0])).__name__ not in kinds or found[0] in seen:
             got = ", ".join(f"{name} ({type(nodes.get(name)).__name__})" for name in found) or "nothing"
@@ -326,24 +332,30 @@ def _network(graph: Any, dt: float | None, layer_delay: Literal[0, 1] | None, me
         seen.add(found[0])
         return found[0]
 
-    ends = [{name for name, node in nodes.items() if type(node).__name__ == kind} for kind in ("Input", "Output")]
-    source = one("in the graph", ends[0], "Input")
-    output = one("in the graph", ends[1], "Output")
+    def of_kind(kind: str) -> set[str]:
+        return {name for name, node in nodes.items() if type(node).__name__ == kind}
+
+    source = one("in the graph", of_kind("Input"), "Input")
+    output = one("in the graph", of_kind("Output"), "Output")
     onward = after(source)
     cells = []
     last = None
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         while onward != {output}:
             weight = one(f"after {source}", onward, "Linear", "Affine")
-            if (onward := after(weight)) == {output}:
+            onward = after(weight)
+            if onward == {output}:
                 last = nodes[weight]
                 break
             source = one(f"after {weight}", onward, "LIF", "CubaLIF", "IF", "LI", "CubaLI", "NIRGraph")
             loop = before(source) - {weight}
-            if loop and {*before(one(f"before {source}", loop, "Linear", "Affine")), *after(*loop)} != {source}:
-                raise ValueError(f"{min(loop)} must lead from {source} to itself: only chains of layers can be read.")
+            recurrent = None
+            if loop:
+                name = one(f"before {source}", loop, "Linear", "Affine")
+                if before(name) | after(name) != {source}:
+                    raise ValueError(f"{name} must lead from {source} to itself: only chains of layers can be read.")
+                recurrent = nodes[name]
             onward = after(source) - loop
-            recurrent = nodes[min(loop)] if loop else None
             cells.append(_cell(source, nodes[weight], nodes[source], recurrent, written, memory))
         if left := sorted(nodes.keys() - seen):
             raise ValueError(
@@ -395,6 +407,7 @@ def _warn_of_a_part(named: str, factor: str, part: float, wanted: str) -> None:
 
 
 def _notes(node: Any) -> dict[str, Any]:
+    """What to_nir noted in the metadata of a node or graph."""
     found = node.metadata.get("neurolsc", {})
     if isinstance(found, dict):
         return found

@@ -99,11 +99,11 @@ class QuantizedNetwork:
         if not self.integrates:
             total = UNIT * logits.cumsum(0).abs()
             extremes.append(Extremes(v=int(total.max()), overflows=int((total >= LIMIT).sum())))
-        own = tuple(
-            self.on_time(layer, i if self.latency else 0)[:, :, : layer.shape[2] - extra]
-            for i, (layer, extra) in enumerate(zip(spikes, self.bias_neurons, strict=True), start=1)
-        )
-        return IntegerRun(self.on_time(logits, self.latency), own, tuple(extremes))
+        own = []
+        for i, (layer, bias_neurons) in enumerate(zip(spikes, self.bias_neurons, strict=True), start=1):
+            late = i if self.latency else 0
+            own.append(self.on_time(layer, late)[:, :, : layer.shape[2] - bias_neurons])
+        return IntegerRun(self.on_time(logits, self.latency), tuple(own), tuple(extremes))
 
     def padded(self, x: Tensor) -> Tensor:
         """The input of :meth:`run` as the layers read it: float64, dense, with blank steps after it."""
@@ -171,24 +171,33 @@ def quantize(network: Network, calibration: Tensor | None = None, *, force: bool
 def _fitted(
     network: Network, calibration: Tensor, force: bool
 ) -> tuple[tuple[int, ...], QuantizedNetwork, tuple[Extremes, ...]]:
-    """Halvings of the units of each layer (only ALIF and LI have a choice), the integers, and their extremes."""
-    halvings = (0,) * len(network.cells)
+    """Halve units until half of the bits are enough for the states on the calibration data.
+
+    Returns:
+        The halvings of each layer (only ALIF and LI have a choice), the integers, and their extremes.
+    """
+    halvings = [0] * len(network.cells)
     quantized = _rounded(network, force)
     while True:
         extremes = quantized.run(calibration).extremes
-        reaches = [max(e.reach, 0.5) for e in extremes[: len(halvings)]]
-        trial = tuple(h + math.ceil(math.log2(2 * r)) for h, r in zip(halvings, reaches, strict=True))
+        trial = []
+        for halved, found in zip(halvings, extremes, strict=False):  # a readout has extremes, too
+            trial.append(halved + math.ceil(math.log2(2 * max(found.reach, 0.5))))
         coarser = _rounded(network, force, trial)
-        changed = [not torch.equal(a.unit, b.unit) for a, b in zip(quantized.layers, coarser.layers, strict=True)]
-        if not any(changed):
-            return halvings, quantized, extremes
-        halvings = tuple(t if c else h for h, t, c in zip(halvings, trial, changed, strict=True))
+        changed = False
+        for i, (now, then) in enumerate(zip(quantized.layers, coarser.layers, strict=True)):
+            if not torch.equal(now.unit, then.unit):
+                halvings[i] = trial[i]
+                changed = True
+        if not changed:
+            return tuple(halvings), quantized, extremes
         quantized = coarser
 
 
 def _rounded(
     network: Network, force: bool, halvings: Sequence[int] | None = None, readout_scale: float = math.inf
 ) -> QuantizedNetwork:
+    """The integers of a network, with the units of each layer halved so often, and at most this scale of the readout."""
     own = exportable(network)
     chip = delayed(own)
     if getattr(chip.readout, "bias", None) is not None:
@@ -200,8 +209,8 @@ def _rounded(
     cell: Any
     for i, (cell, halved) in enumerate(zip(chip.cells, halvings or [0] * len(chip.cells), strict=True), start=1):
         name = f"layer {i}"
-        kind = exported_kind(cell)
-        layers.append((_alif if kind is ALIF else _cuba)(name, cell, force, halved))
+        integers = _alif if exported_kind(cell) is ALIF else _cuba
+        layers.append(integers(name, cell, force, halved))
         check_matrix(name, layers[-1].weight, layers[-1].weight_rec)
     if chip.cells[-1].integrator:
         scale = layers[-1].unit[0].item()
@@ -254,7 +263,8 @@ def check_matrix(name: str, *weights: Tensor | None) -> None:
         )
 
 
-def _exponent(value: float, limit: int) -> int:  # the fewest bits to shift a value right to lie within a limit
+def _exponent(value: float, limit: int) -> int:
+    """The fewest bits by which a value is to be shifted right to lie within a limit."""
     if value:
         return max(0, math.ceil(math.log2(value / limit)))
     return 0
@@ -295,7 +305,8 @@ def _cuba(name: str, cell: Any, force: bool, halvings: int) -> CubaLayer:
         retained = cell.decay_i
         i_decay = decay_bits(name, "tau_i", cell)
     scale: Any = W_MAX / largest(name, w_in, w_rec)
-    if (peak := (cell.b_v.detach().double() / theta).abs().max().item()) * scale > B_MAX:  # coarser, so that it fits
+    peak = (cell.b_v.detach().double() / theta).abs().max().item()
+    if peak * scale > B_MAX:  # coarser, so that the bias fits
         scale = B_MAX / peak
         fewest = 1 if force else COARSE
         if scale < fewest and not integrates:
@@ -308,15 +319,19 @@ def _cuba(name: str, cell: Any, force: bool, halvings: int) -> CubaLayer:
         scale = math.floor(scale)
         if subtracts:
             scale -= scale % 2
-            scale -= 2 * (scale.bit_count() == 1)  # one-sign matrices down to a power of 2 are where readers go wrong
+            if scale.bit_count() == 1:  # a power of 2, as the smallest weight of a matrix of one sign, misleads readers
+                scale -= 2
         _check_units(name, scale, 1 if force else COARSE)
     bias = nearest(cell.b_v.double() * scale / theta)
     if bias[retained > 1e-6].any():
         raise ValueError(
             f"{name}: a bias needs a LIF with reset to zero, an ALIF, or layer_delay=0, where a neuron of its own brings it."
         )
+    round_weights = even
+    if integrates and halvings:  # weights up to 127 may be odd
+        round_weights = nearest
     return CubaLayer(
-        weight=nearest(w_in * scale) if integrates and halvings else even(w_in * scale),  # odd ones fit up to 127
+        weight=round_weights(w_in * scale),
         weight_rec=even(w_rec * scale) if w_rec.any() else None,
         bias=bias,
         i_decay=i_decay,
@@ -361,10 +376,11 @@ def _alif(name: str, cell: ALIF, force: bool, halvings: int) -> AtrlifLayer:
             f"{name}: the step of the threshold rounds to 0: the adaptation is too small for the weights; "
             "train from an initialisation that leaves it, such as LayerwiseScaling()."
         )
-    weight_exp, rec_exp = (_exponent(peak * scale, W_MAX) for peak in peaks)
+    weight_exp = _exponent(peaks[0] * scale, W_MAX)
+    rec_exp = _exponent(peaks[1] * scale, W_MAX)
     threshold = rest * rows * scale
+    enough = 1 if force else max(1, COARSE_ALIF >> halvings)
     for units in (threshold.min(), threshold.max()):
-        enough = 1 if force else max(1, COARSE_ALIF >> halvings)
         _check_units(name, max(round(units.item()), halvings > 0), enough)
     reset_exp = _exponent(threshold.max().item(), 255)  # 8 bits, as all resets of a layer have one sign
     reset = nearest(threshold / 2**reset_exp).clamp(min=1)

@@ -107,8 +107,10 @@ def verify(path: str | PathLike[str], spikes: Tensor | None = None) -> Verificat
     if spikes is None and not golden:
         raise ValueError(f"{fspath(path)} holds no golden samples, and there are no spikes to run in Lava.")
     adaptive = [i for i, layer in enumerate(quantized.layers, start=1) if isinstance(layer, AtrlifLayer)]
-    for name in SIMULATORS if spikes is not None else ():
-        x = quantized.padded(spikes)  # type: ignore[arg-type]
+    for name in SIMULATORS:
+        if spikes is None:
+            break
+        x = quantized.padded(spikes)
         try:
             if name == "nengo-loihi" and adaptive:
                 raise RuntimeError(
@@ -131,7 +133,7 @@ def verify(path: str | PathLike[str], spikes: Tensor | None = None) -> Verificat
 
 
 def _compared(quantized: QuantizedNetwork, found: dict[str, Tensor], tools: tuple[str, ...]) -> Verification:
-    """Spikes, states and readout of a file or a simulator, by name, against each layer alone and the readout."""
+    """Compare spikes, states and readout of a file or a simulator, by name, with the integers layer by layer."""
 
     def first(same: Tensor) -> int | None:  # step of (T, ...) at which something differs
         steps = (~same.flatten(1).all(1)).nonzero()
@@ -154,8 +156,14 @@ def _compared(quantized: QuantizedNetwork, found: dict[str, Tensor], tools: tupl
             continue
         same = z == found[f"spikes_{i}"]
         difference = first(same.all(2) & same_states.view(*z.shape[:2], -1).all(2))
-        shares = same.double().mean().item(), same_states.double().mean().item()
-        layers.append(LayerAgreement(int(found[f"spikes_{i}"].sum()), *shares, difference))
+        layers.append(
+            LayerAgreement(
+                spikes=int(found[f"spikes_{i}"].sum()),
+                agreement=same.double().mean().item(),
+                state_agreement=same_states.double().mean().item(),
+                first_difference=difference,
+            )
+        )
     if not quantized.integrates:
         logits = quantized.logits(found[f"spikes_{count}"].double())
         same = torch.ones_like(logits, dtype=torch.bool)  # of nengo-loihi, which has no readout
@@ -168,7 +176,15 @@ def _compared(quantized: QuantizedNetwork, found: dict[str, Tensor], tools: tupl
     steps = logits.shape[0] - quantized.latency
     samples = logits.shape[1]
     on_time = quantized.on_time(logits, quantized.latency)
-    return Verification(tuple(layers), steps, samples, tools, on_time, same.double().mean().item(), first(same))
+    return Verification(
+        layers=tuple(layers),
+        steps=steps,
+        samples=samples,
+        tools=tools,
+        logits=on_time,
+        readout_agreement=same.double().mean().item(),
+        readout_difference=first(same),
+    )
 
 
 def find_python(name: SimulatorName) -> Path:
@@ -176,7 +192,8 @@ def find_python(name: SimulatorName) -> Path:
     short = SIMULATORS[name]
     variable = f"NEUROLSC_{short.upper()}_PYTHON"
     wanted = os.environ.get(variable) or f".{short}-env/bin/python"
-    if (found := shutil.which(wanted)) is None:
+    found = shutil.which(wanted)
+    if found is None:
         raise FileNotFoundError(
             f"no {name} environment: {wanted} is not there. `make {short}-env` creates .{short}-env in a checkout of neurolsc; "
             f"{variable} names the Python of another one."

@@ -53,7 +53,8 @@ def exportable(network: Network) -> Network:
     check_finite(network.state_dict())
     refused: list[TypeError | ValueError] = []
     for i, cell in enumerate(network.cells, start=1):
-        if (error := _refused_cell(i, cell, last=len(network.cells))) is not None:
+        error = _refused_cell(i, cell, last=len(network.cells))
+        if error is not None:
             refused.append(error)
     readout: Any = network.readout
     if not network.cells[-1].integrator:
@@ -68,7 +69,7 @@ def exportable(network: Network) -> Network:
 
 
 def _refused_cell(i: int, cell: Any, *, last: int) -> TypeError | ValueError | None:
-    """What keeps a cell, the i-th of so many, from being exported."""
+    """The error for the i-th cell, if it cannot be exported; `last` is the number of cells."""
     kind = exported_kind(cell)
     if kind is None:
         own = "".join(f", whose step is not that of {k.__name__}" for k in EXPORTED if isinstance(cell, k))
@@ -192,6 +193,7 @@ CONVERTERS.append(_saved)
 
 
 def _cell(name: str, cell: Cell) -> Cell:
+    """One of our cells with the spikes of a wrapped cell; `name` is for errors."""
     if not isinstance(cell, WrappedCell):
         return cell.copy()
     like = cell.dtype_and_device
@@ -211,29 +213,33 @@ def _cell(name: str, cell: Cell) -> Cell:
         weight = w @ weight
         bias = w @ bias
 
-    def each(value: Any) -> Tensor:
+    def of_each_neuron(value: Any) -> Tensor:
         return torch.as_tensor(value).detach().to(**like).expand(n)
 
-    gain = each(neurons.gain)
+    gain = of_each_neuron(neurons.gain)
     if neurons.reset == "none":
         made: Any = LI(cell.n_in, n)
     else:
         made = (LIF if neurons.decay_i is None else CubaLIF)(cell.n_in, n, reset=neurons.reset)
     made = made.to(**like)
     made.w_in.copy_(weight * gain.unsqueeze(1))
-    made.b_v.copy_(gain * (bias if neurons.bias is None else bias + each(neurons.bias)))
+    if neurons.bias is not None:
+        bias = bias + of_each_neuron(neurons.bias)
+    made.b_v.copy_(gain * bias)
     for what, decay in (("v", neurons.decay_v), ("i", neurons.decay_i)):
         if hasattr(made, f"tau_{what}"):
-            retained = each(0.0 if decay is None else decay).double()
+            retained = of_each_neuron(0.0 if decay is None else decay).double()
             if not ((retained >= 0) & (retained < 1)).all():
                 raise ValueError(f"{name}: a state retains {retained.max():g} of itself in a step, wanted 0 to < 1.")
             setattr(made, f"tau_{what}", (-1 / retained.log()).clamp(min=NO_MEMORY).to(gain.dtype))
     if not isinstance(made, LI):
-        theta = each(neurons.threshold)
-        theta = torch.nextafter(theta, torch.zeros_like(theta)) if neurons.fires_at_threshold else theta
+        theta = of_each_neuron(neurons.threshold)
+        if neurons.fires_at_threshold:  # the next lower number, above which ours fire
+            theta = torch.nextafter(theta, torch.zeros_like(theta))
         w_rec = torch.as_tensor(neurons.w_rec).detach().to(**like)
-        w_rec = w_rec if w_rec.ndim == 2 else torch.diag(each(w_rec))
-        made.w_rec.copy_(w_rec * gain.unsqueeze(1) + torch.diag(each(neurons.cancelled) * theta))
+        if w_rec.ndim < 2:
+            w_rec = torch.diag(of_each_neuron(w_rec))
+        made.w_rec.copy_(w_rec * gain.unsqueeze(1) + torch.diag(of_each_neuron(neurons.cancelled) * theta))
         made.theta.copy_(theta)
     return made
 
@@ -266,7 +272,14 @@ def _snntorch(name: str, layer: Any, integrator: bool) -> _Neurons:
     w_rec = getattr(recurrent, "weight", getattr(recurrent, "V", 0.0))
     bias = getattr(recurrent, "bias", None)
     decay_i = layer.alpha.detach().clamp(0, 1) if kind == "Synaptic" else None
-    neurons = _Neurons(layer.beta.detach().clamp(0, 1), layer.threshold, "none", decay_i, w_rec=w_rec, bias=bias)
+    neurons = _Neurons(
+        decay_v=layer.beta.detach().clamp(0, 1),
+        threshold=layer.threshold,
+        reset="none",
+        decay_i=decay_i,
+        w_rec=w_rec,
+        bias=bias,
+    )
     if integrator:
         if reset != "none":
             raise ValueError(
@@ -302,11 +315,14 @@ def _norse(name: str, layer: Any, integrator: bool) -> _Neurons:
         raise ValueError(
             f"{name}: v_leak is {leak}, wanted {rest}, {'0' if integrator else 'its v_reset'}, as on a chip."
         )
-    gain = (layer.dt * torch.as_tensor(p.tau_mem_inv)).double()  # a share of 1 - gain in float32 is another
-    decay_i = None if kind.endswith("Box") else 1 - (layer.dt * torch.as_tensor(p.tau_syn_inv)).double()
+    gain = (layer.dt * torch.as_tensor(p.tau_mem_inv)).double()  # in float32 1 - gain would be rounded
+    decay_i = None
+    if not kind.endswith("Box"):
+        decay_i = 1 - (layer.dt * torch.as_tensor(p.tau_syn_inv)).double()
     if integrator:
         return _Neurons(1 - gain, torch.ones(()), "none", decay_i, gain)
-    return _Neurons(1 - gain, p.v_th - leak, "zero", decay_i, gain, getattr(layer, "recurrent_weights", 0.0))
+    w_rec = getattr(layer, "recurrent_weights", 0.0)
+    return _Neurons(1 - gain, p.v_th - leak, "zero", decay_i, gain, w_rec=w_rec)
 
 
 def _spikingjelly(name: str, layer: Any, integrator: bool) -> _Neurons:
@@ -352,10 +368,16 @@ def delayed(network: Network) -> Network:
     like = network.dtype_and_device
     cells = [cell.copy() for cell in network.cells]
     tail: Any = cells.pop() if network.cells[-1].integrator else None
-    old: Any = network.readout if tail is None else tail
-    weight, bias = (old.weight, old.bias) if tail is None else (old.w_in, old.b_v)
-    bias = torch.zeros(1) if bias is None else bias
-    count = 0
+    if tail is None:
+        readout: Any = network.readout
+        weight = readout.weight
+        bias = readout.bias
+    else:
+        weight = tail.w_in
+        bias = tail.b_v
+    if bias is None:
+        bias = torch.zeros(1)
+    count = 0  # of bias neurons of the last layer
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         if bias.any() or any(cell.get_buffer("b_v").any() for cell in cells):
             for i, old in enumerate(cells):
@@ -364,14 +386,15 @@ def delayed(network: Network) -> Network:
                     raise TypeError(f"layer {i + 1} is an ALIF: only biases of LIF and CubaLIF layers can be delayed.")
                 n = old.n_hidden
                 zero = old.reset.name == "zero"
-                switched = i > 0
+                switched = i > 0  # by the bias neuron of the layer below
                 count = 1 + (tail is not None and i == len(cells) - 1 and bool(bias.any()))
                 made = kind(old.n_in + switched, n + count, reset="zero" if zero else "subtract").to(**like)
                 for matrix, before in ((made.w_in, old.w_in), (made.w_rec, old.w_rec)):
                     matrix.zero_()
                     matrix[:n, : before.shape[1]] = before
                 made.w_rec[:n, n] = old.b_v
-                made.w_rec[n:, n:] = torch.eye(count) * (not zero)  # which cancels the reset
+                if not zero:
+                    made.w_rec[n:, n:] = torch.eye(count)  # cancels the reset
                 made.w_rec[n + 1 :, n] = FIRES
                 made.b_v.zero_()
                 if switched:
