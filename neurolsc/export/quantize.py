@@ -197,7 +197,7 @@ def _fitted(
 def _rounded(
     network: Network, force: bool, halvings: Sequence[int] | None = None, readout_scale: float = math.inf
 ) -> QuantizedNetwork:
-    """The integers of a network, with the units of each layer halved so often, and at most this scale of the readout."""
+    """The integers of a network, with the units of each layer halved so often; `readout_scale` is the most."""
     own = exportable(network)
     chip = delayed(own)
     if getattr(chip.readout, "bias", None) is not None:
