@@ -90,7 +90,7 @@ def examined(
     seed: int = 0,
     measured: Measurements | None = None,
 ) -> Case:
-    """What the rules read; arguments as of :func:`diagnose`, `measured` by an earlier call of it."""
+    """The case that the rules read; arguments as of :func:`diagnose`, and `measured` from an earlier call of it."""
     if lr is not None:
         lr = learning_rate(lr)
     chosen = objective(loss)
@@ -159,9 +159,9 @@ class Clamped(nn.Module):
 def make_finite(network: Network) -> None:
     """Give surrogates the derivative 0 where they have none that is finite, in place."""
     for cell in network.cells:
-        # of the finite derivatives those at 0.8 of the distance are so also times a large gradient
+        # at 0.8 of the distance a derivative stays finite also when it is multiplied with a large gradient
         low, high = (0.8 * end for end in finite_distances(cell))
-        if (low, high) == (-math.inf, math.inf):
+        if low == -math.inf and high == math.inf:
             continue
         for module in (cell, getattr(cell, "layer", None)):
             for name in ("spike", "spike_grad"):  # ours, snnTorch's
@@ -228,7 +228,7 @@ class Diagnosis(Displayed, Sequence[Finding]):
         loss = self.measurements.loss
         classes = self.measurements.classes or 0
         guessing = math.log(max(classes, 1))
-        # within 2 % nothing is learnt yet: a silent network is there exactly
+        # within 2 % nothing is learnt yet; a silent network is exactly at the loss of guessing
         if loss is not None and classes > 1 and abs(loss - guessing) < 0.02 * guessing:
             notes.append(f"note: loss {loss:.3g} is that of guessing among {classes} classes ({guessing:.3g})")
         last = len(self.measurements.layers)

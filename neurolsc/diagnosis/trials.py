@@ -70,8 +70,17 @@ def try_cures(
         before = update(patient, case.batch, case.loss, lr, 0).loss
         after = update(patient, case.batch, case.loss, lr * treatment.lr, updates).loss
         helped = math.isfinite(after) and not after >= LOWER * untreated
-        layers = layers_of(found, names)
-        trials.append(Trial(", ".join(names), layers, treatment.words, before, after, untreated, helped))
+        trials.append(
+            Trial(
+                name=", ".join(names),
+                layers=layers_of(found, names),
+                cure=treatment.words,
+                before=before,
+                after=after,
+                untreated=untreated,
+                helped=helped,
+            )
+        )
     return tuple(trials)
 
 
