@@ -215,14 +215,18 @@ def step_weights(mask: Tensor, like: Tensor) -> Tensor:
 
 
 def _share(values: Tensor, mask: Tensor | None) -> float:
-    weighted = values.double().mean() if mask is None else (values * step_weights(mask, values)).sum()
-    return weighted.item()
+    """The mean of values (T, B) over steps and samples, in which samples count equally."""
+    if mask is None:
+        return values.double().mean().item()
+    return (values * step_weights(mask, values)).sum().item()
 
 
 def _mean_of_steps(losses: Tensor, mask: Tensor | None) -> Tensor:
+    """The mean of losses (T, B) over all steps inside the mask."""
     if mask is not None:
         step_weights(mask, losses)  # refuses a mask that does not fit
-    return (losses if mask is None else losses[mask]).double().mean()
+        losses = losses[mask]
+    return losses.double().mean()
 
 
 def _votes(logits: Tensor) -> Tensor:
@@ -245,7 +249,7 @@ def check_classes(targets: Tensor, logits: Tensor, *, per_step: bool = False) ->
         TypeError: if they are not integers.
         ValueError: if shapes do not fit, or a class is out of range.
     """
-    wanted = logits.shape[0 if per_step else 1 : 2]
+    wanted = logits.shape[:2] if per_step else logits.shape[1:2]
     classes = logits.shape[2]
     name = "targets" if per_step else "labels"
     if targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool:

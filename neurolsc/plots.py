@@ -137,16 +137,19 @@ def plot_profile(
         notes: sentences below the picture.
     """
     count = len(contributions)
-    size = (13, 3.8 + 0.2 * max(0, -(-(count + 1) // _ACROSS) - 1))
-    figure, ((*axes,),) = panels(1, 3, figsize=size, width_ratios=(1, 1, 0.28))
+    rows = math.ceil((count + 1) / _ACROSS)  # of the legend
+    figure, ((*axes,),) = panels(1, 3, figsize=(13, 3.6 + 0.2 * rows), width_ratios=(1, 1, 0.28))
     titles = (
         "through time, $\\partial h_{t,l}/\\partial h_{t-1,l}$",
         "through depth, $\\partial h_{l}/\\partial h_{l-1}$",
     )
     for direction, (ax, radii, what) in enumerate(zip(axes, (time, depth), titles, strict=False)):
         for layer, radius in enumerate(np.asarray(radii)):
-            name = f"layer {layer + 1}" + (" (from the input)" if direction and not layer else "")
-            name += "*" if direction and any(starred[layer : layer + 1]) else ""
+            name = f"layer {layer + 1}"
+            if direction and layer == 0:
+                name += " (from the input)"
+            if direction and any(starred[layer : layer + 1]):
+                name += "*"
             ax.fill_between(steps, radius.min(1), radius.max(1), color=color(layer), alpha=0.15, linewidth=0)
             ax.plot(
                 steps, radius.mean(1), **line_style(layer), label=f"{name}: mean {radius.mean():.2f}", linewidth=1.6
@@ -159,13 +162,14 @@ def plot_profile(
         ax.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=_ACROSS, columnspacing=1)
     axes[0].set_ylabel("spectral radius")
 
-    # the terms of the radius through time
+    # The terms of the radius through time: of those that add to it the share of each.
     ax = axes[2]
     left = np.zeros(count)
     others = dict.fromkeys(name for shares in contributions for name in shares if name not in colors)
     free = [shade for shade in COLORS if shade not in colors.values()] or COLORS
     added = [{term: max(value, 0.0) for term, value in terms.items()} for terms in contributions]
-    for name, shade in (dict(colors) | {name: free[i % len(free)] for i, name in enumerate(others)}).items():
+    shades = dict(colors) | {name: free[i % len(free)] for i, name in enumerate(others)}
+    for name, shade in shades.items():
         shares = np.array([terms.get(name, 0.0) / (sum(terms.values()) or 1) for terms in added])
         if shares.any():
             ax.barh(range(count), shares, left=left, color=shade, label=name, height=0.5)
@@ -173,8 +177,9 @@ def plot_profile(
     for layer in range(count):
         if not contributions[layer]:
             ax.text(0.5, layer, "not known", ha="center", va="center", fontsize="small")
-    rates = enumerate(firing_rate, start=1)
-    names = [f"layer {i}" if math.isnan(rate) else f"layer {i}: {rate:.2g} spikes" for i, rate in rates]
+    names = []
+    for i, rate in enumerate(firing_rate, start=1):
+        names.append(f"layer {i}" if math.isnan(rate) else f"layer {i}: {rate:.2g} spikes")
     ax.set_yticks(range(count), names, fontsize="small")
     ax.invert_yaxis()
     ax.set(xlim=(0, 1), xlabel="share")
@@ -301,7 +306,9 @@ def plot_monitor(
     for update in dict.fromkeys(update for update, _, _ in findings):
         here = [number for number, (at, _, _) in enumerate(findings) if at == update]
         among = {findings[number][1] for number in here}
-        (layer,) = among if len(among) == 1 else (None,)
+        layer = among.pop()
+        if among:  # of several layers
+            layer = None
         for ax in axes.flat:
             shade = "black" if layer is None else color(layer - 1)
             ax.axvline(update, color=shade, linestyle=":", linewidth=1.1)
@@ -364,7 +371,9 @@ def plot_stable_region(
     trace = np.linspace(-2, 2, 201)
     ax.plot(trace, trace**2 / 4, color="black", linestyle="--", linewidth=1, label="above: oscillating")
     for number, (name, (t, d)) in enumerate(neurons.items()):
-        label = f"{name + ': ' if name else ''}{outside[name]:.1%} outside"
+        label = f"{outside[name]:.1%} outside"
+        if name:
+            label = f"{name}: {label}"
         ax.scatter(t, d, s=7, color=color(number), linewidths=0, alpha=0.6, label=label)
     points = np.concatenate([np.stack([np.ravel(t), np.ravel(d)], 1) for t, d in neurons.values()])
     (left, bottom) = np.minimum(points.min(0), (1.9, 0.9))
@@ -513,9 +522,9 @@ def plot_bands(
         limits: ends of the y axis; None: around all curves.
     """
     styles = arm_styles(curves)
-    rows = -(-len(curves) // _ACROSS)
+    rows = math.ceil(len(curves) / _ACROSS)
     columns = min(len(curves), _ACROSS)
-    size = (4.4 * columns + 0.4, 3.6 * rows + 0.3 * -(-len(styles) // columns))
+    size = (4.4 * columns + 0.4, 3.6 * rows + 0.3 * math.ceil(len(styles) / columns))
     figure, grid = panels(rows, columns, figsize=size, sharex=True, sharey=True)
     axes = grid.flatten()
     for ax in axes[len(curves) :]:
@@ -581,7 +590,8 @@ def plot_scores(
         for place, value in zip(at, ordered, strict=True):
             across = [place] * len(runs[value])
             scores = runs[value]
-            ax.plot(*((scores, across) if words else (across, scores)), ".", markersize=7, alpha=0.6, color=shade)
+            coordinates = (scores, across) if words else (across, scores)
+            ax.plot(*coordinates, ".", markersize=7, alpha=0.6, color=shade)
     names = [str(value) for value in places]
     if words:
         ax.set(xlabel=score, ylabel=over, xlim=(0, 1) if share else None)

@@ -38,7 +38,8 @@ class Vocabulary(Sequence[str]):
     def __init__(self, words: Iterable[str]) -> None:
         self.words = tuple(words)
         self._numbers = {word: number for number, word in enumerate(self.words)}
-        if not 0 < len(self.words) == (different := len(self._numbers)):
+        different = len(self._numbers)
+        if not 0 < len(self.words) == different:
             raise ValueError(f"a vocabulary takes different words, got {len(self.words)}, {different} different.")
 
     @classmethod
@@ -168,10 +169,11 @@ class Words(BatchDataset):
             random = generator(indices)
             switched = torch.from_numpy(random.random(x.shape) < self.switch)
             others = torch.from_numpy(random.integers(0, self.n_words - 1, x.shape))
-            x = torch.where(switched, others + (others >= x), x)
+            x = torch.where(switched, others + (others >= x), x)  # any word but x itself
         steps = int(inside.sum(0).max())  # a batch is as long as its longest window
         mask = inside[:steps].repeat_interleave(self.repeat, 0)
-        x, y = (values[:steps].repeat_interleave(self.repeat, 0) * mask for values in (x, y))
+        x = x[:steps].repeat_interleave(self.repeat, 0) * mask
+        y = y[:steps].repeat_interleave(self.repeat, 0) * mask
         return Batch(x.unsqueeze(-1), y, None if mask.all() else mask)
 
 
@@ -197,8 +199,12 @@ def characters_of(words: Sequence[str]) -> list[str]:
     """The characters of words, with ``_`` for a blank and ``<eos>`` behind every line, as T. Mikolov's files have."""
     found: list[str] = []
     for before, word in pairwise([END, *words]):
-        found += [] if END in (before, word) else ["_"]
-        found += [END] if word == END else list(word)
+        if END not in (before, word):
+            found.append("_")
+        if word == END:
+            found.append(END)
+        else:
+            found += word
     return found
 
 

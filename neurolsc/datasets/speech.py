@@ -47,7 +47,8 @@ class Events(NamedTuple):
         starts = self.offsets[indices]
         ends = self.offsets[indices + 1]
         places = [slice(a, b) for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
-        times, units = (np.concatenate([values[place] for place in places]) for values in (self.times, self.units))
+        times = np.concatenate([self.times[place] for place in places])
+        units = np.concatenate([self.units[place] for place in places])
         return Events(times, units, np.concatenate([[0], np.cumsum(ends - starts)]))
 
 
@@ -109,15 +110,21 @@ class EventFile:
                 found[name] = values.astype(np.int64)
             self.labels = found["labels"]
             self.speakers = found.get("extra/speaker", np.full(len(self.labels), -1))
-            self.events = _checked(*(list(parts[name][()]) for name in names[:2]))
+            self.events = _checked(list(parts["spikes/times"][()]), list(parts["spikes/units"][()]))
 
     def __len__(self) -> int:
         return len(self.labels)
 
 
 def _checked(times_of: list[np.ndarray], units_of: list[np.ndarray]) -> Events:
-    """The spikes of all utterances, one after the other."""
-    counts, others = (np.array(list(map(len, part))) for part in (times_of, units_of))
+    """The spikes of all utterances, one after the other; ValueError for one that is wrong.
+
+    Args:
+        times_of: times of each utterance.
+        units_of: units of each utterance.
+    """
+    counts = np.array(list(map(len, times_of)))
+    others = np.array(list(map(len, units_of)))
     if (bad := (counts != others) | (counts == 0)).any():
         i = int(bad.argmax())
         raise ValueError(
@@ -127,8 +134,8 @@ def _checked(times_of: list[np.ndarray], units_of: list[np.ndarray]) -> Events:
     times = np.concatenate(times_of)
     units = np.concatenate(units_of)
     offsets = np.concatenate([[0], np.cumsum(counts)])
-    # As integers, half-precision numbers are compared several times as fast: the bits of floats that are not negative
-    # ascend as these do, then come infinity, NaN, and negative ones.
+    # Times are compared by their bits, as integers, which of half-precision numbers is several times as fast: those of
+    # floats that are not negative ascend as the floats do, then come infinity, NaN, and negative ones.
     bits = times.view(f"u{times.itemsize}")
     falls = np.zeros(len(times), bool)
     np.less(bits[1:], bits[:-1], out=falls[1:])

@@ -124,7 +124,7 @@ def layer_exponents(t: Transitions, batch: int, count: int, seed: int) -> Tensor
         for first in range(0, len(some.x), batch):
             moved = derivatives.take(first + copies).matvec(q.mT.reshape(batch * count, size))
             moved = moved.view(batch, count, size).mT
-            if count == 1:  # the same as QR, which costs more than the product
+            if count == 1:  # QR would do the same, but costs more than the product
                 length = torch.linalg.vector_norm(moved, dim=1)
                 q = moved / length.clamp(min=torch.finfo(length.dtype).tiny).unsqueeze(1)
             else:
@@ -220,8 +220,9 @@ def state_gradients(network: Network, x: Tensor, loss: Loss) -> Tensor:
     """
     with eval_mode(as_network(network)), torch.enable_grad():
         start = None
-        if x.ndim == 3:  # states by which a gradient can be taken whether or not any parameter needs one
+        if x.ndim == 3:  # else records raises
             rest = network.initial_states(x.shape[1])
+            # states that require a gradient, so that later ones have one also where no parameter is trained
             layers = (type(s)(*(leaf.detach().clone().requires_grad_() for leaf in s)) for s in rest.layers)
             start = NetworkState(tuple(layers), rest.x)
         moments = list(network.records(x, start))
@@ -273,7 +274,7 @@ def together(gradients: dict[str, Tensor]) -> Tensor:
 
 
 def _gradients(value: Tensor, by: list[Tensor]) -> list[Tensor]:
-    """Gradients by tensors, zero by those that the value does not depend on."""
+    """Gradients by tensors, zero by those on which the value does not depend."""
     reached = [t for t in by if t.requires_grad]
     if not (reached and value.requires_grad):
         return [torch.zeros_like(t) for t in by]
@@ -334,7 +335,9 @@ def active_fraction(t: Transitions, threshold: float = 0.1) -> float:
         v = getattr(t.before, membrane.name).detach().requires_grad_()
         before = t.before._replace(**{membrane.name: v})
         z = t.cell.output(before)
-        if z.grad_fn is None:  # spikes are a variable of the state: those of the next step
+        if (
+            z.grad_fn is None
+        ):  # spikes are a variable of the state, which v does not change: take those of the next step
             z = t.cell.output(t.cell.update(t.x, z.detach(), before))
         if not z.requires_grad or z.numel() != v.numel() or not is_binary(z):
             return math.nan
@@ -434,12 +437,12 @@ def _similarities(x: Tensor, windows: int) -> Tensor:
     """The U-centred scalar products of samples (B, B)."""
     x = x.detach() if x.is_floating_point() else x.float()
     sums = torch.cat([part.double().sum(0) for part in x.tensor_split(windows)], 1)
-    sums = sums - sums.mean(0)  # changes nothing but rounding: U-centring takes it off as well
+    sums = sums - sums.mean(0)  # U-centring would take it off as well, but with more rounding
     samples, features = sums.shape
     products = sums @ sums.T
     largest = max(1.0, x.abs().max().item())
     if products.diagonal().max() <= ROUNDING * features * largest**2:
-        return torch.zeros_like(products)  # all alike but for rounding
+        return torch.zeros_like(products)  # all samples are equal but for rounding
     products.fill_diagonal_(0)
     rows = products.sum(1)
     by_row = (rows[:, None] + rows) / (samples - 2)

@@ -52,7 +52,7 @@ def truncated_states(cell: Cell, x: Tensor, context: int) -> Tensor:
     for i in range(context):
         inputs = padded[i + 1 : i + 1 + steps].flatten(0, 1)
         after = cell.update(inputs, cell.output(state), state)
-        started = torch.arange(steps, device=x.device) + i + 1 >= context
+        started = torch.arange(steps, device=x.device) + i + 1 >= context  # earlier inputs are those of padding
         state = frozen(after, state, started.repeat_interleave(batch))
     return flat(state).view(steps, batch, -1)
 
@@ -96,6 +96,7 @@ class GradientBounds:
         return next(k for k in count(top) if self._log_proximity(k, updates, lr) <= wanted)
 
     def _log_proximity(self, context: int, updates: int, lr: float) -> float:
+        """The logarithm of :meth:`proximity`."""
         factor = lr * self.gamma * context
         if not factor:
             return -math.inf
