@@ -24,7 +24,9 @@ class Table:
     def __str__(self) -> str:
         forms = []
         for name, *cells in zip(self.head, *self.rows, strict=True):
-            side = "<" if any(cell[:1].isalpha() for cell in cells) else ">"
+            side = ">"
+            if any(cell[:1].isalpha() for cell in cells):
+                side = "<"
             forms.append(f"{side}{max(map(len, (name, *cells)))}")
         lines = (zip(row, forms, strict=True) for row in (self.head, *self.rows))
         return "\n".join("  ".join(format(cell, form) for cell, form in line).rstrip() for line in lines)

@@ -51,7 +51,9 @@ class HDF5:
         """The group or data set of a path; None if there is none."""
         found: Any = self.file
         for part in name.split("/"):
-            link = found.get(part, getlink=True) if isinstance(found, h5py.Group) else None
+            link = None
+            if isinstance(found, h5py.Group):
+                link = found.get(part, getlink=True)
             if link is None:
                 return None
             if not isinstance(link, h5py.HardLink):
@@ -76,7 +78,10 @@ class HDF5:
         values: dict[str, Any] = {}
         for key in self.group(name):
             path = f"{name}/{key}"
-            value = self.tree(path) if isinstance(self.find(path), h5py.Group) else self.values(path)
+            if isinstance(self.find(path), h5py.Group):
+                value = self.tree(path)
+            else:
+                value = self.values(path)
             values[key] = value.decode() if isinstance(value, bytes) else value
         return values
 

@@ -238,7 +238,10 @@ def data_fingerprint(name: str, data: Any) -> dict[str, Any]:
     for key, value in getattr(data, "__dict__", {}).items():
         if key.startswith("_"):
             continue
-        parts = value if isinstance(value, tuple) else (value,)
+        if isinstance(value, tuple):
+            parts = value
+        else:
+            parts = (value,)
         if isinstance(value, str | int | float):
             found[f"{name}.{key}"] = value
         elif all(is_dataclass(part) for part in parts):
@@ -265,7 +268,10 @@ def _digest(value: Any) -> str:
             sha.update(repr(value.tolist() if isinstance(value, np.ndarray) else value).encode())
 
     update(value)
-    about = f"{len(value)} items" if isinstance(value, list | tuple) else f"{tuple(value.shape)} {value.dtype}"
+    if isinstance(value, list | tuple):
+        about = f"{len(value)} items"
+    else:
+        about = f"{tuple(value.shape)} {value.dtype}"
     return f"{about}, sha256 {sha.hexdigest()[:12]}"
 
 

@@ -249,13 +249,18 @@ def check_classes(targets: Tensor, logits: Tensor, *, per_step: bool = False) ->
         TypeError: if they are not integers.
         ValueError: if shapes do not fit, or a class is out of range.
     """
-    wanted = logits.shape[:2] if per_step else logits.shape[1:2]
+    if per_step:
+        wanted = logits.shape[:2]
+    else:
+        wanted = logits.shape[1:2]
     classes = logits.shape[2]
     name = "targets" if per_step else "labels"
     if targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool:
         raise TypeError(f"{name} must be integers, got {targets.dtype}.")
     if targets.shape != wanted:
-        first = f"; {BATCH_FIRST}" if targets.shape == logits.shape[:1] else ""
+        first = ""
+        if targets.shape == logits.shape[:1]:
+            first = f"; {BATCH_FIRST}"
         raise ValueError(f"{name} must have shape {tuple(wanted)}, got {tuple(targets.shape)}{first}.")
     bad = targets[(targets < 0) | (targets >= classes)]
     if len(bad):
@@ -264,7 +269,9 @@ def check_classes(targets: Tensor, logits: Tensor, *, per_step: bool = False) ->
 
 def _check(name: str, x: Tensor, like: Tensor | None = None) -> None:
     """Refuse logits, binary targets of the shape of logits, or spikes, which are none."""
-    letters = "(T, B, C)" if name == "logits" else "(T, B, N)"
+    letters = "(T, B, N)"
+    if name == "logits":
+        letters = "(T, B, C)"
     if like is not None and x.shape != like.shape:
         raise ValueError(f"{name} must have shape {tuple(like.shape)}, as logits have, got {tuple(x.shape)}.")
     if x.ndim != 3 or 0 in x.shape:

@@ -211,7 +211,9 @@ class Network(nn.Module):
         """Every cell at rest, and no input yet."""
         whole("batch", batch)
         layers = tuple(cell.initial_state(batch) for cell in self.cells)
-        pending = torch.zeros(batch, self.cells[0].n_in, **self.dtype_and_device) if self.layer_delay else None
+        pending = None
+        if self.layer_delay:
+            pending = torch.zeros(batch, self.cells[0].n_in, **self.dtype_and_device)
         return NetworkState(layers, pending)
 
     def step(self, x: Tensor, states: NetworkState) -> tuple[Tensor, NetworkState]:
@@ -276,7 +278,10 @@ class Network(nn.Module):
         x, mask, states = self._checked(x, mask, states)
         lengths = None if mask is None else mask.sum(0)
         # no longer than the longest sample, so that padding has no effect, not even by rounding
-        steps = len(x) if lengths is None else max(int(lengths.max()), 1)
+        if lengths is None:
+            steps = len(x)
+        else:
+            steps = max(int(lengths.max()), 1)
         below = x[:steps]
         pending = states.x
         late = pending  # what a layer reads in the first step, where it reads one step late
@@ -284,7 +289,9 @@ class Network(nn.Module):
         layers = []
         for cell, state in zip(self.cells, states.layers, strict=True):  # no layer reads a layer above
             below, last = cell.run(below, state, lengths=lengths, late=late)
-            late = cell.output(state) if self.layer_delay else None
+            late = None
+            if self.layer_delay:
+                late = cell.output(state)
             spikes.append(below if steps == len(x) else pad(below, (0, 0, 0, 0, 0, len(x) - steps)))
             layers.append(last)
         if pending is not None and lengths is None:
@@ -319,7 +326,9 @@ class Network(nn.Module):
             raise ValueError("x must be finite, got NaN or infinity.")
         if mask is not None and (mask.dtype != torch.bool or mask.shape != x.shape[:2]):
             turned = mask.ndim == 2 and mask.shape == x.shape[1::-1]
-            hint = f"; {BATCH_FIRST}, or turn the mask" if turned else ""
+            hint = ""
+            if turned:
+                hint = f"; {BATCH_FIRST}, or turn the mask"
             raise ValueError(f"mask must be bool {tuple(x.shape[:2])}, got {mask.dtype} {tuple(mask.shape)}{hint}.")
         if mask is not None and (mask[1:] & ~mask[:-1]).any():
             raise ValueError("mask must be True up to the last step of each sample and False after it, got gaps.")
@@ -373,5 +382,7 @@ def as_network(network: object) -> Network:
         return network
     if isinstance(getattr(network, "_orig_mod", None), Network):
         raise TypeError("network must be a neurolsc.Network, got one in torch.compile: give the network itself.")
-    cure = ": give neurolsc.wrap(module), a Network over the same parameters" if isinstance(network, nn.Module) else ""
+    cure = ""
+    if isinstance(network, nn.Module):
+        cure = ": give neurolsc.wrap(module), a Network over the same parameters"
     raise TypeError(f"network must be a neurolsc.Network, got {type(network).__name__}{cure}.")

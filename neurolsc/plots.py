@@ -310,7 +310,9 @@ def plot_monitor(
         if among:  # of several layers
             layer = None
         for ax in axes.flat:
-            shade = "black" if layer is None else color(layer - 1)
+            shade = "black"
+            if layer is not None:
+                shade = color(layer - 1)
             ax.axvline(update, color=shade, linestyle=":", linewidth=1.1)
         numbers = ", ".join(str(number + 1) for number in here)
         top = axes[0, 0].get_xaxis_transform()
@@ -437,7 +439,9 @@ def plot_pretraining(
     every = {"time": "Mean radius through time", "depth": "Mean radius through depth"}
     every["firing_rate"] = "Spikes per neuron and step"
     steps = [row["step"] for row in rows]
-    aims = {} if target is None else dict(zip(every, target, strict=False))
+    aims = {}
+    if target is not None:
+        aims = dict(zip(every, target, strict=False))
     courses = {key: np.array([row[key] for row in rows], dtype=float) for key in every}  # None is NaN
     drawn = {key: what for key, what in every.items() if not np.isnan(courses[key]).all()}
     figure, ((*axes,),) = panels(1, len(drawn), figsize=(4.3 * len(drawn) + 0.1, 3.4))
@@ -590,7 +594,10 @@ def plot_scores(
         for place, value in zip(at, ordered, strict=True):
             across = [place] * len(runs[value])
             scores = runs[value]
-            coordinates = (scores, across) if words else (across, scores)
+            if words:
+                coordinates = (scores, across)
+            else:
+                coordinates = (across, scores)
             ax.plot(*coordinates, ".", markersize=7, alpha=0.6, color=shade)
     names = [str(value) for value in places]
     if words:

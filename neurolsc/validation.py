@@ -21,7 +21,10 @@ def tensor(name: str, value: object) -> Tensor:
     """Return the value if it is a tensor."""
     if isinstance(value, Tensor):
         return value
-    cure = f": give {name} alone" if isinstance(value, tuple | list) else numpy_hint(value)
+    if isinstance(value, tuple | list):
+        cure = f": give {name} alone"
+    else:
+        cure = numpy_hint(value)
     raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}{cure}.")
 
 
@@ -83,7 +86,10 @@ def swapped_axes(x: Tensor, targets: object) -> str:
     if not isinstance(targets, Tensor) or x.ndim < 2 or x.shape[0] == x.shape[1]:
         return ""
     steps, samples = x.shape[:2]
-    swapped = targets.shape == (steps,) if targets.ndim == 1 else targets.shape[:2] == (samples, steps)
+    if targets.ndim == 1:
+        swapped = targets.shape == (steps,)
+    else:
+        swapped = targets.shape[:2] == (samples, steps)
     if not swapped:
         return ""
     return f"x {tuple(x.shape)} looks batch first, as there are targets of {steps} samples: give x.transpose(0, 1)"
@@ -91,12 +97,17 @@ def swapped_axes(x: Tensor, targets: object) -> str:
 
 def positive(name: str, value: float | Tensor, *, zero_allowed: bool = False) -> Tensor:
     """Return the value as a detached float tensor if every entry is positive and finite."""
-    tensor = value.detach() if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
+    if isinstance(value, Tensor):
+        tensor = value.detach()
+    else:
+        tensor = torch.tensor(value, dtype=torch.float64)
     if not tensor.is_floating_point():
         tensor = tensor.to(torch.get_default_dtype())
     good = tensor.isfinite() & ((tensor >= 0) if zero_allowed else (tensor > 0))
     if not good.all():
-        wanted = "zero or positive" if zero_allowed else "positive"
+        wanted = "positive"
+        if zero_allowed:
+            wanted = "zero or positive"
         raise ValueError(f"{name} must be {wanted} and finite, got {tensor[~good].flatten()[0].item():g}.")
     return tensor.clone()
 

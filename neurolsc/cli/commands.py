@@ -345,8 +345,12 @@ def sweep(grid: Path, out: Path | None, workers: int, device: str, ray: str | No
     table.csv. Whatever stops the sweep, the same command goes on where it was: no finished trial is repeated.
     """
     read = experiments.read_grid(grid)
-    out = Path("runs") / read.name if out is None else out
-    pool = experiments.Processes(workers) if ray is None else experiments.RayTasks(ray)
+    if out is None:
+        out = Path("runs") / read.name
+    if ray is None:
+        pool = experiments.Processes(workers)
+    else:
+        pool = experiments.RayTasks(ray)
     rows = experiments.run_sweep(read, out, pool, retry=retry, device=device)
     click.echo(f"{len(rows)} trials in {out / TABLE}")
     _report_failures(rows)

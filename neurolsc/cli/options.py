@@ -102,7 +102,10 @@ def settings(*parts: str) -> Callable[[Function], Function]:
                 flag = f"{flag}/--no-{flag[2:]}"
                 more = {}
             owners = ", ".join(f.metadata["data"])
-            text = f"{owners}: {f.metadata['help']}" if owners else f.metadata["help"]
+            if owners:
+                text = f"{owners}: {f.metadata['help']}"
+            else:
+                text = f.metadata["help"]
             shown = f.default != ""  # else the help says what an empty text means
             call = click.option(flag, f.name, default=f.default, show_default=shown, help=text, **more)(call)
         return click.option(

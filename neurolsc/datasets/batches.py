@@ -61,7 +61,10 @@ class Batch(Sequence[Item]):
     def __getitem__(self, index: Any) -> Any:
         """One item, without its padding."""
         x = self.x.select(1, index)
-        steps = len(x) if self.mask is None else int(self.mask[:, index].sum())
+        if self.mask is None:
+            steps = len(x)
+        else:
+            steps = int(self.mask[:, index].sum())
         return x[:steps], int(self.labels[index]) if self.labels.ndim == 1 else self.labels[:steps, index]
 
 
@@ -256,7 +259,9 @@ def hold_out(speakers: np.ndarray, by: By, *, share: float = 0.1, seed: int = 0)
         raise ValueError(f"share must be between 0 and 1, got {share}.")
     if by == "speaker" and (speakers < 0).any():
         raise ValueError("validation by speaker needs extra/speaker in the file, who speaks; draw it at random.")
-    owners = np.arange(len(speakers)) if by == "random" else speakers
+    owners = speakers
+    if by == "random":
+        owners = np.arange(len(speakers))
     drawn_from = np.unique(owners)
     size = max(1, round(share * len(drawn_from)))
     if size >= len(drawn_from):

@@ -103,7 +103,10 @@ def fetch(root: str | PathLike[str], name: str, *others: str) -> Path:
     if remote.folder is None:
         return archive
     member = f"{remote.folder}/{name}".lstrip("/")
-    unpack = pooch.Unzip if archive.suffix == ".zip" else pooch.Untar
+    if archive.suffix == ".zip":
+        unpack = pooch.Unzip
+    else:
+        unpack = pooch.Untar
     with tempfile.TemporaryDirectory(dir=root) as temporary, refusing(archive, "the archive is damaged"):
         unpack(members=[member], extract_dir=temporary)(os.fspath(archive.resolve()), "download", None)
         (root / member).parent.mkdir(exist_ok=True)

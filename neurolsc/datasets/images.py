@@ -184,7 +184,9 @@ def read_idx(path: str | PathLike[str]) -> Tensor:
 
 def read_mnist(root: str | PathLike[str] | None, split: Split, seed: int) -> tuple[Tensor, Tensor]:
     """Images (n, 784), uint8, and labels (n,), int64, of a split of MNIST in a folder, or (None) of the sample."""
-    part = "t10k" if one_of("split", split, SPLITS) == "test" else "train"
+    part = "train"
+    if one_of("split", split, SPLITS) == "test":
+        part = "t10k"
     images, labels = (
         read_idx(SAMPLES / "mnist" / f"{name}.gz" if root is None else fetch(root, name))
         for name in (f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte")
@@ -389,7 +391,10 @@ class CIFAR10(Pixels):
         files, n = ((self._test,), self._sizes["test"]) if test else (self._train, self._sizes["train"])
         parts = [read_records(fetch(root, name), self._classes, n // len(files)) for name in files]
         images, labels = (torch.cat(part) for part in zip(*parts, strict=True))
-        chosen = torch.arange(n) if test else carve(n, {"validation": n // 10, "train": n - n // 10}, seed)[split]
+        if test:
+            chosen = torch.arange(n)
+        else:
+            chosen = carve(n, {"validation": n // 10, "train": n - n // 10}, seed)[split]
         super().__init__(images[chosen], labels[chosen].long(), self._names, split)
 
 

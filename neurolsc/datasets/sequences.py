@@ -143,7 +143,9 @@ class Words(BatchDataset):
         self.n_words = len(vocabulary)
         self.n_classes = len(vocabulary)
         self.steps = None
-        parts = 1 if streams is None else whole("streams", streams)
+        parts = 1
+        if streams is not None:
+            parts = whole("streams", streams)
         if len(text) - 1 < parts * self.window:
             raise ValueError(
                 f"{parts} x {self.window} words take a text of {parts * self.window + 1} words, got {len(text)}: fewer "
@@ -374,7 +376,9 @@ class JSBChorales(BatchDataset):
         return cls.from_file(SAMPLES / "jsb" / "jsb-chorales-sample.json.gz", split)
 
     def _open(self, path: str | PathLike[str], split: Split) -> None:
-        part = "valid" if one_of("split", split, SPLITS) == "validation" else split
+        part = split
+        if one_of("split", split, SPLITS) == "validation":
+            part = "valid"
         self.split = split
         self.pieces = tuple(map(torch.from_numpy, read_pieces(path, part)))
         self.n_in = KEYS
@@ -407,7 +411,9 @@ def read_pieces(path: str | PathLike[str], part: str) -> list[np.ndarray]:
     text = read_unpacked(path)
     with refusing(path, "damaged: it is not a JSON file of music"):
         tree: Any = json.loads(text)
-        pieces = tree.get(part) if isinstance(tree, dict) else None
+        pieces = None
+        if isinstance(tree, dict):
+            pieces = tree.get(part)
         if not isinstance(pieces, list) or not pieces:
             raise ValueError(f"wanted is an object with a list {part!r} of pieces, got {clean(tree)}.")
         read = []

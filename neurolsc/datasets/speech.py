@@ -81,7 +81,10 @@ class EventFile:
         self.path = Path(path)
         with self.path.open("rb") as opened:
             plain = opened.read(4) == b"\x89HDF"
-        source = self.path if plain else read_unpacked(self.path)
+        if plain:
+            source = self.path
+        else:
+            source = read_unpacked(self.path)
         with refusing(self.path, "not a whole HDF5 file"), HDF5(source) as file:
             spoken = file.has("extra/speaker")
             names = ("spikes/times", "spikes/units", "labels", *["extra/speaker"] * spoken)
@@ -99,7 +102,10 @@ class EventFile:
                 if not isinstance(inside, np.dtype) or inside.kind not in kinds or not inside.isnative:
                     got = inside or parts[name].dtype
                     raise ValueError(f"{name} must hold {word} of variable length in native byte order, got {got}.")
-            keys = file.values("extra/keys", 1, "SO") if file.has("extra/keys") else np.arange(CLASSES).astype("S")
+            if file.has("extra/keys"):
+                keys = file.values("extra/keys", 1, "SO")
+            else:
+                keys = np.arange(CLASSES).astype("S")
             self.names = [clean(key.decode("utf-8", "replace")) for key in keys]
             found: dict[str, np.ndarray] = {}
             for name, end in zip(names[2:], (len(self.names), 2**31), strict=False):
@@ -384,7 +390,9 @@ class SHD(BatchDataset):
         seed: int = 0,
         **options: Any,
     ) -> None:
-        part = "test" if one_of("split", split, SPLITS) == "test" else "train"
+        part = "train"
+        if one_of("split", split, SPLITS) == "test":
+            part = "test"
         if root is None:
             path = SAMPLES / "spoken_digits" / f"{part}.h5.xz"
         elif Path(root).is_file() and Path(root).name not in OF_SHD:
@@ -398,7 +406,9 @@ class SHD(BatchDataset):
         self._open(path, split, **options)
         if split != "test":
             train, validation = hold_out(self.speakers.numpy(), by, share=share, seed=seed)
-            self.indices = train if split == "train" else validation
+            self.indices = validation
+            if split == "train":
+                self.indices = train
             self.labels = self.labels[self.indices]
             self.speakers = self.speakers[self.indices]
             self._events = self._events.take(self.indices)
@@ -471,5 +481,8 @@ class SHD(BatchDataset):
     @property
     def left_out(self) -> int:
         """How many spikes of all items stand at the end of the window or later."""
-        late = np.inf if self.binning.window is None else self.binning.window
+        if self.binning.window is None:
+            late = np.inf
+        else:
+            late = self.binning.window
         return int((self._events.times.astype(np.float64) >= late).sum())

@@ -219,7 +219,10 @@ class Case:
     def updates(self) -> str:
         """The updates on copies, in words."""
         samples = self.batch.x.shape[1]
-        batch = "this batch" if samples <= UPDATE_SAMPLES else f"{UPDATE_SAMPLES} samples of this batch"
+        if samples <= UPDATE_SAMPLES:
+            batch = "this batch"
+        else:
+            batch = f"{UPDATE_SAMPLES} samples of this batch"
         return f"{self.bounds.updates} updates on {batch}"
 
     def broken(self, outcome: Outcome) -> list[str]:

@@ -186,7 +186,9 @@ class Trial:
     helped: bool  # True if the treated one ends lower by more than half a hundredth
 
     def __str__(self) -> str:
-        where = f" of layer {', '.join(map(str, self.layers))}" if self.layers else ""
+        where = ""
+        if self.layers:
+            where = f" of layer {', '.join(map(str, self.layers))}"
         helped = "helped" if self.helped else "did not help"
         losses = f"loss {self.before:.4g} -> {self.after:.4g}, untreated {self.untreated:.4g}"
         return f"tried for {self.name}{where}: {self.cure}; {helped}: {losses}"

@@ -90,7 +90,9 @@ def cure_fresh_batch_norms(case: Case, sign: Sign) -> str:
 def is_dead(case: Case) -> Iterator[Sign]:
     """Layers without a spike."""
     for i in case.dead:
-        cause = "the layer below is silent" if i - 1 in case.dead else "its thresholds lie above all that it gets"
+        cause = "its thresholds lie above all that it gets"
+        if i - 1 in case.dead:
+            cause = "the layer below is silent"
         yield Sign(i, "never fires", cause)
 
 
@@ -167,7 +169,9 @@ def is_vanishing(case: Case) -> Iterator[Sign]:
         return
     layer, size = gone[0]
     others = [i for i, _ in gone[1:]]
-    also = f", and little {listed(others)}" if others else ""
+    also = ""
+    if others:
+        also = f", and little {listed(others)}"
     cause = f"its norm is {size:.0e}, in the layer that gets most {largest:.0e}; Adam's epsilon is {EPSILON:g}"
     yield Sign(layer, f"no gradient reaches it{also}", cause)
 
@@ -229,7 +233,9 @@ def cure_growth_in_time(case: Case, sign: Sign) -> str:
         return f"lower the peak of its surrogate, {found.peak:.3g}, by its slope or alpha"
     if found.part != "leak":
         return f"lower {found.part}"
-    alone = below_threshold(cell).main_bound() if states_stability(cell) else None
+    alone = None
+    if states_stability(cell):
+        alone = below_threshold(cell).main_bound()
     if alone is not None:
         return alone.cure
     return "shorten its time constants, or let its gates retain less"
@@ -300,7 +306,9 @@ def cure_growth_in_depth(case: Case, sign: Sign) -> str:
 def is_unstable(case: Case) -> Iterator[Sign]:
     """Neurons whose own variables grow without a spike or a weight."""
     for i, cell in enumerate(case.measurable.cells, start=1):
-        alone = below_threshold(cell) if states_stability(cell) else None
+        alone = None
+        if states_stability(cell):
+            alone = below_threshold(cell)
         if alone is None or alone.outside <= case.bounds.unstable:
             continue
         broken = alone.main_bound()
@@ -363,7 +371,10 @@ def missing_classes(labels: Tensor, classes: int, chance: float) -> Iterator[Sig
     counts = torch.bincount(labels.flatten().long().cpu(), minlength=classes)
     absent = (counts == 0).nonzero().flatten().tolist()
     if absent and classes * (1 - 1 / classes) ** labels.numel() < chance:
-        which = f"class {absent[0]} is" if len(absent) == 1 else f"classes {', '.join(map(str, absent))} are"
+        if len(absent) == 1:
+            which = f"class {absent[0]} is"
+        else:
+            which = f"classes {', '.join(map(str, absent))} are"
         yield Sign(None, f"{which} missing from {labels.numel()} labels", "the data lack it")
 
 

@@ -54,11 +54,16 @@ def try_cures(
     Cost: ``updates`` training steps on the batch per cure and for the untreated copy.
     """
     lr = learning_rate(lr)
-    measured = None if diagnosis is None else diagnosis.measurements
+    measured = None
+    if diagnosis is not None:
+        measured = diagnosis.measurements
     case = examined(net, x, y, loss=loss, lr=lr, seed=seed, measured=measured)
     if case.batch.targets is None:
         raise ValueError("trials need targets: give y.")
-    found = findings(case) if diagnosis is None else tuple(diagnosis)
+    if diagnosis is None:
+        found = findings(case)
+    else:
+        found = tuple(diagnosis)
     treatments = treatments_of(case, found)
     if not treatments:
         return ()

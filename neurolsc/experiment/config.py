@@ -322,7 +322,9 @@ class PretrainSettings:
         if self.target == "none":
             return None
         try:
-            target = "balanced" if self.target == "balanced" else float(self.target)
+            target = "balanced"
+            if self.target != "balanced":
+                target = float(self.target)
         except ValueError:
             raise ValueError(f"target must be a number, 'balanced' or 'none', got {self.target!r}.") from None
         return LSC(

@@ -114,7 +114,10 @@ def run_folder(path: str | PathLike[str], settings: dict[str, Any]) -> Iterator[
             yield partial
         except BaseException as error:
             refused = isinstance(error, ValueError | TypeError)  # settings that do not fit
-            worth_keeping = (PRETRAINING, TRAINING, NETWORK) if refused else (*CHECKPOINTS, NETWORK)
+            if refused:
+                worth_keeping = (PRETRAINING, TRAINING, NETWORK)
+            else:
+                worth_keeping = (*CHECKPOINTS, NETWORK)
             if not any((partial / name).exists() for name in worth_keeping):
                 if is_new and partial.exists():  # else its removal is the error
                     for entry in partial.iterdir():  # settings last: until then they say whose the rest is
@@ -261,7 +264,9 @@ class Experiment:
             ValueError: if it cannot be built, or does not fit the data.
         """
         training = self.data.load("train")
-        words = training.n_words if isinstance(training, Words) else None
+        words = None
+        if isinstance(training, Words):
+            words = training.n_words
         network = self.network.build(training.n_in, training.n_classes, words)
         if words is None and network.n_in != training.n_in:
             raise ValueError(
@@ -309,7 +314,10 @@ class Experiment:
     def reads_all(self) -> bool:
         """True if radii are set by one of the paper's loops."""
         init = named(self.initialiser)
-        parts = init.parts if isinstance(init, Chain) else (init,)
+        if isinstance(init, Chain):
+            parts = init.parts
+        else:
+            parts = (init,)
         return any(isinstance(part, LSC) and part.loop != "neurolsc" for part in (*parts, self.lsc))
 
     def run(
@@ -354,7 +362,10 @@ class Experiment:
                 began = time.perf_counter()
                 network, found = self.begin()
                 seconds = time.perf_counter() - began
-                lines = str(found).splitlines() if isinstance(found, InitReport) else [str(f) for f in found]
+                if isinstance(found, InitReport):
+                    lines = str(found).splitlines()
+                else:
+                    lines = [str(f) for f in found]
                 write_json(report, {"init": self.initialiser, "seconds": seconds, "findings": lines})
                 save(network, folder / INIT)
             if report.exists():
@@ -394,8 +405,12 @@ class Experiment:
                 write_csv(folder / "history.csv", training.history)
                 content = {name: getattr(training, name) for name in ("history", "best_epoch", "stopped_early")}
                 write_json(folder / "history.json", content)
-                radii = f", radii set to {self.pretraining.target}" if self.pretraining and self.lsc else ""
-                chance = 1 / network.n_out if isinstance(task, Classification) else None
+                radii = ""
+                if self.pretraining and self.lsc:
+                    radii = f", radii set to {self.pretraining.target}"
+                chance = None
+                if isinstance(task, Classification):
+                    chance = 1 / network.n_out
                 title = f"{self.title}, initialised by {self.initialiser}{radii}"
                 training.plot(folder / "learning.png", chance=chance, title=title)
             save(network, folder / NETWORK)

@@ -58,7 +58,11 @@ class Job:
 
     def is_over(self) -> bool:
         """True if nothing is left to be done."""
-        last = self.folder / TEST if self.test else self.folder  # what is written last
+        # what is written last
+        if self.test:
+            last = self.folder / TEST
+        else:
+            last = self.folder
         return last.exists() or self.failure.exists()
 
     def run(self) -> bool:
@@ -330,7 +334,10 @@ class _State:
 
     def plan(self) -> dict[Experiment, bool]:
         """The trials that are wanted by now, each with True if it is chosen."""
-        score = self.grid.choice.by if self.grid.choice else f"validation_{self.grid.score}"
+        if self.grid.choice:
+            score = self.grid.choice.by
+        else:
+            score = f"validation_{self.grid.score}"
         scores = {}
         for trial, row in self.rows.items():
             # not by row["error"]: a failed scoring on the test set changes no choice

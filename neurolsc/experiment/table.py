@@ -119,7 +119,9 @@ def make_row(trial: Experiment, sweep: Path, grid: "Grid") -> Row | None:
                 f"{folder.name} was run when defaults were others ({changed}): write these settings into the grid file, "
                 "or run it anew by --retry."
             )
-        before = _read(folder / BEFORE) if (folder / BEFORE).exists() else {}
+        before = {}
+        if (folder / BEFORE).exists():
+            before = _read(folder / BEFORE)
         reports = [file for file in (init_report(folder), folder / "pretraining.json") if file.exists()]
         found |= before.get("environment", {})
         found["init_seconds"] = sum(_read(file)["seconds"] for file in reports)
@@ -242,7 +244,9 @@ def markdown(grid: "Grid", rows: Iterable[Row], by: Sequence[str] = ()) -> str:
         values = [factor * value for value in arm.values(column)]
         if not values:
             return ""
-        deviation = f" ± {stdev(values):{form}}" if len(values) > 1 else ""
+        deviation = ""
+        if len(values) > 1:
+            deviation = f" ± {stdev(values):{form}}"
         return f"{mean(values):{form}}{deviation}"
 
     def scores(column: str) -> str:
@@ -316,7 +320,10 @@ def draw(grid: "Grid", rows: Iterable[Row], sweep: Path, over: str | None = None
     column = f"validation_{grid.score}"
     share = grid.measure.share
     if not over:
-        over = "layers" if "layers" in varied or not varied else varied[0]
+        if "layers" in varied or not varied:
+            over = "layers"
+        else:
+            over = varied[0]
     if varied and over not in varied:
         raise ValueError(f"over must be a setting that varies from arm to arm, {', '.join(varied)}, got {over!r}.")
     rest = [name for name in varied if name != over]

@@ -102,7 +102,10 @@ class ExportReport(Displayed):
         rows = []
         for i, layer in enumerate(self.layers, start=1):
             low, high = layer.threshold
-            units = str(low) if low == high else f"{low} to {high}"
+            if low == high:
+                units = str(low)
+            else:
+                units = f"{low} to {high}"
             if low == NEVER:
                 units = "none"
             cells = (
@@ -315,8 +318,13 @@ def write_netx(quantized: QuantizedNetwork, path: str | PathLike[str], *, golden
         file["layer/0/shape"] = np.array([quantized.n_in])
         for i, layer in enumerate((*quantized.layers, *(() if quantized.integrates else (None,))), start=1):
             group = file.create_group(f"layer/{i}")
-            weight = quantized.readout if layer is None else layer.weight
-            weight_rec = None if layer is None else layer.weight_rec
+            if layer is None:
+                weight = quantized.readout
+            else:
+                weight = layer.weight
+            weight_rec = None
+            if layer is not None:
+                weight_rec = layer.weight_rec
             group["type"] = np.array([b"dense" if weight_rec is None else b"dense_rec"], "S10")
             group["shape"] = np.array([len(weight)])
             group["outFeatures"], group["inFeatures"] = weight.shape
@@ -387,7 +395,10 @@ def of_lava_dl(file: HDF5) -> QuantizedNetwork:
             n_in = int(integers(file, f"{at}/shape", None).prod())
             continue
         if kind not in ("dense", "dense_rec") or "delay" in entries:
-            what = f"{kind!r} with delays" if "delay" in entries else repr(kind)
+            if "delay" in entries:
+                what = f"{kind!r} with delays"
+            else:
+                what = repr(kind)
             raise ValueError(f"{at} is {what}: of lava-dl's layers 'dense' and 'dense_rec' without delays are read.")
         weight = integers(file, f"{at}/weight", None, n_in)
         n_in = len(weight)
@@ -399,7 +410,10 @@ def of_lava_dl(file: HDF5) -> QuantizedNetwork:
             raise ValueError(f"{at} has {neuron} neurons: of lava-dl's neurons CUBA ones are read.")
         if "gradedSpike" in file.group(f"{at}/neuron") and file.values(f"{at}/neuron/gradedSpike", 0):
             raise ValueError(f"{at} sends graded spikes, which are not supported.")
-        bias = integers(file, f"{at}/bias", n_in) if "bias" in entries else torch.zeros(n_in, dtype=torch.float64)
+        if "bias" in entries:
+            bias = integers(file, f"{at}/bias", n_in)
+        else:
+            bias = torch.zeros(n_in, dtype=torch.float64)
         layers.append(
             CubaLayer(
                 weight=weight,

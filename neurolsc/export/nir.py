@@ -196,7 +196,9 @@ def _neurons(layer: str, cell: Any, dt: float, layer_delay: int) -> tuple[str, A
     metadata = {"neurolsc": noted}
     if kind is LIF and cell.reset.name == "zero" and (cell.decay_v == 1).all():
         noted |= {"reset": "zero", "diagonal": _array(cell.w_rec.diagonal())}
-        loop = _linear(cell.w_rec) if cell.w_rec.any() else None
+        loop = None
+        if cell.w_rec.any():
+            loop = _linear(cell.w_rec)
         factor = np.full(cell.n_hidden, 1 / dt)  # a step of dt adds the whole input
         return "lif", nir.IF(r=factor, v_threshold=_array(cell.theta), metadata=metadata), loop
     steps: dict[str, np.ndarray] = {}  # time constants of NIR in steps, 1 / (1 - a)
@@ -216,7 +218,10 @@ def _neurons(layer: str, cell: Any, dt: float, layer_delay: int) -> tuple[str, A
         if (steps["i"] == 1).all():
             return "li", nir.LI(tau=dt * membrane, **rest), None
         return "li", nir.CubaLI(tau_mem=dt * membrane, tau_syn=dt * steps["i"], w_in=steps["i"], **rest), None
-    theta = cell.theta_rest if kind is ALIF else cell.theta
+    if kind is ALIF:
+        theta = cell.theta_rest
+    else:
+        theta = cell.theta
     reset = cell.reset.name
     noted |= {"reset": reset, "diagonal": _array(cell.w_rec.diagonal())}
     loop = None
@@ -311,7 +316,9 @@ def _network(graph: Any, dt: float | None, layer_delay: Literal[0, 1] | None, me
     if dt is not None and not np.isclose(dt, written):
         raise ValueError(f"the graph was written with dt = {written:g} s, got dt = {dt:g} s.")
     if layer_delay is None:
-        layer_delay = 1 if int(about.get("layer_delay", 0)) else 0
+        layer_delay = 0
+        if int(about.get("layer_delay", 0)):
+            layer_delay = 1
     nodes, edges = _without_flatten(graph)
     seen: set[str] = set()
 
@@ -365,7 +372,10 @@ def _network(graph: Any, dt: float | None, layer_delay: Literal[0, 1] | None, me
             raise ValueError("the graph has no layer of neurons.")
         n = cells[-1].n_hidden
         dtype = cells[-1].dtype_and_device["dtype"]
-        matrix = np.eye(n) if last is None else np.asarray(last.weight)
+        if last is None:
+            matrix = np.eye(n)
+        else:
+            matrix = np.asarray(last.weight)
         if matrix.ndim != 2 or matrix.shape[1] != n:
             raise ValueError(f"the weights of the readout have shape {matrix.shape}, wanted (classes, {n}).")
         bias = getattr(last, "bias", None)
@@ -452,7 +462,10 @@ def _cell(name: str, weight: Any, node: Any, recurrent: Any | None, dt: float, m
             if hasattr(each, key) and not np.allclose(value := values(each, key), 0):
                 raise ValueError(f"{named}: {key} must be 0, as our cells have it, got {value[value != 0][0]:g}.")
     leakless = type(node).__name__ == "IF"
-    lost_i = lost_share(node, "tau_syn") if hasattr(node, "tau_syn") else np.ones(n)
+    if hasattr(node, "tau_syn"):
+        lost_i = lost_share(node, "tau_syn")
+    else:
+        lost_i = np.ones(n)
     if leakless:
         lost = np.zeros(n)
         gain = dt * values(node, "r")
@@ -492,7 +505,10 @@ def _cell(name: str, weight: Any, node: Any, recurrent: Any | None, dt: float, m
         cell.theta_rest = torch.tensor(values(inner["threshold"], "threshold"))
     elif not integrator:
         cell.theta.copy_(torch.tensor(values(node, "v_threshold")))
-    rows = np.ones((n, 1)) if np.allclose(gain, 1, rtol=CLOSE, atol=0) else gain[:, None]
+    if np.allclose(gain, 1, rtol=CLOSE, atol=0):
+        rows = np.ones((n, 1))
+    else:
+        rows = gain[:, None]
     cell.w_in.copy_(torch.tensor(w_in * rows))
     biased = [each for each in (weight, recurrent) if getattr(each, "bias", None) is not None]
     cell.b_v.copy_(torch.tensor(rows[:, 0] * sum((values(each, "bias") for each in biased), np.zeros(n))))

@@ -65,7 +65,10 @@ class QuantizedNetwork:
     latency: int = 0
 
     def __repr__(self) -> str:
-        out = () if self.integrates else (len(self.readout),)
+        if self.integrates:
+            out = ()
+        else:
+            out = (len(self.readout),)
         sizes = " -> ".join(map(str, (self.n_in, *(layer.size for layer in self.layers), *out)))
         return f"QuantizedNetwork({sizes})"
 
@@ -209,7 +212,9 @@ def _rounded(
     cell: Any
     for i, (cell, halved) in enumerate(zip(chip.cells, halvings or [0] * len(chip.cells), strict=True), start=1):
         name = f"layer {i}"
-        integers = _alif if exported_kind(cell) is ALIF else _cuba
+        integers = _cuba
+        if exported_kind(cell) is ALIF:
+            integers = _alif
         layers.append(integers(name, cell, force, halved))
         check_matrix(name, layers[-1].weight, layers[-1].weight_rec)
     if chip.cells[-1].integrator:
@@ -288,9 +293,15 @@ def _cuba(name: str, cell: Any, force: bool, halvings: int) -> CubaLayer:
     """LIF, CubaLIF with reset to zero, and LI, all of whose rows have one scale: their voltages are compared."""
     integrates = isinstance(cell, LI)
     leak = decay_bits(name, "tau_v", cell)
-    theta = torch.ones_like(leak) if integrates else cell.theta.double()
+    if integrates:
+        theta = torch.ones_like(leak)
+    else:
+        theta = cell.theta.double()
     w_in = cell.w_in.double() / theta.unsqueeze(1)
-    w_rec = w_in.new_zeros(len(w_in), len(w_in)) if integrates else cell.w_rec.double() / theta.unsqueeze(1)
+    if integrates:
+        w_rec = w_in.new_zeros(len(w_in), len(w_in))
+    else:
+        w_rec = cell.w_rec.double() / theta.unsqueeze(1)
     # the bias acts on CUBA's voltage: a current that retains a share of itself cannot have one
     retained = torch.zeros_like(leak)
     i_decay = torch.full_like(leak, 4096)
@@ -379,7 +390,10 @@ def _alif(name: str, cell: ALIF, force: bool, halvings: int) -> AtrlifLayer:
     weight_exp = _exponent(peaks[0] * scale, W_MAX)
     rec_exp = _exponent(peaks[1] * scale, W_MAX)
     threshold = rest * rows * scale
-    enough = 1 if force else max(1, COARSE_ALIF >> halvings)
+    if force:
+        enough = 1
+    else:
+        enough = max(1, COARSE_ALIF >> halvings)
     for units in (threshold.min(), threshold.max()):
         _check_units(name, max(round(units.item()), halvings > 0), enough)
     reset_exp = _exponent(threshold.max().item(), 255)  # 8 bits, as all resets of a layer have one sign
@@ -483,7 +497,9 @@ class QuantizationAware(Network):
         super().__init__(network.cells, network.readout)
         self.force = force
         _rounded(network, force)  # refuses what cannot be expressed
-        self.halvings = None if calibration is None else _fitted(network, calibration, force)[0]
+        self.halvings = None
+        if calibration is not None:
+            self.halvings = _fitted(network, calibration, force)[0]
 
     def run(self, x: Tensor, states: NetworkState | None = None, *, mask: Tensor | None = None) -> Run:
         """Run over time in integers, from rest, on spikes x (T, B, n_in), 0 or 1.

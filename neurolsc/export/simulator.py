@@ -48,7 +48,9 @@ def prepare_lava() -> None:
     for name in ("slayer", "slayer.neuron", "slayer.neuron.rf", "netx", "netx.sequential_modules"):
         module: Any = types.ModuleType(f"lava.lib.dl.{name}")
         module.__file__ = str(folder / "__init__.py")
-        module.__path__ = [str(folder)] if name == "netx" else []
+        module.__path__ = []
+        if name == "netx":
+            module.__path__ = [str(folder)]
         module.neuron_params = None
         sys.modules[module.__name__] = module
     logging.disable(logging.WARNING)

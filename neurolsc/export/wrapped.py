@@ -83,9 +83,14 @@ def _refused_cell(i: int, cell: Any, *, last: int) -> TypeError | ValueError | N
     if cell.reset.name != wanted:
         name = f"{kind.__name__} with reset={cell.reset.name!r}"
         return ValueError(f"layer {i}: {name} has no counterpart; train with reset={wanted!r}.")
-    theta = cell.theta_rest if kind is ALIF else cell.theta
+    if kind is ALIF:
+        theta = cell.theta_rest
+    else:
+        theta = cell.theta
     if not (theta > 0).all():
-        cure = " Train neurolsc.ALIFPositive in place of ALIF+ or ALIF±." if kind is ALIF else ""
+        cure = ""
+        if kind is ALIF:
+            cure = " Train neurolsc.ALIFPositive in place of ALIF+ or ALIF±."
         return ValueError(f"layer {i}: thresholds must be positive, got {theta.min():g}.{cure}")
     return None
 
@@ -95,7 +100,9 @@ def _raise(errors: list[TypeError | ValueError]) -> None:
     if len(errors) == 1:
         raise errors[0]
     if errors:
-        kind = TypeError if any(isinstance(error, TypeError) for error in errors) else ValueError
+        kind = ValueError
+        if any(isinstance(error, TypeError) for error in errors):
+            kind = TypeError
         raise kind("\n".join(map(str, errors)))
 
 
@@ -271,7 +278,9 @@ def _snntorch(name: str, layer: Any, integrator: bool) -> _Neurons:
         raise ValueError(f"{name}: graded spikes, inhibition and state_quant have no counterpart: train without them.")
     w_rec = getattr(recurrent, "weight", getattr(recurrent, "V", 0.0))
     bias = getattr(recurrent, "bias", None)
-    decay_i = layer.alpha.detach().clamp(0, 1) if kind == "Synaptic" else None
+    decay_i = None
+    if kind == "Synaptic":
+        decay_i = layer.alpha.detach().clamp(0, 1)
     neurons = _Neurons(
         decay_v=layer.beta.detach().clamp(0, 1),
         threshold=layer.threshold,
@@ -332,7 +341,10 @@ def _spikingjelly(name: str, layer: Any, integrator: bool) -> _Neurons:
     if type(node).__name__ not in ("LIFNode", "ParametricLIFNode"):
         raise TypeError(f"{name} has no counterpart: use LIFNode or ParametricLIFNode, which leak.")
     tau: Any = torch.as_tensor(getattr(node, "tau", torch.inf), dtype=torch.float64)
-    moved = torch.sigmoid(node.w.double()) if hasattr(node, "w") else 1 / tau
+    if hasattr(node, "w"):
+        moved = torch.sigmoid(node.w.double())
+    else:
+        moved = 1 / tau
     rest = 0.0 if node.v_reset is None else node.v_reset
     return _Neurons(
         1 - moved,

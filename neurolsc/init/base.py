@@ -126,7 +126,10 @@ def on_any_network(apply: Callable[..., tuple[Finding, ...]]) -> Callable[..., t
         else:
             prepared = prepare_batches(net, x, prefers_membrane=prefers_membrane)
         network, batches, layout, leaves_membranes = prepared
-        inputs = batches if isinstance(batches, list) else some_batches(batches, BATCHES)
+        if isinstance(batches, list):
+            inputs = batches
+        else:
+            inputs = some_batches(batches, BATCHES)
         if network is net:
             return apply(self, network, inputs, seed=seed)
         before = values_outside(net)
@@ -335,7 +338,9 @@ class Layer:
         self.index = index
         self.cell = network.cells[index]
         inner = getattr(self.cell, "layer", None)
-        of = f" of a {type(inner).__name__}" if isinstance(inner, nn.Module) else ""
+        of = ""
+        if isinstance(inner, nn.Module):
+            of = f" of a {type(inner).__name__}"
         self.name = f"layer {index + 1}, a {type(self.cell).__name__}{of},"
         self.inputs = weight_matrices(self.cell, "depth", inputs=True)
         self.recurrent = weight_matrices(self.cell, "time")
@@ -409,7 +414,10 @@ def layers_of(network: Network, *needs: Need, integrators: bool = False) -> list
         TypeError: if network is no network, or a cell lacks a need.
     """
     as_network(network)
-    indices = range(len(network.cells)) if integrators else network.spiking
+    if integrators:
+        indices = range(len(network.cells))
+    else:
+        indices = network.spiking
     layers = [Layer(network, i) for i in indices]
     for layer in layers:
         layer.require(*needs)

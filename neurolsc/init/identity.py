@@ -218,7 +218,9 @@ class Identity(Initialiser):
     def chosen_rate(self, network: Network, layer: Layer, length: int) -> float:
         """The rate at which a neuron above reads 9 or 30 spikes within its memory, as the class says."""
         above = [index for index in network.spiking if index > layer.index]
-        reader = Layer(network, above[0]) if above else layer
+        reader = layer
+        if above:
+            reader = Layer(network, above[0])
         read = layer.cell.n_hidden
         if above and reader.inputs:
             read = max(matrix.fan_in for matrix in reader.inputs)  # of a convolution, what its kernel covers
@@ -404,7 +406,9 @@ def recurrence_share(t: Transitions) -> float:
             by_spikes = (after - step(t.x)).norm().item()
     if by_input:
         return by_spikes / by_input
-    return math.inf if by_spikes else 0.0
+    if by_spikes:
+        return math.inf
+    return 0.0
 
 
 def points_of(cell: Cell, layer_input: Tensor, draw: torch.Generator) -> Transitions:

@@ -201,7 +201,9 @@ class LSCLyapunov(Initialiser):
                 if not abs(reached - self.exponent) <= 0.01:
                     problem = f"its largest Lyapunov exponent is {reached:.3g}, not {self.exponent:g}"
                     above = reached > self.exponent
-                    cure = "shorten its leaks: no recurrence makes it less" if above else "let it fire more"
+                    cure = "let it fire more"
+                    if above:
+                        cure = "shorten its leaks: no recurrence makes it less"
                     found.append(layer.finding(problem, cure))
         return tuple(found)
 

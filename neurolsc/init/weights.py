@@ -165,9 +165,13 @@ class LSUV(Initialiser):
 
                 log = solve(scaling(layer.matrices), log_variance, target, reach=reach, tolerance=0.01)
                 if abs(math.exp(log) / self.variance - 1) > 0.05:
-                    reached = math.exp(log) if log > math.log(least) else 0.0
+                    reached = 0.0
+                    if log > math.log(least):
+                        reached = math.exp(log)
                     problem = f"the variance of its voltages is {reached:.3g}, not {self.variance:g}"
-                    cure = "it moves in jumps" if reached else "nothing reaches it: let the layer below fire"
+                    cure = "nothing reaches it: let the layer below fire"
+                    if reached:
+                        cure = "it moves in jumps"
                     found.append(layer.finding(problem, cure))
         return tuple(found)
 
@@ -228,7 +232,10 @@ class FluctuationDriven(Initialiser):
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
         found = list[Finding]()
         layers = layers_of(network, "membrane", "inputs")
-        x = None if self.rate and self.steps else first_input(network, inputs)
+        if self.rate and self.steps:
+            x = None
+        else:
+            x = first_input(network, inputs)
         length = self.steps or len(x)  # type: ignore[arg-type]
         with eval_mode(network):
             pairs: Any = bottom_up(network, x, layers)  # type: ignore[arg-type]
@@ -265,7 +272,10 @@ class FluctuationDriven(Initialiser):
                         short |= bool((variance < 0).any())
                         deviation = variance.clamp(min=0).sqrt()
                         set_nonzero(matrix, by_neuron(mean_weight, matrix) + by_neuron(deviation, matrix) * numbers)
-                    fires = own_rate if layer_input is None else rate(layer.cell, layer_input)
+                    if layer_input is None:
+                        fires = own_rate
+                    else:
+                        fires = rate(layer.cell, layer_input)
                     if not own or abs(fires - own_rate) <= 0.01 * own_rate:
                         break
                     if not fires:

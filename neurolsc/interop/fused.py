@@ -81,7 +81,10 @@ class NeuronGroup(Group):
 
     def like(self, output: int, index: int) -> Tensor:
         current, _, settings = self.calls[index]
-        like = current.like() if isinstance(current, LazyTensor) else current.to("meta")
+        if isinstance(current, LazyTensor):
+            like = current.like()
+        else:
+            like = current.to("meta")
         if output:
             return like
         return like.to(self.layer.sent_dtype(like.dtype, settings))
@@ -219,14 +222,18 @@ class FusedSnnTorch(FusedLayer):
         name = plain_class(layer).__name__
         self.states = self.names[name]
         self.recurrent = "spk" in self.states
-        self.kind = name.removeprefix("R") if self.recurrent else name
+        self.kind = name
+        if self.recurrent:
+            self.kind = name.removeprefix("R")
         first = 0 if self.recurrent else 1
         self.outputs = tuple(range(first, first + len(self.states)))
         names = ("beta", "threshold", "graded_spikes_factor", "state_function", "spike_grad", "alpha", "reset_delay")
         self.places = [place_of(layer, name) for name in names]
         if self.recurrent:
             recurrent = layer.recurrent
-            weights = "weight" if isinstance(recurrent, nn.Linear) else "V"
+            weights = "V"
+            if isinstance(recurrent, nn.Linear):
+                weights = "weight"
             self.places += [place_of(recurrent, weights), place_of(recurrent, "bias")]
 
     @classmethod
@@ -369,7 +376,9 @@ class FusedNorse(FusedLayer):
             else:
                 input_tensor = linear(input_tensor, weights)
         settings = self.settings()
-        start = [None] * len(self.outputs) if state is None else state
+        start = state
+        if state is None:
+            start = [None] * len(self.outputs)
         if self.has_time:
             x = now(input_tensor)
             z, states, ends = self.run(x, len(x), [*map(now, start)], settings)
@@ -414,7 +423,9 @@ class FusedNorse(FusedLayer):
             return self.scanned(neuron, drive, steps, start, params, Slope(GIVEN))
         slope = slope_of_norse(p)
         assert slope is not None
-        reset = reset_of_box(p) if self.kind == "LIFBox" else ZERO
+        reset = ZERO
+        if self.kind == "LIFBox":
+            reset = reset_of_box(p)
         threshold = p.v_th
         if self.kind == "LSNN":
             neuron = Neuron(

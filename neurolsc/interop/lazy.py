@@ -297,7 +297,9 @@ class Recording:
             return self.run(func, args, kwargs)
         known = self.known.get(key)
         if known is None or not rule.repeats(args, kwargs):
-            at_once = linear if func is functional.linear and not kwargs else func
+            at_once = func
+            if func is functional.linear and not kwargs:
+                at_once = linear
             result = at_once(*map(now, args), **kwargs)
             known = (self.source(result), args)  # args: an id is unique while its object lives
             self.known[key] = known
@@ -479,12 +481,18 @@ class LazyTensor:
         if args and type(args[0]) is LazyTensor:
             return args[0].recording.call(func, args, kwargs)
         if func is torch.stack and args and isinstance(args[0], list | tuple) and args[0]:
-            dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
+            if len(args) > 1:
+                dim = args[1]
+            else:
+                dim = kwargs.get("dim", 0)
             stacked = stack(args[0], dim)
             if stacked is not None:
                 return stacked
         if func is torch.cat and args and isinstance(args[0], list | tuple):
-            dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
+            if len(args) > 1:
+                dim = args[1]
+            else:
+                dim = kwargs.get("dim", 0)
             if dim:
                 func = concatenated
                 args = (dim, *args[0])

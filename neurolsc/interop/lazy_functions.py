@@ -115,7 +115,9 @@ def on_flatten(
 
 def after_steps(axis: int) -> int:
     """An axis of one step as an axis of all steps, which come first."""
-    return axis + 1 if axis >= 0 else axis
+    if axis >= 0:
+        return axis + 1
+    return axis
 
 
 def dropout_repeats(args: Sequence[Any], kwargs: dict[str, Any]) -> bool | None:

@@ -92,7 +92,10 @@ class _Recurrent(SpikingCell):
         for attribute in ("scaled_parameters", "paper_scaled_parameters"):  # under norse's names
             scaled = [replace(s, parameter=WEIGHTS.get(s.parameter, s.parameter)) for s in getattr(self, attribute)]
             setattr(self, attribute, tuple(scaled))
-        absent = None if autapses else torch.eye(hidden_size, dtype=torch.bool)
+        if autapses:
+            absent = None
+        else:
+            absent = torch.eye(hidden_size, dtype=torch.bool)
         self.register_buffer("absent", absent, persistent=False)
         with torch.no_grad():
             if input_weights is not None:
@@ -351,7 +354,10 @@ class NorseCell(WrappedCell):
             )
         self.has_time = kind == name
         self.integrator = kind in ("LI", "LIBox")
-        self.reset_gradient = None if self.integrator else kind not in ("LIFRecurrent", "LSNNRecurrent")
+        if self.integrator:
+            self.reset_gradient = None
+        else:
+            self.reset_gradient = kind not in ("LIFRecurrent", "LSNNRecurrent")
         self.rates = [rate for rate in RATES if hasattr(p, rate)]
         self.threshold_names: tuple[str, ...] = ()
         if hasattr(p, "v_th") and (torch.as_tensor(p.v_th) > 0).all():  # else a factor does not raise it
@@ -410,7 +416,10 @@ class NorseCell(WrappedCell):
     def start(self, current: Tensor) -> State:
         """The layer's own state at rest, every variable (B, ...) in the dtype of the parameters."""
         hidden = getattr(self.layer, "hidden_size", None)
-        shape = current.shape if hidden is None else (len(current), int(hidden))
+        if hidden is None:
+            shape = current.shape
+        else:
+            shape = (len(current), int(hidden))
         leaves = [*_start(self.layer, current[None] if self.has_time else current), torch.zeros(())]
         like = self.dtype_and_device
         return self.state(

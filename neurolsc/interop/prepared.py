@@ -202,7 +202,9 @@ class Reader:
                 mask = _time_first(mask, x)
         n_in = self.network.n_in
         if x.ndim != 3 or x.shape[2] != n_in:
-            cure = ": give x.flatten(2)" if x.ndim > 3 and x[0, 0].numel() == n_in else ""
+            cure = ""
+            if x.ndim > 3 and x[0, 0].numel() == n_in:
+                cure = ": give x.flatten(2)"
             raise ValueError(f"x must have shape (T, B, {n_in}) with T, B >= 1, got {tuple(x.shape)}{cure}.")
         if mask is not None and (mask.dtype != torch.bool or mask.shape != x.shape[:2]):
             raise ValueError(f"mask must be bool {tuple(x.shape[:2])}, got {mask.dtype} {tuple(mask.shape)}.")
@@ -289,7 +291,10 @@ def _wrapped(net: nn.Module, batch: BatchParts, prefers_membrane: bool) -> tuple
 def _wrapped_as_step(net: nn.Module, batch: BatchParts, prefers_membrane: bool) -> tuple[Network, Layout] | None:
     """The network of a module that takes one step a call, or None if it does not take one of x."""
     batch_first = bool(swapped_axes(batch.x, batch.targets))  # the module, which sees one step, cannot tell
-    x = batch.x.transpose(0, 1) if batch_first else batch.x
+    if batch_first:
+        x = batch.x.transpose(0, 1)
+    else:
+        x = batch.x
     if x.ndim < 3:
         return None
     busiest = x.flatten(1).count_nonzero(1).argmax()  # zeros would show little of what a module does
@@ -299,7 +304,9 @@ def _wrapped_as_step(net: nn.Module, batch: BatchParts, prefers_membrane: bool) 
         return None
     if layout is None or layout.steps > 1 or layout.axes != "every step":
         return None
-    axes = "batch first" if batch_first else "time first"
+    axes = "time first"
+    if batch_first:
+        axes = "batch first"
     return network, Layout(axes, len(x), tuple(x.shape[2:]), one_step=True)
 
 
@@ -377,7 +384,9 @@ def some_batches(batches: Iterable[Any], count: int) -> list[Any]:
     Raises:
         ValueError: if there is none.
     """
-    loader = batches.batches if isinstance(batches, ReadBatches) else batches
+    loader = batches
+    if isinstance(batches, ReadBatches):
+        loader = batches.batches
     with _same_random_numbers(loader):
         some = list(islice(batches, count))
     if not some:

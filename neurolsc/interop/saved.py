@@ -115,7 +115,8 @@ class Place(NamedTuple):
 
 def _places(net: nn.Module | Iterable[nn.Module]) -> Iterator[tuple[str, Place]]:
     """Yield names and places of the numbers of layers that no state_dict holds."""
-    net = net if isinstance(net, nn.Module) else nn.ModuleList(net)
+    if not isinstance(net, nn.Module):
+        net = nn.ModuleList(net)
     for prefix, part in net.named_modules():
         dot = f"{prefix}." if prefix else ""
         library = type(part).__module__.partition(".")[0]
@@ -155,7 +156,10 @@ def set_values_outside(net: nn.Module, values: Mapping[str, Tensor]) -> None:
             with torch.no_grad():
                 before.copy_(new)
             continue
-        new = new.to(before) if isinstance(before, Tensor) else type(before)(new.item())
+        if isinstance(before, Tensor):
+            new = new.to(before)
+        else:
+            new = type(before)(new.item())
         if place.in_p:
             owner.p = owner.p._replace(**{place.name: new})
         else:

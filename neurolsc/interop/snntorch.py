@@ -104,7 +104,10 @@ class LIF(snn.RLeaky):
         if linear_features is None:
             raise TypeError(f"{type(self).__name__} needs linear_features, its number of neurons.")
         n = whole("linear_features", linear_features)
-        spike = Arctan(dampening=1.0, sharpness=2.0) if spike_grad is None else spike_function("spike_grad", spike_grad)
+        if spike_grad is None:
+            spike = Arctan(dampening=1.0, sharpness=2.0)
+        else:
+            spike = spike_function("spike_grad", spike_grad)
         snn.LIF.__init__(
             self,
             beta=_numbers(beta),
@@ -237,7 +240,9 @@ class _ALIF(LIF):
         super().__init__(*args, **settings)
         n = self.linear_features
         tau_theta = positive("tau_theta", _numbers(tau_theta))
-        start = self.cell.draw_adaptation(1.8, n, n) if adaptation is None else adaptation  # Table S1
+        start = adaptation
+        if adaptation is None:
+            start = self.cell.draw_adaptation(1.8, n, n)  # Table S1
         _register(self, "tau_theta", tau_theta.expand(n).clone(), learn_tau_theta)
         _register(self, "adaptation", _numbers(start).expand(n).clone(), learn_adaptation)
 
@@ -403,9 +408,15 @@ class SnnTorchCell(WrappedCell):
                 "and so does the wrapped layer."
             )
         self.spike_is_state = not getattr(layer, "reset_delay", True) and not self.resets_late
-        names = layer.states[1:] if self.ours else VARIABLES[name]
+        if self.ours:
+            names = layer.states[1:]
+        else:
+            names = VARIABLES[name]
         self.state = state_class(*names, *(["spk"] if self.spike_is_state else []))
-        self.reset_gradient = layer.reset_gradient if self.ours else self.spike_is_state
+        if self.ours:
+            self.reset_gradient = layer.reset_gradient
+        else:
+            self.reset_gradient = self.spike_is_state
         if unreset:
             self.reset_gradient = None
         if name == "SLSTM":
@@ -438,7 +449,10 @@ class SnnTorchCell(WrappedCell):
         """The (resting) threshold, and the adaptation; None where the threshold is not positive."""
         if self.integrator or not (self.layer.threshold > 0).all():
             return None
-        names = ("threshold", "adaptation") if "thr" in self.state._fields else ("threshold",)
+        if "thr" in self.state._fields:
+            names = ("threshold", "adaptation")
+        else:
+            names = ("threshold",)
         return Thresholds(self.layer, names)
 
     def membrane(self) -> Membrane | None:
@@ -467,7 +481,10 @@ class SnnTorchCell(WrappedCell):
         """All zero, but the threshold of our ALIF at its resting value."""
         if self.ours:
             return self.state(*self.layer.rest(current)[1:])
-        shape = (len(current), self.layer.hidden_size) if hasattr(self.layer, "hidden_size") else current.shape
+        if hasattr(self.layer, "hidden_size"):
+            shape = (len(current), self.layer.hidden_size)
+        else:
+            shape = current.shape
         return self.state(*(current.new_zeros(shape) for _ in self.state._fields))
 
     def advance(self, current: Tensor, z: Tensor, state: State) -> State:
@@ -500,7 +517,9 @@ class SnnTorchCell(WrappedCell):
             after = (*after, z)
             ends = (*ends, z[-1])
         last = [last_states(*each, lengths) for each in zip(after, state, ends, strict=True)]
-        sent = after[self.state._fields.index("mem")] if self.integrator else z
+        sent = z
+        if self.integrator:
+            sent = after[self.state._fields.index("mem")]
         return sent.flatten(2), self.state(*last)
 
     def spikes(self, state: State) -> Tensor:

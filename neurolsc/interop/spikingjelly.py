@@ -81,7 +81,9 @@ class SpikingJellyCell(WrappedCell):
             scaled = [ScaledParameter("w_in", "depth"), ScaledParameter("w_rec", "time")]
         if kind != "IFNode":
             scaled.append(ScaledParameter("decay", "time", through="decay_factor"))
-        prefix = "layer.sub_module." if self.recurrent else "layer."
+        prefix = "layer."
+        if self.recurrent:
+            prefix = "layer.sub_module."
         decay = "w" if hasattr(node, "w") else "tau"
         self.stored_in = (("decay", prefix + decay), ("threshold", f"{prefix}v_threshold"))
         super().__init__(layer, before, input_shape, scaled)
@@ -181,7 +183,10 @@ class SpikingJellyCell(WrappedCell):
         return self.node.surrogate_function(state.v - self.node.v_threshold)
 
     def run_at_once(self, x: Tensor, state: State, lengths: Tensor | None, late: Tensor | None) -> AtOnce:
-        found = None if self.recurrent else prepared(self, x, state, late)
+        if self.recurrent:
+            found = None
+        else:
+            found = prepared(self, x, state, late)
         if found is None:
             return None
         rested = self._reset(state.v, self.emitted(state))
@@ -243,7 +248,10 @@ class EachStep(nn.Module):
             )
 
     def forward(self, x: Tensor) -> Tensor:
-        drop = nn.functional.dropout2d if type(self.theirs).__name__ == "Dropout2d" else nn.functional.dropout
+        if type(self.theirs).__name__ == "Dropout2d":
+            drop = nn.functional.dropout2d
+        else:
+            drop = nn.functional.dropout
         return drop(x, self.theirs.p, self.theirs.training)
 
 

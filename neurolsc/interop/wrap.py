@@ -177,7 +177,10 @@ def wrap_with_layout(
     elif input_shape is not None:
         shapes = [tuple(input_shape)]
     else:
-        shapes = [_first_shape(parts)] if run is None else run.shapes
+        if run is None:
+            shapes = [_first_shape(parts)]
+        else:
+            shapes = run.shapes
     by_layer = run is None and output is None  # the last layer alone decides whether its membrane is read
     cells: list[Cell] = []
     before: list[nn.Module] = []
@@ -213,7 +216,10 @@ def wrap_with_layout(
     if run is not None:
         ways = run.returned_by(network, has_mem)
     else:
-        ways = ["spikes", "membrane"] if has_mem else ["spikes"]
+        if has_mem:
+            ways = ["spikes", "membrane"]
+        else:
+            ways = ["spikes"]
     read: str = output or ways[0]
     if output is None and "membrane" in ways:
         # What integrates is read by its membrane, if that comes.
@@ -360,7 +366,9 @@ class _Run:
     def _used_twice(self, layer: nn.Module, how: str) -> ValueError:
         """The error for a layer that is used twice in one step."""
         unused = [self.names[part] for part in self.names if library_of(part) and part not in self.called]
-        hint = f" {', '.join(unused)} is never called." if unused else ""
+        hint = ""
+        if unused:
+            hint = f" {', '.join(unused)} is never called."
         return ValueError(
             f"{self.names[layer]} is used twice in one step, {how}: its uses share one hidden state. Give every use a layer "
             f"of its own.{hint}"
@@ -427,7 +435,10 @@ class _Run:
             passed = sent = sent.clone()  # the model may change its own in place
             if library not in (None, "torch") and not hasattr(module, "recurrent"):
                 passed = torch.randn(sent.shape, generator=random).to(sent)  # which a relu changes, unlike spikes
-                out = passed.clone() if isinstance(out, Tensor) else (passed.clone(), *out[1:])
+                if isinstance(out, Tensor):
+                    out = passed.clone()
+                else:
+                    out = (passed.clone(), *out[1:])
             if uses:
                 below = uses[-1].passed
                 if read.ndim < below.ndim and read.numel() == below.numel():  # x.view(len(x), -1), or of all steps
@@ -475,9 +486,15 @@ class _Run:
         first = cells[0]
         with eval_mode(nn.ModuleList(cells)), torch.no_grad():
             # The first layer shows how x lies: the first way in which it reads what it has read in the model.
-            ways = [None] if len(self.below) else list(self._layouts())
+            if len(self.below):
+                ways = [None]
+            else:
+                ways = list(self._layouts())
             for layout in ways:
-                below = self.below if layout is None else layout.by_step(self.x)
+                if layout is None:
+                    below = self.below
+                else:
+                    below = layout.by_step(self.x)
                 read = self.reads = below.flatten(2).to(call.read.dtype)
                 if read.shape[2] != first.n_in:
                     continue
@@ -529,7 +546,9 @@ class _Run:
         under = self.names[below] if below else "the input"
         between = ", ".join(self.names[part] for part in modules) or "no module"
         called = self._functions_between(below, layer)
-        calls = f": it calls {', '.join(called)}" if called else ""
+        calls = ""
+        if called:
+            calls = f": it calls {', '.join(called)}"
         return ValueError(
             f"between {under} and {above} forward does something else than {between}{calls}. Let it call a module in place of "
             "a function, such as nn.ReLU(), without a sum of two layers, and use every layer once in a step. Do outside of "

@@ -297,7 +297,10 @@ class TorchCell(WrappedCell):
             second.copy_(torch.logit(value) - first)
 
     def start(self, current: Tensor) -> State:
-        names = ("h", "c") if self.kind == "lstm" else ("h",)
+        if self.kind == "lstm":
+            names = ("h", "c")
+        else:
+            names = ("h",)
         return state_class(*names)(*(current.new_zeros(len(current), self.layer.hidden_size) for _ in names))
 
     def advance(self, current: Tensor, z: Tensor, state: State) -> State:

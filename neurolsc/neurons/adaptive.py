@@ -254,7 +254,10 @@ class RadLIF(AdaptiveLIF):
             decays = (torch.empty(n_hidden).uniform_(*ends) for ends in DECAYS[parametrisation])
             taus = (-1 / torch.log(decay) for decay in decays)
         self.tau_u, self.tau_w = taus  # in steps; the class keeps them as trainable logarithms
-        self.range_of_a = (-1.0, 1.0) if parametrisation == "sparch" else (0.0, 1.0)
+        if parametrisation == "sparch":
+            self.range_of_a = (-1.0, 1.0)
+        else:
+            self.range_of_a = (0.0, 1.0)
         self.a = nn.Parameter(torch.empty(n_hidden).uniform_(*self.range_of_a))
         self.b = nn.Parameter(torch.empty(n_hidden).uniform_(*RANGE_OF_B))
         self.recurrent_synapses = n_hidden - 1  # of each neuron: it does not read itself

@@ -199,7 +199,10 @@ class NeuronCell(Cell):
         initial: tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]] = (uniform, nn.init.orthogonal_),
     ) -> None:
         super().__init__(n_in, n_hidden)
-        self.spike = FastSigmoid() if spike is None else spike_function("spike", spike)
+        if spike is None:
+            self.spike = FastSigmoid()
+        else:
+            self.spike = spike_function("spike", spike)
         if threshold is not None:
             self.register_buffer("theta", torch.full((n_hidden,), number("threshold", threshold)))
         self.w_in = nn.Parameter(initial[0](torch.empty(n_hidden, n_in)))
@@ -210,7 +213,9 @@ class NeuronCell(Cell):
         """Draw a parameter, or its logarithm, evenly from a range, the argument ``<name>_range``; return the range."""
         low, high = (float(end) for end in ends)
         if not -math.inf < low <= high < math.inf or (positive and low <= 0):
-            wanted = "positive, finite" if positive else "finite"
+            wanted = "finite"
+            if positive:
+                wanted = "positive, finite"
             raise ValueError(f"{name}_range must be two {wanted} numbers, the lower one first, got {tuple(ends)}.")
         value = torch.empty(self.n_hidden)
         if in_log:

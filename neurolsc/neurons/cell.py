@@ -206,10 +206,16 @@ class Cell(nn.Module, ABC):
         z = self.output(state)
         outputs = []
         # unbind, not x[t]: the backward of indexing writes a whole (T, B, N) gradient at every step
-        inputs = x.unbind(0) if late is None else (late, *x.unbind(0)[:-1])
+        if late is None:
+            inputs = x.unbind(0)
+        else:
+            inputs = (late, *x.unbind(0)[:-1])
         for t, now in enumerate(inputs):
             after = self.update(now.to(dtype), z, state)
-            state = after if lengths is None else frozen(after, state, lengths > t)
+            if lengths is None:
+                state = after
+            else:
+                state = frozen(after, state, lengths > t)
             z = self.output(state)
             outputs.append(z)
         return torch.stack(outputs), state
@@ -295,7 +301,10 @@ def refuse_wrong_step(cell: Cell) -> None:
         return
 
     def refuse(method: str, wanted: str, got: object) -> TypeError:
-        shown = f"{got.dtype} {tuple(got.shape)}" if isinstance(got, Tensor) else type(got).__name__
+        if isinstance(got, Tensor):
+            shown = f"{got.dtype} {tuple(got.shape)}"
+        else:
+            shown = type(got).__name__
         return TypeError(f"{name}.{method} must return {wanted}, got {shown}.")
 
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -533,7 +542,10 @@ class OneToOne(WeightMatrix):
         """Set the weights to the diagonal of a matrix; a weight that neurons share to their mean."""
         stored = self._stored()
         shared = weights.diagonal().to(stored).view(self._shape)
-        total = shared.sum_to_size(stored.shape) if stored.ndim else shared.sum()
+        if stored.ndim:
+            total = shared.sum_to_size(stored.shape)
+        else:
+            total = shared.sum()
         set_value(*owner_of(self.cell, self.name), total * stored.numel() / shared.numel())
 
     @property
@@ -572,7 +584,9 @@ def weight_matrices(cell: Cell, radius: Literal["time", "depth"], *, inputs: boo
 
 def recurrent_weights(cell: Cell) -> tuple[WeightMatrix, ...]:
     """The weights by which neurons read their own layer: matrices, and one-to-one recurrence in layers of any width."""
-    vectors = [WeightMatrix(cell, name) for name in cell.recurrent_vectors] if cell.n_hidden > WIDEST else ()
+    vectors = ()
+    if cell.n_hidden > WIDEST:
+        vectors = [WeightMatrix(cell, name) for name in cell.recurrent_vectors]
     return (*weight_matrices(cell, "time"), *vectors)
 
 
@@ -619,7 +633,10 @@ class Table(dict[str, type[T]]):
         if name not in self:
             cure = "Your own, by neurolsc.register: import its module first, or give the command package.module:Class."
             same = NAMES_ELSEWHERE.get(name)
-            near = f"; {name} of other libraries is {same} here." if same in self else meant(self, name)
+            if same in self:
+                near = f"; {name} of other libraries is {same} here."
+            else:
+                near = meant(self, name)
             raise ValueError(f"unknown {self.kind} {name!r}; known are {', '.join(sorted(self))}{near} {cure}")
         return self[name]
 

@@ -89,7 +89,10 @@ class LRU(Cell):
         exterior_dropout: float = 0.0,
     ) -> None:
         super().__init__(n_in, n_hidden)
-        n = n_hidden if n_state is None else whole("n_state", n_state)
+        if n_state is None:
+            n = n_hidden
+        else:
+            n = whole("n_state", n_state)
         self.n_state = n
         self.dropout = probability("dropout", dropout)
         self.exterior_dropout = probability("exterior_dropout", exterior_dropout)

@@ -75,7 +75,10 @@ class NeuronwiseDerivatives(Derivatives):
     def __init__(self, cell: NeuronwiseCell, *, one_to_one: bool = False) -> None:
         self.cell = cell
         self.one_to_one = one_to_one
-        self.terms = (OWN, ONE_TO_ONE) if one_to_one else (OWN,)
+        if one_to_one:
+            self.terms = (OWN, ONE_TO_ONE)
+        else:
+            self.terms = (OWN,)
 
     def state_map(self, x: Tensor, state: State) -> BlockStep:
         by_state, by_output, _ = self._step_derivatives(x, state)

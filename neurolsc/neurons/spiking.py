@@ -129,7 +129,10 @@ class SpikingCell(NeuronCell):
     ) -> None:
         one_of("reset", reset, get_args(ResetName))
         one_of("recurrent_init", recurrent_init, ("glorot", "orthogonal"))
-        recurrent = nn.init.orthogonal_ if recurrent_init == "orthogonal" else nn.init.xavier_uniform_
+        if recurrent_init == "orthogonal":
+            recurrent = nn.init.orthogonal_
+        else:
+            recurrent = nn.init.xavier_uniform_
         initial = (nn.init.xavier_uniform_, recurrent)
         super().__init__(n_in, n_hidden, spike=spike, threshold=None, initial=initial)
         self.reset = Reset(reset, reset_gradient)

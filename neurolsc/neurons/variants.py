@@ -261,7 +261,10 @@ class PLIF(NeuronCell):
         return torch.sigmoid(self.w).expand(1, self.n_hidden)
 
     def update(self, x: Tensor, z: Tensor, state: LIFState) -> LIFState:
-        r = state.v * (1 - z) if self.hard_reset else state.v - self.theta * z
+        if self.hard_reset:
+            r = state.v * (1 - z)
+        else:
+            r = state.v - self.theta * z
         return LIFState(r + torch.sigmoid(self.w) * (self.current(x, z) - r))
 
     def blocks(self, state: LIFState, s: Tensor, z: Tensor) -> dict[str, Tensor]:

@@ -126,7 +126,9 @@ def radii(operator: OperatorProduct, like: Tensor, method: Method = "krylov") ->
         radii_of = _dense_radii
     else:
         together = points_with_bases(like, operator.size)
-        radii_of = _radii_with_gradient if torch.is_grad_enabled() else _radii_without_gradient
+        radii_of = _radii_without_gradient
+        if torch.is_grad_enabled():
+            radii_of = _radii_with_gradient
     pieces = torch.arange(operator.points, device=like.device).split(together)
     if len(pieces) == 1:
         return radii_of(operator, like)
@@ -189,7 +191,10 @@ def safe_sqrt(radius: Tensor) -> Tensor:
 
 def points_with_bases(like: Tensor, size: int) -> int:
     """Points done at a time so that bases of vectors of this size fit into memory."""
-    numbers = 2**17 if like.device.type == "cpu" else 2**20
+    if like.device.type == "cpu":
+        numbers = 2**17
+    else:
+        numbers = 2**20
     return max(1, numbers // size)
 
 
@@ -223,10 +228,16 @@ def _dominant(operator: OperatorProduct, like: Tensor, residual: float, *, right
     rest = (~found.settled).nonzero().squeeze(1)
     if not len(rest):
         return found
-    some = operator if len(rest) == points else operator.take(rest)
+    if len(rest) == points:
+        some = operator
+    else:
+        some = operator.take(rest)
 
     def products(index: Tensor) -> Callable[[Tensor], Tensor]:
-        part = some if len(index) == some.points else some.take(index)
+        if len(index) == some.points:
+            part = some
+        else:
+            part = some.take(index)
         if right:
             return part.matvec
         return part.rmatvec

@@ -48,7 +48,9 @@ class Finding:
     name: str = ""  # the kind of fault, for programs
 
     def __str__(self) -> str:
-        where = "network" if self.layer is None else f"layer {self.layer}"
+        where = "network"
+        if self.layer is not None:
+            where = f"layer {self.layer}"
         why = f" ({self.cause})" if self.cause else ""
         return f"{where}: {self.problem}{why}; {self.cure}."
 
@@ -260,7 +262,9 @@ def states_stability(cell: Cell) -> bool:
 def _stability(cell: Cell, slope: float | Tensor) -> NeuronStability:
     """The stability of every neuron where the derivative of its spikes by its voltage is `slope`."""
     with torch.no_grad():
-        matrix = cell.subthreshold(slope) if states_stability(cell) else None
+        matrix = None
+        if states_stability(cell):
+            matrix = cell.subthreshold(slope)
         if matrix is None:
             raise TypeError(
                 f"a {type(cell).__name__} does not state its matrix below threshold: write its subthreshold(), which "

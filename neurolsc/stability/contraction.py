@@ -186,7 +186,9 @@ def surrogate_rate(cell: Cell) -> float:
         ValueError: if a gradient passes the reset of an ALIF or a reset to zero: the derivative then grows with the
             state.
     """
-    kind = step_of(type(cell)) if isinstance(cell, Cell) else None
+    kind = None
+    if isinstance(cell, Cell):
+        kind = step_of(type(cell))
     if not isinstance(cell, LIF | ALIF) or kind not in (LIF, ALIF) or not cell._defined_with_its_step("update"):
         raise TypeError(f"surrogate_rate is of LIF and ALIF, got {type(cell).__name__}.")
     spike = cell.spike

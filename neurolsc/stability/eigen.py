@@ -96,7 +96,10 @@ def leading_pair(m: Tensor, value: Tensor | None = None) -> tuple[Tensor, Tensor
         y = unit(factors.solve_adjoint(y))
     overlap = torch.vdot(y, x)
     if overlap.abs() < eps**0.5:  # the gradient, y x^T / overlap, is capped
-        phase = torch.ones_like(overlap) if overlap == 0 else overlap / overlap.abs()
+        if overlap == 0:
+            phase = torch.ones_like(overlap)
+        else:
+            phase = overlap / overlap.abs()
         overlap = eps**0.5 * phase
     return value, x, y / overlap.conj()
 
@@ -192,7 +195,10 @@ def _condition(x: Tensor, y: Tensor) -> Tensor:
 def _pairs_by_lapack(h: Tensor, near: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Eigenpairs of largest modulus, or those nearest to values (P,), on the CPU."""
     values, vectors = _by_lapack(torch.linalg.eig, h.cpu())
-    distance = -values.abs() if near is None else (values - near.unsqueeze(1)).abs()
+    if near is None:
+        distance = -values.abs()
+    else:
+        distance = (values - near.unsqueeze(1)).abs()
     chosen = distance.argmin(1, keepdim=True)
     return values.gather(1, chosen).squeeze(1), vectors.take_along_dim(chosen[:, None], 2).squeeze(2)
 
@@ -329,5 +335,8 @@ def _reals(x: Tensor) -> Tensor:
 
 def start(n: int, like: Tensor) -> Tensor:
     """Draw a random vector (n,) from a fixed seed, with the dtype and device of a tensor."""
-    dtype = torch.complex128 if like.is_complex() else torch.float64
+    if like.is_complex():
+        dtype = torch.complex128
+    else:
+        dtype = torch.float64
     return torch.randn(n, generator=torch.Generator().manual_seed(n), dtype=dtype).to(like)

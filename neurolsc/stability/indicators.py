@@ -192,7 +192,10 @@ def largest_singular(t: Transitions, operators: Sequence[LinearOperator]) -> Ten
     only = operators[0]
     if len(operators) == 1 and isinstance(only, BlockStep):
         return norms_of_blocks(only)
-    points = 1 if all(part.same for part in operators) else len(t.x)
+    if all(part.same for part in operators):
+        points = 1
+    else:
+        points = len(t.x)
     squares = radii(gram(operators, points), t.x).radius
     return safe_sqrt(squares).expand(len(t.x))
 
@@ -380,7 +383,10 @@ def activity(spikes: Tensor, mask: Tensor | None = None) -> Activity:
     if not is_binary(spikes):
         return Activity(math.nan, math.nan, math.nan, math.nan)
     z = spikes.detach().double()
-    counts = z.new_ones(z.shape[:2]) if mask is None else mask.double()
+    if mask is None:
+        counts = z.new_ones(z.shape[:2])
+    else:
+        counts = mask.double()
     rate = (z * counts.unsqueeze(-1)).sum((0, 1)) / counts.sum()
     dead = (rate == 0).double().mean().item()
     saturated = (rate > SATURATED).double().mean().item()
@@ -392,7 +398,10 @@ def activity(spikes: Tensor, mask: Tensor | None = None) -> Activity:
 
     alone = variance(z).mean(-1).sum()
     together = variance(z.mean(-1, keepdim=True)).sum()
-    synchrony = (together / alone).item() if alone > ROUNDING else math.nan
+    if alone > ROUNDING:
+        synchrony = (together / alone).item()
+    else:
+        synchrony = math.nan
     return Activity(rate.mean().item(), dead, saturated, synchrony)
 
 
@@ -435,7 +444,10 @@ def similarity_to_input(x: Tensor, layer: Tensor, *, windows: int = 10) -> float
 
 def _similarities(x: Tensor, windows: int) -> Tensor:
     """The U-centred scalar products of samples (B, B)."""
-    x = x.detach() if x.is_floating_point() else x.float()
+    if x.is_floating_point():
+        x = x.detach()
+    else:
+        x = x.float()
     sums = torch.cat([part.double().sum(0) for part in x.tensor_split(windows)], 1)
     sums = sums - sums.mean(0)  # U-centring would take it off as well, but with more rounding
     samples, features = sums.shape

@@ -89,7 +89,10 @@ class Loop:
         self.network = meter.network
         self.rule = as_rule(meter.options.rule, meter.options.target, meter.options.loop)
         self.own = meter.options.of_loop()
-        self.most = 2 * inputs.steps if self.own.max_steps is None else self.own.max_steps
+        if self.own.max_steps is None:
+            self.most = 2 * inputs.steps
+        else:
+            self.most = self.own.max_steps
         distinct = dict.fromkeys(p for cell in self.network.cells for p in cell.pretrained())  # cells may share some
         self.parameters = [p for p in distinct if p.requires_grad]
         if not self.parameters:
@@ -133,7 +136,10 @@ class Loop:
         """True if the criteria have held often enough in a row, with this step."""
         criteria = self.own.criteria
         met = criteria.met(counted, self.smoothed) and self.lower_bound_met()
-        self.met_in_a_row = self.met_in_a_row + 1 if met else 0
+        if met:
+            self.met_in_a_row = self.met_in_a_row + 1
+        else:
+            self.met_in_a_row = 0
         return self.met_in_a_row >= criteria.hold
 
     def lower_bound_met(self) -> bool:

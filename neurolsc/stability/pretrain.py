@@ -331,7 +331,10 @@ class Meter:
                 term = profile.main_term(m.layer)
                 if profile.contributions[m.layer]:
                     problem += f", due to the {term.name}"
-                cure = term.too_large if m.mean > m.target else term.too_small
+                if m.mean > m.target:
+                    cure = term.too_large
+                else:
+                    cure = term.too_small
                 if not profile.time[m.layer].any():
                     cure = "it has no memory; set direction='depth'"
             elif m.mean == 0:
@@ -432,7 +435,9 @@ class PretrainResult(Displayed):
         return plot_pretraining(self.history, self.profile.target, path, title=title)
 
     def parts(self) -> list[str | Table]:
-        reached = "converged" if self.converged else "not converged"
+        reached = "not converged"
+        if self.converged:
+            reached = "converged"
         steps, samples = self.points
         sure = (
             f"means over {steps} steps of {samples} samples, standard errors at most {max(self.time_error):.3f} "
@@ -451,7 +456,9 @@ class InputStream:
     def __init__(self, batches: Iterable[Any]) -> None:
         self.batches = batches
         self.taken = 0
-        self.size = len(batches) if isinstance(batches, Sequence) else math.inf  # then known after one round
+        self.size = math.inf  # known after one round
+        if isinstance(batches, Sequence):
+            self.size = len(batches)
         rounds = self._rounds()
         first = next(rounds)
         self.steps = len(first)

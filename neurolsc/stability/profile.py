@@ -175,7 +175,10 @@ def contributions(t: Transitions) -> dict[str, Tensor]:
     pairs = leading_pairs(time_product(some), t.x)
     radius = pairs.value.abs()
     phase = pairs.value.conj() / radius.clamp(min=torch.finfo(t.x.dtype).tiny)
-    recurrent = () if known else weight_matrices(t.cell, "time")
+    if known:
+        recurrent = ()
+    else:
+        recurrent = weight_matrices(t.cell, "time")
     with without(recurrent):
         step = time_operator(some)
 

@@ -229,7 +229,9 @@ class TransitionRule:
         return "transition" + (", threshold held" if self.hold_threshold else "")
 
     def apply(self, cell: Cell, *, time: float, depth: float) -> None:
-        thresholds = cell.thresholds() if self.hold_threshold else None
+        thresholds = None
+        if self.hold_threshold:
+            thresholds = cell.thresholds()
         rest = None
         if thresholds is not None:
             rest = thresholds.rest()
@@ -285,7 +287,9 @@ def as_rule(rule: Rule | str, target: object, loop: LoopName = "neurolsc") -> Ru
     if isinstance(rule, str):
         one_of("rule", rule, ("default", *RULES))
         if rule == "default":
-            rule = "paper" if target == "balanced" or loop != "neurolsc" else "transition"
+            rule = "transition"
+            if target == "balanced" or loop != "neurolsc":
+                rule = "paper"
         return RULES[rule]
     if isinstance(rule, type) or not (hasattr(rule, "name") and callable(getattr(rule, "apply", None))):
         raise TypeError(f"rule must be an object with name and apply(cell, *, time, depth), got {rule!r}.")

@@ -125,7 +125,9 @@ def _scale_layer(layer: int, points: "Points", meter: Meter, record: Callable[[i
     goal = meter.goal
     rule = as_rule(options.rule, options.target)
     criteria = options.of_loop().criteria
-    depth = goal.depth if layer or options.include_input else None
+    depth = None
+    if layer or options.include_input:
+        depth = goal.depth
     scale = 1.0
     start: dict[str, Tensor] = {}  # parameters at the start of a turn, where the scale is 1
 
@@ -397,7 +399,9 @@ def solve(
     def miss(value: float) -> float:
         set_to(value)
         found = measure()
-        missed = found - target if math.isfinite(found) else NOT_FINITE
+        missed = NOT_FINITE
+        if math.isfinite(found):
+            missed = found - target
         tried.append((abs(missed), abs(value), value, found))
         if abs(missed) > tolerance:
             return missed

@@ -313,7 +313,10 @@ def depth_product(t: Transitions, non_square: NonSquare, generator: torch.Genera
     operators = depth_operators(t)
     rows = operators[-1].rows
     columns = operators[0].columns
-    points = 1 if all(part.same for part in operators) else len(t.x)
+    if all(part.same for part in operators):
+        points = 1
+    else:
+        points = len(t.x)
     if rows == columns:
         return OperatorProduct(operators, points)
     if non_square == "singular":

@@ -191,7 +191,10 @@ class TruncationErrors(Displayed):
         """
         number("tolerance", tolerance)
         errors = self.chunks if chunks else self.window
-        sizes = self.sizes.tolist() if chunks else range(1, errors.shape[1] + 1)
+        if chunks:
+            sizes = self.sizes.tolist()
+        else:
+            sizes = range(1, errors.shape[1] + 1)
         found: list[int | None] = []
         for row in errors:
             if row.isnan().any():

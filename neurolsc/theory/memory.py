@@ -103,7 +103,10 @@ def _inside(eigenvalue: Number) -> Tensor:
     """Return eigenvalues as a float or complex tensor, if all lie inside the unit circle; ValueError otherwise."""
     found = eigenvalue
     if not isinstance(found, Tensor):
-        dtype = torch.complex128 if isinstance(found, complex) else torch.double
+        if isinstance(found, complex):
+            dtype = torch.complex128
+        else:
+            dtype = torch.double
         found = torch.tensor(found, dtype=dtype)
     elif not (found.is_floating_point() or found.is_complex()):
         found = found.double()
@@ -399,14 +402,20 @@ class Polar:
         """The derivatives of λ by the parameter of the modulus, and by that of the angle."""
         nu = self.magnitude.value(free_modulus)
         unit = self.value(free_modulus, free_angle).sgn()
-        slope = free_angle.exp() if self.angle == "exponential" else self._angle_scale(nu)
+        if self.angle == "exponential":
+            slope = free_angle.exp()
+        else:
+            slope = self._angle_scale(nu)
         return self.magnitude.derivative(free_modulus) * unit, 1j * nu * slope * unit
 
     def inverse(self, eigenvalue: Tensor) -> tuple[Tensor, Tensor]:
         """The parameters of λ; an exponential angle takes angles above 0."""
         nu = eigenvalue.abs()
         angle = eigenvalue.angle()
-        free = angle.log() if self.angle == "exponential" else angle / self._angle_scale(nu)
+        if self.angle == "exponential":
+            free = angle.log()
+        else:
+            free = angle / self._angle_scale(nu)
         return self.magnitude.inverse(nu), free
 
     def _angle_scale(self, nu: Tensor) -> Tensor:

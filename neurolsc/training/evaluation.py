@@ -214,7 +214,9 @@ def carry_state(dataset: Data, run: Run, mask: Tensor | None) -> tuple[NetworkSt
     Only batches of a data set with streams continue each other.
     """
     steps, samples = run.logits.shape[:2]
-    state = run.states.detach() if hasattr(dataset, "streams") else None
+    state = None
+    if hasattr(dataset, "streams"):
+        state = run.states.detach()
     if mask is None:
         return state, (samples, steps * samples)
     return state, (samples, int(mask.sum()))

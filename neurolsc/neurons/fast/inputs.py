@@ -84,7 +84,10 @@ def rows_of(c: Constants) -> Tensor:
     moving = c[5:]
     if c.decay_theta is None:  # a fixed threshold keeps its value
         moving = (torch.ones_like(zero), zero, zero)
-    subtracted = zero if c.threshold is None else c.threshold
+    if c.threshold is None:
+        subtracted = zero
+    else:
+        subtracted = c.threshold
     return torch.stack([c.decay_v, c.b_v, subtracted, *moving])  # type: ignore[list-item]
 
 

@@ -138,7 +138,10 @@ class _Scan(torch.autograd.Function):
         nothing = u.new_zeros(1, size)
         given = nothing
         if ctx.slope.derivative is not None:
-            voltage = u if neuron.saves_voltage else states[neuron.voltage].flatten(1)
+            if neuron.saves_voltage:
+                voltage = u
+            else:
+                voltage = states[neuron.voltage].flatten(1)
             given = ctx.slope.derivative(voltage - params[neuron.threshold]).contiguous()
         outer = [nothing if by is None else by.contiguous() for by in (by_z, *by_others[: neuron.states])]
         ends = [nothing[0] if by is None else by.flatten() for by in by_others[neuron.states :]]
@@ -220,7 +223,10 @@ class _RecurrentScan(torch.autograd.Function):
         z = x.new_empty(shape)
         states = [x.new_empty(shape) for _ in range(neuron.states)]
         u = x.new_empty(steps if neuron.saves_voltage else 1, size)
-        weight_t = weight.T.contiguous() if square else weight.expand(1, shape[-1]).contiguous()
+        if square:
+            weight_t = weight.T.contiguous()
+        else:
+            weight_t = weight.expand(1, shape[-1]).contiguous()
         inputs = [t.detach().numpy() for t in (x, start, params)]
         places = flat_array(z), tuple(map(flat_array, states)), u.numpy()
         kernel = getattr(scan_kernels, f"{neuron.name}_recurrent")
@@ -247,7 +253,10 @@ class _RecurrentScan(torch.autograd.Function):
         nothing = u.new_zeros(1, size)
         given = nothing
         if ctx.slope.derivative is not None:
-            voltage = u if neuron.saves_voltage else states[neuron.voltage].flatten(1)
+            if neuron.saves_voltage:
+                voltage = u
+            else:
+                voltage = states[neuron.voltage].flatten(1)
             given = ctx.slope.derivative(voltage - params[neuron.threshold]).contiguous()
         outer = [nothing if by is None else by.flatten(1).contiguous() for by in (by_z, *by_others[: neuron.states])]
         ends = [nothing[0] if by is None else by.flatten() for by in by_others[neuron.states :]]
@@ -271,7 +280,10 @@ class _RecurrentScan(torch.autograd.Function):
                 back += outer[0][t]
             before = first
             if t:
-                before = after[0][t - 1 : t] if len(after) == 1 else np.stack([state[t - 1] for state in after])
+                if len(after) == 1:
+                    before = after[0][t - 1 : t]
+                else:
+                    before = np.stack([state[t - 1] for state in after])
             kernel(
                 before, constants, *neuron.flags, tuple(state[t : t + 1] for state in after), step_of(voltage, t),
                 *formula, step_of(slopes, t), back.numpy(), tuple(step_of(by, t) for by in from_states),
@@ -285,9 +297,15 @@ class _RecurrentScan(torch.autograd.Function):
         by_weight = None
         if ctx.needs_input_grad[7]:
             read = torch.cat([z0[None], z[:-1]]).view(-1, n)
-            by_weight = weight_gradient(read, by_x.view(-1, n)) if square else (by_x.view(-1, n) * read)
+            if square:
+                by_weight = weight_gradient(read, by_x.view(-1, n))
+            else:
+                by_weight = by_x.view(-1, n) * read
             by_weight = by_weight.sum_to_size(weight.shape)
-        by_input = by_x if ctx.currents > 1 or steps == 1 else by_x.sum(0, keepdim=True)
+        if ctx.currents > 1 or steps == 1:
+            by_input = by_x
+        else:
+            by_input = by_x.sum(0, keepdim=True)
         return None, None, None, by_input, by_start, by_params, back.view_as(z0), by_weight
 
 
@@ -348,7 +366,9 @@ class _SparseLinear(torch.autograd.Function):
         (weight,) = ctx.saved_tensors
         by_out = gradients[0]
         made = by_out.reshape(-1, len(weight)).contiguous()
-        by_x = by_out @ weight if ctx.needs_input_grad[1] else None
+        by_x = None
+        if ctx.needs_input_grad[1]:
+            by_x = by_out @ weight
         by_weight = None
         if ctx.needs_input_grad[2]:
             total = torch.zeros_like(weight.T, memory_format=torch.contiguous_format)
