@@ -98,7 +98,10 @@ class Surrogate(nn.Module, ABC):
     def derivative(self, v: Tensor) -> Tensor:
         r"""The derivative of the spike, :math:`\gamma f(\omega v)`."""
         sharpness = self.sharpness
-        scaled = v if isinstance(sharpness, float) and sharpness == 1 else sharpness * v
+        if isinstance(sharpness, float) and sharpness == 1:
+            scaled = v
+        else:
+            scaled = sharpness * v
         return self.dampening * self.shape(scaled)
 
     def primitive(self, v: Tensor) -> Tensor:
@@ -108,7 +111,10 @@ class Surrogate(nn.Module, ABC):
     def forward(self, v: Tensor) -> Tensor:
         """Return 1 where v > 0 and 0 elsewhere, in the dtype of v; NaN stays NaN."""
         smooth = self.primitive(v)
-        there = self.primitive(v.detach()) if self._exact_values else smooth.detach()
+        if self._exact_values:
+            there = self.primitive(v.detach())
+        else:
+            there = smooth.detach()
         return (v > 0).to(v.dtype) + (smooth - there).to(v.dtype)
 
     def config(self) -> dict[str, object]:

@@ -80,7 +80,9 @@ class _PerStep:
 
     def loss(self, logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
         losses = self._losses(logits, targets)
-        return losses.mean() if mask is None else (losses * metrics.step_weights(mask, losses).to(losses.dtype)).sum()
+        if mask is None:
+            return losses.mean()
+        return (losses * metrics.step_weights(mask, losses).to(losses.dtype)).sum()
 
     def measures(self, logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> dict[str, float]:
         return {name: getattr(metrics, name)(logits, targets, mask) for name in self.kinds}

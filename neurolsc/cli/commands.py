@@ -114,7 +114,8 @@ def radii(
     truncated backpropagation has to go back from each loss, or how many steps long the chunks
     between two detached states have to be, until each layer's gradient is within 1 %.
     """
-    source, seed = click.get_current_context().get_parameter_source, experiment.network.seed
+    source = click.get_current_context().get_parameter_source
+    seed = experiment.network.seed
     if saved is not None:
         own = [name for name in setting_names(["network"]) if name not in ("cell", "seed")]  # cell: its module
         flags = [f"--{name.replace('_', '-')}" for name in own if source(name) is ParameterSource.COMMANDLINE]
@@ -288,7 +289,9 @@ def export(
     for name, value in ({"dt": dt} if target == "netx" else netx_only).items():
         if value:
             raise click.UsageError(f"--{name} does not fit --to {target}.")
-    experiment, network, out = Experiment.of(run), experiments.load_network(run), out or run / target
+    experiment = Experiment.of(run)
+    network = experiments.load_network(run)
+    out = out or run / target
     if target == "nir":
         if dt is None:
             raise click.UsageError("--to nir needs --dt, the seconds that a time step stands for.")
@@ -306,7 +309,8 @@ def export(
         if fine_tune and experiment.training is not None:
             how = vars(replace(experiment.training, epochs=fine_tune, lr=experiment.training.lr / SLOWER))
             sets: Any = (experiment.data.load("train"), experiment.data.load("validation"))
-            seed, checkpoint = experiment.network.seed, folder / TRAINING
+            seed = experiment.network.seed
+            checkpoint = folder / TRAINING
             train_network(QuantizationAware(network, x), *sets, seed=seed, checkpoint=checkpoint, **how)
             save(network, folder / NETWORK)
         report = to_netx(network, folder / "network.net", x, labels=labels)
@@ -341,8 +345,12 @@ def sweep(grid: Path, out: Path | None, workers: int, device: str, ray: str | No
     table.csv. Whatever stops the sweep, the same command goes on where it was: no finished trial is repeated.
     """
     read = experiments.read_grid(grid)
-    out = Path("runs") / read.name if out is None else out
-    pool = experiments.Processes(workers) if ray is None else experiments.RayTasks(ray)
+    if out is None:
+        out = Path("runs") / read.name
+    if ray is None:
+        pool = experiments.Processes(workers)
+    else:
+        pool = experiments.RayTasks(ray)
     rows = experiments.run_sweep(read, out, pool, retry=retry, device=device)
     click.echo(f"{len(rows)} trials in {out / TABLE}")
     _report_failures(rows)
@@ -442,12 +450,14 @@ def demo(out: Path, epochs: int, seed: int, workers: int) -> None:
     rows = experiments.run_sweep(grid, out, experiments.Processes(workers))
     curves = {}
     for trial in grid.trials:
-        s, history = trial.settings, read_history(out / trial.name)
+        s = trial.settings
+        history = read_history(out / trial.name)
         if history:
             curves[s["init"] + (f", {s['cell']}, images moved" if s["shift"] else "")] = history
     title = f"Initialisations of two layers of {fixed['width']} neurons, 1,800 spike-latency MNIST digits, seed {seed}"
     plot_learning_curves(curves, out / "learning.png", chance=0.1, title=title)
-    table, seconds = experiments.markdown(grid, rows), time.perf_counter() - began
+    table = experiments.markdown(grid, rows)
+    seconds = time.perf_counter() - began
     write_text(out / "report.md", REPORT.format(width=fixed["width"], epochs=epochs, seconds=seconds, table=table))
     click.echo(f"\n{table}\n{seconds:.0f} s. The report with its picture: {out / 'report.md'}")
     _report_failures(rows)

@@ -89,7 +89,10 @@ class LRU(Cell):
         exterior_dropout: float = 0.0,
     ) -> None:
         super().__init__(n_in, n_hidden)
-        n = n_hidden if n_state is None else whole("n_state", n_state)
+        if n_state is None:
+            n = n_hidden
+        else:
+            n = whole("n_state", n_state)
         self.n_state = n
         self.dropout = probability("dropout", dropout)
         self.exterior_dropout = probability("exterior_dropout", exterior_dropout)
@@ -195,18 +198,18 @@ class LRUDerivatives(Derivatives):
         return Rotation(self.cell.eigenvalues, self.cell.n_hidden, len(state.u))
 
     def input_maps(self, x: Tensor, state: LRUState) -> Sequence[JacobianOperator]:
-        def enter(x: Tensor) -> Tensor:
+        def memory_after(x: Tensor) -> Tensor:  # u detached: radii leave out the skip connection
             after = self.cell.update(x, x, LRUState(x.new_zeros(len(x), self.cell.n_state), x))
             return flat(after._replace(u=after.u.detach()))
 
-        return [JacobianOperator(enter, x)]
+        return [JacobianOperator(memory_after, x)]
 
     def output_maps(self, state: LRUState) -> Sequence[JacobianOperator]:
-        def leave(h: Tensor) -> Tensor:
+        def output_of_memory(h: Tensor) -> Tensor:
             now = unflat(h, state)
             return self.cell.output(now._replace(u=now.u.detach()))
 
-        return [JacobianOperator(leave, flat(state))]
+        return [JacobianOperator(output_of_memory, flat(state))]
 
 
 class Rotation(StepMap):
@@ -281,7 +284,7 @@ linear_scan: Callable[[Tensor, Tensor, Tensor], Tensor] = LinearScan.apply
 
 
 def _scan(decay: Tensor, x: Tensor) -> None:
-    """Turn b into x in place, from a start of 0."""
+    """The scan in place, from a start of 0: b (T, B, N) becomes x."""
     if len(x) == 1:
         return
     if x.device.type == "cpu" and x[0].numel() >= BUSY:

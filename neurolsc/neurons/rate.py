@@ -28,6 +28,10 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+# has_biases, num_layers, dropout, train, bidirectional, batch_first of PyTorch's kernels
+ONE_LAYER = (True, 1, 0.0, True, False, False)
+
+
 class HiddenState(NamedTuple):
     """State of an RNN, a GRU or a feed-forward layer."""
 
@@ -156,7 +160,7 @@ class RNN(GatedCell):
             return None
         weights = (self.w_in, self.w_rec, self.bias, torch.zeros_like(self.bias))
         x = inputs_of(x, late, state.h.dtype)
-        outputs, _ = kernel(x, state.h[None], weights, True, 1, 0.0, True, False, False)
+        outputs, _ = kernel(x, state.h[None], weights, *ONE_LAYER)
         return outputs, HiddenState(last_of(outputs, state.h, lengths))
 
 
@@ -209,7 +213,10 @@ class GRU(GatedCell):
         return HiddenState(torch.lerp(candidate.to(state.h.dtype), state.h, retention.to(state.h.dtype)))
 
     def _eq_48(self) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-        """Return the step from W x + b (B, 3 n_hidden), output and state; the weights are cut once for all steps."""
+        """Return a function of W x + b (B, 3 n_hidden), output and h that returns the next h.
+
+        It is made once for all steps, since cutting the weights takes time.
+        """
         sizes = (2 * self.n_hidden, self.n_hidden)
         u_rz, u_h = (u.t() for u in self.w_rec.split_with_sizes(sizes))
 
@@ -240,7 +247,7 @@ class GRU(GatedCell):
         x = inputs_of(x, late, state.h.dtype)
         if self.recurrent_bias is not None:
             weights = (self.w_in, self.w_rec, self.bias, self.recurrent_bias)
-            outputs, _ = torch.gru(x, state.h[None], weights, True, 1, 0.0, True, False, False)
+            outputs, _ = torch.gru(x, state.h[None], weights, *ONE_LAYER)
             return outputs, HiddenState(last_of(outputs, state.h, lengths))
         step = self._eq_48()
         h = state.h
@@ -299,11 +306,11 @@ class LSTM(GatedCell):
         start = (state.h[None], state.c[None])
         weights = (self.w_in, self.w_rec, self.bias, torch.zeros_like(self.bias))
         if lengths is None:
-            outputs, h, c = torch.lstm(x, start, weights, True, 1, 0.0, True, False, False)
+            outputs, h, c = torch.lstm(x, start, weights, *ONE_LAYER)
             return outputs, LSTMState(h[0], c[0])
         packed = pack_padded_sequence(x, lengths.clamp(min=1).cpu(), enforce_sorted=False)  # it takes no length 0
         start = tuple(leaf[:, packed.sorted_indices] for leaf in start)
-        data, h, c = torch.lstm(packed.data, packed.batch_sizes, start, weights, True, 1, 0.0, True, False)
+        data, h, c = torch.lstm(packed.data, packed.batch_sizes, start, weights, *ONE_LAYER[:-1])
         outputs, _ = pad_packed_sequence(packed._replace(data=data), total_length=len(x))
         after = (leaf[0][packed.unsorted_indices] for leaf in (h, c))
         return outputs, LSTMState(*(keep(new, old, lengths > 0) for new, old in zip(after, state, strict=True)))

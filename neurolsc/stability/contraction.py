@@ -141,12 +141,23 @@ def certificate(cell: Cell, input_bound: float) -> Certificate:
         after = flat(cell.update(nothing, cell.output(start), start)).double()
         if kind in (FeedForward, RNN):
             slope, _ = SLOPES[own.activation]
-            rate = slope * _two_norm(own.w_rec) if kind is RNN else 0.0
-            return Certificate(rate, slope * _two_norm(own.w_in), after.norm().item(), bound, 2.0)
+            return Certificate(
+                rate=slope * _two_norm(own.w_rec) if kind is RNN else 0.0,
+                by_input=slope * _two_norm(own.w_in),
+                at_rest=after.norm().item(),
+                input_bound=bound,
+                norm=2.0,
+            )
         if kind is LRU:
             into = torch.cat([own.b_real, own.b_imag]) * own.gamma_log.exp().repeat(2).unsqueeze(1)
             normed = math.sqrt(cell.n_hidden) * own.norm_weight.abs().max() + own.norm_bias.norm()
-            return Certificate(own.modulus.max().item(), _two_norm(into), 0.0, normed.item(), 2.0)
+            return Certificate(
+                rate=own.modulus.max().item(),
+                by_input=_two_norm(into),
+                at_rest=0.0,
+                input_bound=normed.item(),
+                norm=2.0,
+            )
         w_i, w_f, w_z, w_o = (_row_sum(w) for w in own.w_rec.chunk(4))
         u_i, u_f, u_z, u_o = (_row_sum(u) for u in own.w_in.chunk(4))
         b_f = own.bias.chunk(4)[1].abs().max().item()
@@ -154,7 +165,8 @@ def certificate(cell: Cell, input_bound: float) -> Certificate:
         left = max(torch.sigmoid(-most).item(), SMALLEST_LEFT)  # 1 - f
         rate = 1 - left + w_i / 4 + w_z + w_f / (4 * left) + w_o / 4
         by_input = u_i / 4 + u_z + u_f / (4 * left) + u_o / 4
-        return Certificate(rate, by_input, after.abs().max().item(), bound, math.inf)
+        at_rest = after.abs().max().item()
+        return Certificate(rate, by_input, at_rest=at_rest, input_bound=bound, norm=math.inf)
 
 
 def surrogate_rate(cell: Cell) -> float:
@@ -174,7 +186,9 @@ def surrogate_rate(cell: Cell) -> float:
         ValueError: if a gradient passes the reset of an ALIF or a reset to zero: the derivative then grows with the
             state.
     """
-    kind = step_of(type(cell)) if isinstance(cell, Cell) else None
+    kind = None
+    if isinstance(cell, Cell):
+        kind = step_of(type(cell))
     if not isinstance(cell, LIF | ALIF) or kind not in (LIF, ALIF) or not cell._defined_with_its_step("update"):
         raise TypeError(f"surrogate_rate is of LIF and ALIF, got {type(cell).__name__}.")
     spike = cell.spike
@@ -204,7 +218,7 @@ def surrogate_rate(cell: Cell) -> float:
 
 
 def _kind(cell: Cell) -> type:
-    """The class among the certified ones whose very step a cell has."""
+    """The certified class whose step a cell has; TypeError if it has another."""
     if isinstance(cell, Cell):
         kind = step_of(type(cell))
         if kind in (FeedForward, RNN, LSTM, LRU) and cell._defined_with_its_step("update"):
@@ -218,10 +232,12 @@ def _kind(cell: Cell) -> type:
 
 
 def _two_norm(w: Tensor) -> float:
+    """The largest singular value of a matrix."""
     return torch.linalg.matrix_norm(w.detach().double(), 2).item()
 
 
 def _row_sum(w: Tensor) -> float:
+    """The largest sum of absolute values in a row of a matrix."""
     return w.detach().double().abs().sum(1).max().item()
 
 
@@ -432,7 +448,7 @@ def measured_rate(cell: Cell, x: Tensor, *, steps: int = 1, pairs: int = 32, asc
         ratio = (h[:pairs] - h[pairs:]).norm(dim=1)[apart] / before[apart]
         if len(ratio):
             best = max(best, ratio.max().item())
-        if best == 0:  # all states have met
+        if best == 0:  # all pairs have met: there is no ratio to climb
             break
         optimizer.zero_grad()
         (-ratio.clamp(min=1e-300).log().sum()).backward()

@@ -124,7 +124,7 @@ def layer_exponents(t: Transitions, batch: int, count: int, seed: int) -> Tensor
         for first in range(0, len(some.x), batch):
             moved = derivatives.take(first + copies).matvec(q.mT.reshape(batch * count, size))
             moved = moved.view(batch, count, size).mT
-            if count == 1:  # the same as QR, which costs more than the product
+            if count == 1:  # QR would do the same, but costs more than the product
                 length = torch.linalg.vector_norm(moved, dim=1)
                 q = moved / length.clamp(min=torch.finfo(length.dtype).tiny).unsqueeze(1)
             else:
@@ -192,7 +192,10 @@ def largest_singular(t: Transitions, operators: Sequence[LinearOperator]) -> Ten
     only = operators[0]
     if len(operators) == 1 and isinstance(only, BlockStep):
         return norms_of_blocks(only)
-    points = 1 if all(part.same for part in operators) else len(t.x)
+    if all(part.same for part in operators):
+        points = 1
+    else:
+        points = len(t.x)
     squares = radii(gram(operators, points), t.x).radius
     return safe_sqrt(squares).expand(len(t.x))
 
@@ -220,8 +223,9 @@ def state_gradients(network: Network, x: Tensor, loss: Loss) -> Tensor:
     """
     with eval_mode(as_network(network)), torch.enable_grad():
         start = None
-        if x.ndim == 3:  # states by which a gradient can be taken whether or not any parameter needs one
+        if x.ndim == 3:  # else records raises
             rest = network.initial_states(x.shape[1])
+            # states that require a gradient, so that later ones have one also where no parameter is trained
             layers = (type(s)(*(leaf.detach().clone().requires_grad_() for leaf in s)) for s in rest.layers)
             start = NetworkState(tuple(layers), rest.x)
         moments = list(network.records(x, start))
@@ -273,7 +277,7 @@ def together(gradients: dict[str, Tensor]) -> Tensor:
 
 
 def _gradients(value: Tensor, by: list[Tensor]) -> list[Tensor]:
-    """Gradients by tensors, zero by those that the value does not depend on."""
+    """Gradients by tensors, zero by those on which the value does not depend."""
     reached = [t for t in by if t.requires_grad]
     if not (reached and value.requires_grad):
         return [torch.zeros_like(t) for t in by]
@@ -334,7 +338,9 @@ def active_fraction(t: Transitions, threshold: float = 0.1) -> float:
         v = getattr(t.before, membrane.name).detach().requires_grad_()
         before = t.before._replace(**{membrane.name: v})
         z = t.cell.output(before)
-        if z.grad_fn is None:  # spikes are a variable of the state: those of the next step
+        if (
+            z.grad_fn is None
+        ):  # spikes are a variable of the state, which v does not change: take those of the next step
             z = t.cell.output(t.cell.update(t.x, z.detach(), before))
         if not z.requires_grad or z.numel() != v.numel() or not is_binary(z):
             return math.nan
@@ -377,7 +383,10 @@ def activity(spikes: Tensor, mask: Tensor | None = None) -> Activity:
     if not is_binary(spikes):
         return Activity(math.nan, math.nan, math.nan, math.nan)
     z = spikes.detach().double()
-    counts = z.new_ones(z.shape[:2]) if mask is None else mask.double()
+    if mask is None:
+        counts = z.new_ones(z.shape[:2])
+    else:
+        counts = mask.double()
     rate = (z * counts.unsqueeze(-1)).sum((0, 1)) / counts.sum()
     dead = (rate == 0).double().mean().item()
     saturated = (rate > SATURATED).double().mean().item()
@@ -389,7 +398,10 @@ def activity(spikes: Tensor, mask: Tensor | None = None) -> Activity:
 
     alone = variance(z).mean(-1).sum()
     together = variance(z.mean(-1, keepdim=True)).sum()
-    synchrony = (together / alone).item() if alone > ROUNDING else math.nan
+    if alone > ROUNDING:
+        synchrony = (together / alone).item()
+    else:
+        synchrony = math.nan
     return Activity(rate.mean().item(), dead, saturated, synchrony)
 
 
@@ -432,14 +444,17 @@ def similarity_to_input(x: Tensor, layer: Tensor, *, windows: int = 10) -> float
 
 def _similarities(x: Tensor, windows: int) -> Tensor:
     """The U-centred scalar products of samples (B, B)."""
-    x = x.detach() if x.is_floating_point() else x.float()
+    if x.is_floating_point():
+        x = x.detach()
+    else:
+        x = x.float()
     sums = torch.cat([part.double().sum(0) for part in x.tensor_split(windows)], 1)
-    sums = sums - sums.mean(0)  # changes nothing but rounding: U-centring takes it off as well
+    sums = sums - sums.mean(0)  # U-centring would take it off as well, but with more rounding
     samples, features = sums.shape
     products = sums @ sums.T
     largest = max(1.0, x.abs().max().item())
     if products.diagonal().max() <= ROUNDING * features * largest**2:
-        return torch.zeros_like(products)  # all alike but for rounding
+        return torch.zeros_like(products)  # all samples are equal but for rounding
     products.fill_diagonal_(0)
     rows = products.sum(1)
     by_row = (rows[:, None] + rows) / (samples - 2)

@@ -52,7 +52,7 @@ def truncated_states(cell: Cell, x: Tensor, context: int) -> Tensor:
     for i in range(context):
         inputs = padded[i + 1 : i + 1 + steps].flatten(0, 1)
         after = cell.update(inputs, cell.output(state), state)
-        started = torch.arange(steps, device=x.device) + i + 1 >= context
+        started = torch.arange(steps, device=x.device) + i + 1 >= context  # earlier inputs are those of padding
         state = frozen(after, state, started.repeat_interleave(batch))
     return flat(state).view(steps, batch, -1)
 
@@ -83,7 +83,9 @@ class GradientBounds:
         .. math:: \|w^N - w^N_k\| \le \alpha\, \gamma\, k\, \lambda^k\, N^{\alpha \beta + 1}
         """
         log = self._log_proximity(whole("context", context), whole("updates", updates), number("lr", lr))
-        return math.exp(log) if log < LARGEST_LOG else math.inf
+        if log < LARGEST_LOG:
+            return math.exp(log)
+        return math.inf
 
     def context(self, tolerance: float, updates: int, *, lr: float = 1.0) -> int:
         """The smallest k from which on the weights differ by at most a tolerance (Prop. 4, Theorem 1)."""
@@ -94,6 +96,7 @@ class GradientBounds:
         return next(k for k in count(top) if self._log_proximity(k, updates, lr) <= wanted)
 
     def _log_proximity(self, context: int, updates: int, lr: float) -> float:
+        """The logarithm of :meth:`proximity`."""
         factor = lr * self.gamma * context
         if not factor:
             return -math.inf
@@ -188,7 +191,10 @@ class TruncationErrors(Displayed):
         """
         number("tolerance", tolerance)
         errors = self.chunks if chunks else self.window
-        sizes = self.sizes.tolist() if chunks else range(1, errors.shape[1] + 1)
+        if chunks:
+            sizes = self.sizes.tolist()
+        else:
+            sizes = range(1, errors.shape[1] + 1)
         found: list[int | None] = []
         for row in errors:
             if row.isnan().any():
