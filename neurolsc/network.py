@@ -13,6 +13,7 @@ from torch.nn.functional import linear, pad
 
 from neurolsc.display import counted, shapes, state_repr
 from neurolsc.neurons.cell import Cell, State, dtype_and_device, refuse_wrong_step
+from neurolsc.surroundings import original
 from neurolsc.validation import BATCH_FIRST, tensor, whole
 
 M = TypeVar("M", bound=nn.Module)
@@ -343,10 +344,9 @@ def eval_mode(module: nn.Module) -> Iterator[None]:
 
 
 def as_network(network: object) -> Network:
-    """The network, if it is one; else a TypeError."""
+    """The network, if it is one, of a compiled one its original; else a TypeError."""
+    network = original(network)
     if isinstance(network, Network):
         return network
-    if isinstance(getattr(network, "_orig_mod", None), Network):
-        raise TypeError("network must be a neurolsc.Network, got one in torch.compile: give the network itself.")
     cure = ": give neurolsc.wrap(module), a Network over the same parameters" if isinstance(network, nn.Module) else ""
     raise TypeError(f"network must be a neurolsc.Network, got {type(network).__name__}{cure}.")

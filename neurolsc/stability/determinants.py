@@ -21,6 +21,7 @@ from neurolsc.display import Displayed, Table
 from neurolsc.interop.prepared import AS_READ, prepare
 from neurolsc.network import eval_mode
 from neurolsc.stability.transitions import Transitions, draw_steps, flat, follow, time_product
+from neurolsc.surroundings import in_full_precision
 
 ENTRIES = 2**24  # of the matrices of points that are held at once: 128 MiB in float64
 
@@ -103,6 +104,7 @@ class DeterminantProfile(Displayed):
         return [*lines, Table(head, rows)]
 
 
+@in_full_precision
 def log_determinant_profile(
     net: nn.Module, x: Any, *, steps: int | None = 16, samples: int = 8, seed: int = 0
 ) -> DeterminantProfile:
@@ -125,7 +127,7 @@ def log_determinant_profile(
 
     Source: arXiv:2308.12075, App. D.
     """
-    prepared = prepare(net, x, float32_copy=True)
+    prepared = prepare(net, x)
     network = prepared.network
     some = prepared.without_padding()[:, :samples]
     count = None if steps is None else min(steps, len(some))

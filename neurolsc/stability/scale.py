@@ -25,6 +25,7 @@ from neurolsc.stability.pretrain import CLOSER, InputStream, Meter, PretrainResu
 from neurolsc.stability.profile import depth_radius, time_radius
 from neurolsc.stability.rules import PretrainOptions, Target, as_rule, radius_target
 from neurolsc.stability.transitions import Transitions, draw_steps, stacked
+from neurolsc.surroundings import in_full_precision
 from neurolsc.validation import shown
 
 # ---- radii
@@ -32,6 +33,7 @@ from neurolsc.validation import shown
 OPTIONS = ("rule", "direction", "samples", "steps", "include_input", "non_square", "criteria")
 
 
+@in_full_precision
 def scale_to_radius(
     net: nn.Module, x: Any, *, target: Target = 0.5, seed: int = 0, progress: bool = True, **options: Any
 ) -> PretrainResult:
@@ -141,6 +143,7 @@ def scale_to_radius(
 REACH = 1e3
 
 
+@in_full_precision
 def match_firing_rates(net: nn.Module, x: Any, rates: Sequence[float], *, tolerance: float = 0.1) -> list[float]:
     r"""Scale the thresholds of each layer, in place, until it fires at a wanted rate; bottom up.
 

@@ -220,7 +220,7 @@ def train(
     Source: arXiv:2308.12075, Sec. II-G.
     """
     how = TrainSettings(**settings)
-    as_network(network)
+    network = as_network(network)
     whole("seed", seed, at_least=0)
     if how.clip_weight:
         bound_weights(network, weight=torch.inf, spectrum=0)  # refuses a cell that does not name its voltage
