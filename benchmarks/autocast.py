@@ -1,4 +1,4 @@
-"""Is bfloat16 autocast slower than float32? Updates of small networks, forward and backward. Takes a minute on one core.
+"""Is bfloat16 autocast slower than float32? Updates, forward and backward, of small networks. A minute on one core.
 
 Two recurrent layers of 128 neurons, 50 steps, 64 samples. In turn, so that what else the machine does falls on both;
 processor time, the median of all rounds. The first line says whether the processor has products in bfloat16: without

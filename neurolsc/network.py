@@ -1,6 +1,7 @@
 """Cells stacked in depth, with a readout."""
 
 import copy
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -257,8 +258,16 @@ class Network(nn.Module):
             TypeError: if x is complex.
         """
         if torch.compiler.is_compiling():  # a loop over time would be unrolled: a minute for 50 steps
-            run: Any = torch.compiler.disable(self._run)  # the fast path needs no torch.compile
+            run: Any = torch.compiler.disable(self._run_beside_graph)  # not with fullgraph=True: use cell.run there
             return run(x, states, mask)
+        return self._run(x, states, mask)
+
+    def _run_beside_graph(self, x: Tensor, states: NetworkState | None, mask: Tensor | None) -> Run:
+        warnings.warn(
+            "torch.compile leaves a neurolsc.Network out of its graph: its layers run over all steps in kernels of "
+            "their own. Loops over cell.run or cell.step are compiled.",
+            stacklevel=1,  # one place, so that Python says it once
+        )
         return self._run(x, states, mask)
 
     def _run(self, x: Tensor, states: NetworkState | None, mask: Tensor | None) -> Run:

@@ -216,8 +216,6 @@ def test_missing_and_doubled_targets_and_what_is_no_module_are_refused():
         prepare(net, [x], labels())
     with pytest.raises(TypeError, match="wrap takes a module or a list of modules"):
         prepare([torch.relu], x)
-    with pytest.raises(TypeError, match=r"got one in torch.compile: give the module itself"):
-        prepare(torch.compile(net), x)
 
 
 def test_an_input_of_one_step_is_no_sequence():
