@@ -19,6 +19,7 @@ from neurolsc.diagnosis.measurements import Batch
 from neurolsc.display import Displayed, Table, or_dash
 from neurolsc.interop.prepared import prepare
 from neurolsc.interop.wrapped import warn_of
+from neurolsc.io import write_text
 from neurolsc.monitor.measurements import Probe, Row, Weights, copy_of, not_finite, weights_of
 from neurolsc.monitor.rules import Course, Event, events
 from neurolsc.network import eval_mode
@@ -176,6 +177,27 @@ class Monitor(Displayed):
         before = self._scale
         self._scale = scaler.get_scale()
         return self._scale < before and scaler.state_dict().get("_growth_tracker") == 0
+
+    def go_on_from(self, updates: int) -> None:
+        """Count on from an update, as a training goes on from its checkpoint; rows and findings after it are dropped.
+
+        Args:
+            updates: how many updates the network has, as it is now.
+        """
+        self.rows = [row for row in self.rows if row["update"] <= updates]
+        self.findings = [event for event in self.findings if event.update <= updates]
+        self.updates = updates
+        self._losses.clear()
+        self._before = self._earlier = None
+        if self.rows and self.rows[-1]["update"] == updates:
+            self._earlier = copy_of(weights_of(self._probe.network))
+        if self.path is None:
+            return
+        lines: list[dict[str, Any]] = []
+        for row in self.rows:
+            lines.append(row)
+            lines += [{"event": asdict(event)} for event in self.findings if event.update == row["update"]]
+        write_text(self.path, "".join(json.dumps(line) + "\n" for line in lines))
 
     def close(self) -> None:
         """Measure no more. Rows in a file are written already."""
