@@ -9,9 +9,11 @@ from neurolsc.diagnosis.losses import Loss
 from neurolsc.diagnosis.report import diagnose, learning_rate
 from neurolsc.init.base import Initialiser, InitReport, named
 from neurolsc.init.identity import Identity
+from neurolsc.surroundings import in_full_precision
 from neurolsc.validation import whole
 
 
+@in_full_precision
 def initialize(
     net: nn.Module,
     x: Any,

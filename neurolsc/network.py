@@ -1,6 +1,7 @@
 """Cells stacked in depth, with a readout."""
 
 import copy
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -13,6 +14,7 @@ from torch.nn.functional import linear, pad
 
 from neurolsc.display import counted, shapes, state_repr
 from neurolsc.neurons.cell import Cell, State, dtype_and_device, refuse_wrong_step
+from neurolsc.surroundings import original
 from neurolsc.validation import BATCH_FIRST, tensor, whole
 
 M = TypeVar("M", bound=nn.Module)
@@ -270,8 +272,16 @@ class Network(nn.Module):
             TypeError: if x is complex.
         """
         if torch.compiler.is_compiling():  # a loop over time would be unrolled: a minute for 50 steps
-            run: Any = torch.compiler.disable(self._run)  # the fast path needs no torch.compile
+            run: Any = torch.compiler.disable(self._run_beside_graph)  # not with fullgraph=True: use cell.run there
             return run(x, states, mask)
+        return self._run(x, states, mask)
+
+    def _run_beside_graph(self, x: Tensor, states: NetworkState | None, mask: Tensor | None) -> Run:
+        warnings.warn(
+            "torch.compile leaves a neurolsc.Network out of its graph: its layers run over all steps in kernels of "
+            "their own. Loops over cell.run or cell.step are compiled.",
+            stacklevel=1,  # one place, so that Python says it once
+        )
         return self._run(x, states, mask)
 
     def _run(self, x: Tensor, states: NetworkState | None, mask: Tensor | None) -> Run:
@@ -377,11 +387,10 @@ def eval_mode(module: nn.Module) -> Iterator[None]:
 
 
 def as_network(network: object) -> Network:
-    """The network, if it is one; else a TypeError."""
+    """The network, if it is one, of a compiled one its original; else a TypeError."""
+    network = original(network)
     if isinstance(network, Network):
         return network
-    if isinstance(getattr(network, "_orig_mod", None), Network):
-        raise TypeError("network must be a neurolsc.Network, got one in torch.compile: give the network itself.")
     cure = ""
     if isinstance(network, nn.Module):
         cure = ": give neurolsc.wrap(module), a Network over the same parameters"

@@ -174,8 +174,17 @@ def pretrain(experiment: Experiment, out: Path) -> None:
 @app.command(cls=options.Command)
 @options.settings(*OF_AN_INIT, "pretraining", "training")
 @options.chip
+@click.option(
+    "--monitor",
+    is_flag=False,
+    flag_value=100,
+    default=0,
+    type=click.IntRange(0),
+    metavar="[UPDATES]",
+    help="Say what happens to a layer when it happens; rows every so many updates (100) in monitor.jsonl.",
+)
 @options.out
-def train(experiment: Experiment, chip: str | None, out: Path) -> None:
+def train(experiment: Experiment, chip: str | None, monitor: int, out: Path) -> None:
     """Initialise a network and train it.
 
     First --init initialises it, then its radii are set if a --target is given. The loss is that of the task (for labels
@@ -188,7 +197,7 @@ def train(experiment: Experiment, chip: str | None, out: Path) -> None:
             quantize(experiment.build(), force=True)  # whatever its weights become
         except (TypeError, ValueError) as error:
             raise click.UsageError(f"not for {chip}: {error}") from error
-    result = experiment.run(out, say=click.echo).training
+    result = experiment.run(out, say=click.echo, monitor=monitor).training
     assert result is not None
     score = experiment.data.task.score
     best = metric_spec(experiment.data.task, score).text(result.best[f"validation_{score}"])

@@ -20,12 +20,14 @@ from neurolsc.display import Displayed, Table, or_dash
 from neurolsc.interop.prepared import prepare
 from neurolsc.network import Network, copied, eval_mode
 from neurolsc.stability.conditions import Finding, finite_distances, surrogate_fault
+from neurolsc.surroundings import in_full_precision
 from neurolsc.validation import positive
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+@in_full_precision
 def diagnose(
     net: nn.Module,
     x: Any,
@@ -94,7 +96,7 @@ def examined(
     if lr is not None:
         lr = learning_rate(lr)
     chosen = objective(loss)
-    prepared = prepare(net, x, y, turn=True, float32_copy=True, prefers_membrane=loss == "membrane")
+    prepared = prepare(net, x, y, turn=True, prefers_membrane=loss == "membrane")
     batch = Batch.of(prepared)
     substitute = measurable(prepared.network, batch)
     if batch.targets is not None:

@@ -13,10 +13,12 @@ from neurolsc.diagnosis.losses import Loss
 from neurolsc.diagnosis.report import Diagnosis, Trial, examined, learning_rate
 from neurolsc.network import copied
 from neurolsc.stability.conditions import Finding
+from neurolsc.surroundings import in_full_precision
 
 LOWER = 0.995  # share of the untreated loss below which a cure has helped: orders of summation move it by 0.001
 
 
+@in_full_precision
 def try_cures(
     net: nn.Module,
     x: Any,

@@ -50,6 +50,7 @@ from neurolsc.io import (
     write_json,
     write_text,
 )
+from neurolsc.monitor import Monitor
 from neurolsc.network import Network
 from neurolsc.neurons.cell import CELLS, Cell
 from neurolsc.stability import PretrainResult, RadiusProfile, radius_profile
@@ -65,6 +66,7 @@ INIT = "init.checkpoint"
 PRETRAINING = "pretrain.checkpoint"
 TRAINING = "train.checkpoint"
 CHECKPOINTS = (INIT, PRETRAINING, TRAINING)
+PROBE = 32  # training samples on which a monitor measures
 Say = Callable[[object], object]
 
 
@@ -291,6 +293,12 @@ class Experiment:
         dataset = self.data.load(split)
         return collate(fetch(dataset, range(min(count, len(dataset)))))
 
+    def drawn_samples(self, count: int) -> tuple[Tensor, ...]:
+        """Samples of the training split, drawn by the seed: x (T, B, n_in), labels (B,), a mask if lengths differ."""
+        data = self.data.load("train")
+        generator = torch.Generator().manual_seed(self.network.seed)
+        return collate(fetch(data, torch.randperm(len(data), generator=generator)[:count].tolist()))
+
     def first_inputs(self, split: Split, count: int) -> Tensor:
         """Inputs x of the first `count` samples, cut to the length of the shortest."""
         x, _, *mask = self.first_samples(split, count)
@@ -327,6 +335,7 @@ class Experiment:
         say: Say = lambda _: None,
         before_training: Callable[[Network, Path], object] = lambda *_: None,
         progress: bool = True,
+        monitor: int = 0,
     ) -> Outcome:
         """Build the network, initialise it, set its radii, train it, and save all of that in a folder.
 
@@ -335,6 +344,8 @@ class Experiment:
             say: called with each finding of the initialisation, and with the result of pre-training.
             before_training: called with the network and the folder of the unfinished run.
             progress: show bars.
+            monitor: updates from row to row of a :class:`neurolsc.Monitor` on some training samples, whose rows and
+                picture are files of the run; 0: none.
 
         Raises:
             ValueError: if a setting is wrong, or an unfinished run has other settings.
@@ -397,8 +408,13 @@ class Experiment:
                     split = {p.split: {"utterances": len(p), "speakers": p.speakers.unique().tolist()} for p in data}
                     write_json(folder / "split.json", split)
                 options = vars(self.training) | {"checkpoint": folder / TRAINING, "progress": progress}
+                watch = None
+                if monitor:
+                    watch = Monitor(
+                        network, self.drawn_samples(PROBE), loss=task, every=monitor, path=folder / "monitor.jsonl"
+                    )
                 try:
-                    training = train(network, *data, seed=seed, task=task, **options)
+                    training = train(network, *data, seed=seed, task=task, monitor=watch, **options)
                 except FloatingPointError as error:
                     save(network, folder / NETWORK)
                     raise FloatingPointError(f"{error} They are saved in {folder / NETWORK}.") from error
@@ -413,6 +429,9 @@ class Experiment:
                     chance = 1 / network.n_out
                 title = f"{self.title}, initialised by {self.initialiser}{radii}"
                 training.plot(folder / "learning.png", chance=chance, title=title)
+                if watch is not None:
+                    watch.plot(folder / "monitor.png", title=title)
+                    say(watch)
             save(network, folder / NETWORK)
         return Outcome(network, pretraining, training)
 
@@ -442,8 +461,7 @@ def diagnose_run(run: str | PathLike[str], *, samples: int = 64, cures: bool = F
     data = experiment.data.load("train")
     task = experiment.data.task
     seed = experiment.network.seed
-    drawn = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))[:samples]
-    batch = collate(fetch(data, drawn.tolist()))
+    batch = experiment.drawn_samples(samples)
     history = []
     file = Path(run) / "history.json"
     if file.exists():

@@ -21,6 +21,7 @@ from neurolsc.neurons.cell import Table as Register
 from neurolsc.stability.conditions import Finding
 from neurolsc.stability.pretrain import input_of
 from neurolsc.stability.scale import layer_inputs, steps_from_rest
+from neurolsc.surroundings import in_full_precision
 from neurolsc.validation import meant
 
 BATCHES = 16  # of a loader, on which a network is initialised
@@ -162,7 +163,7 @@ class Initialiser(ABC):
         """Let every subclass, whose ``apply`` gets a network and a list of its inputs, take modules as well."""
         super().__init_subclass__()
         if "apply" in vars(cls):
-            cls.apply = on_any_network(cls.apply)
+            cls.apply = in_full_precision(on_any_network(cls.apply))
 
     @abstractmethod
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:

@@ -18,6 +18,7 @@ from neurolsc.interop.lazy import LazyTensor, Recording, replaced
 from neurolsc.interop.wrapped import Accelerated, borrowed, plain_module, warn_of
 from neurolsc.network import eval_mode
 from neurolsc.neurons.fast.sequence import transformed
+from neurolsc.surroundings import original
 
 
 class NotAcceleratedWarning(UserWarning):
@@ -61,6 +62,7 @@ def accelerate(net: nn.Module, x: Tensor) -> Any:
         raise TypeError(f"net must be a module, got {type(net).__name__}.")
     if not isinstance(x, Tensor):
         raise TypeError(f"x must be a tensor, an example of what net takes, got {type(x).__name__}.")
+    net = original(net)
     if isinstance(net, Accelerated):
         return net
     fused, reasons, _ = layers_of(net)

@@ -18,8 +18,9 @@ from torch import Tensor, nn
 
 from neurolsc.interop.wrap import Layout, wrap, wrap_with_layout
 from neurolsc.interop.wrapped import plain_module
-from neurolsc.network import Network, copied
+from neurolsc.network import Network
 from neurolsc.neurons.cell import dtype_and_device
+from neurolsc.surroundings import original
 from neurolsc.validation import BatchParts, as_batch, dense, numpy_hint, swapped_axes, tensor
 
 AS_READ = "as the network reads it"
@@ -56,7 +57,6 @@ def prepare(
     *,
     needs_targets: bool = False,
     turn: bool = False,
-    float32_copy: bool = False,
     prefers_membrane: bool = False,
 ) -> Prepared:
     """Make a network of a user's module, and its input of the user's x.
@@ -74,13 +74,12 @@ def prepare(
         needs_targets: refuse a batch without targets.
         turn: swap time and batch of an x that has as many steps as there are targets, and say so in ``turned``, instead
             of refusing it.
-        float32_copy: make a float32 copy of a network in half precision, which can be measured but is another network
-            than the user's, instead of refusing it.
         prefers_membrane: read the membrane of a last layer of snnTorch wherever the module returns it, also beside
             spikes.
 
     Raises:
-        TypeError: if net is no module or cannot be wrapped, or x or y is of another kind than wanted.
+        TypeError: if net is no module, is of half precision or cannot be wrapped, or x or y is of another kind than
+            wanted.
         ValueError: if x is empty, not finite, or does not fit the module; if targets do not fit x, or are missing.
     """
     batch = as_batch(first_batch(as_batches(x, y)))
@@ -89,15 +88,14 @@ def prepare(
     if batch.targets is not None:
         tensor("y", batch.targets)
 
-    options: Any = {"float32_copy": float32_copy, "prefers_membrane": prefers_membrane}
-    reader = Reader.of(net, batch, **options)
+    reader = Reader.of(net, batch, prefers_membrane=prefers_membrane)
     read = reader.read(batch)
     turned = swapped_axes(read.x, read.targets)
     if turned and not turn:
         raise ValueError(f"{turned}.")
     if turned:
         batch = batch._replace(x=batch.x.transpose(0, 1))
-        reader = Reader.of(net, batch, **options)
+        reader = Reader.of(net, batch, prefers_membrane=prefers_membrane)
         read = reader.read(batch)
     _check_targets(read)
     return Prepared(reader.network, *read, str(reader), turned)
@@ -118,8 +116,9 @@ def prepare_batches(net: nn.Module | Iterable[nn.Module], x: Any, *, prefers_mem
         ValueError: as :func:`prepare`.
     """
     batches = as_batches(x)
+    net = original(net)
     if isinstance(net, Network):
-        _in_full_precision(net, copy_it=False)
+        _refuse_half(net)
         if isinstance(batches, Sequence):
             batches = [_dense_batch(batch) for batch in batches]
         return PreparedBatches(net, batches, AS_READ)
@@ -147,6 +146,7 @@ def network_of(net: nn.Module | Iterable[nn.Module], x: Any = None) -> Network:
     """The network of a module, as it reads x; without x a module's order of definition must be its order of use."""
     if x is not None:
         return prepare(net, x).network
+    net = original(net)
     if isinstance(net, Network):
         return net
     return wrap(net)
@@ -165,16 +165,13 @@ class Reader:
         net: nn.Module | Iterable[nn.Module],
         batch: BatchParts,
         *,
-        float32_copy: bool = False,
         prefers_membrane: bool = False,
     ) -> "Reader":
         """Wrap a module as it reads a batch; a network and a list of modules read (T, B, n_in)."""
-        if hasattr(net, "_orig_mod"):
-            raise TypeError("net must be a module as it was made, got one in torch.compile: give the module itself.")
         net = plain_module(net)
         if not isinstance(net, nn.Module):
             net = wrap(net)
-        net = _in_full_precision(net, copy_it=float32_copy)
+        _refuse_half(net)
         if isinstance(net, Network):
             return cls(net, None)
         x = _checked(batch.x)
@@ -310,17 +307,13 @@ def _wrapped_as_step(net: nn.Module, batch: BatchParts, prefers_membrane: bool) 
     return network, Layout(axes, len(x), tuple(x.shape[2:]), one_step=True)
 
 
-def _in_full_precision(net: nn.Module, *, copy_it: bool) -> nn.Module:
-    """The module, if its parameters are float32 or float64; else a float32 copy, or an error."""
+def _refuse_half(net: nn.Module) -> None:
     half = {p.dtype for p in net.parameters() if p.is_floating_point()} - {torch.float32, torch.float64}
-    if not half:
-        return net
-    if not copy_it:
+    if half:
         raise TypeError(
             f"the parameters of net must be float32 or float64, got {half.pop()}: give net.float(), and convert it "
             "afterwards."
         )
-    return copied(net).float()
 
 
 # ---- the input

@@ -7,7 +7,7 @@ norse keeps thresholds and time constants of a layer in a NamedTuple ``p``, spik
 import numbers
 from collections.abc import Iterable, Iterator, Mapping
 from os import PathLike
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from torch.nn.parameter import UninitializedParameter
 from neurolsc import io
 from neurolsc.interop.wrapped import plain_module
 from neurolsc.network import Network
+from neurolsc.surroundings import original
 
 OF_SPIKINGJELLY = ("v_threshold", "v_reset", "tau")
 LIKE_STATE = "state/"  # what comes before the names in a file
@@ -44,6 +45,7 @@ def save(net: nn.Module, path: str | PathLike[str]) -> None:
     """
     if not isinstance(net, nn.Module):
         raise TypeError(f"net must be a neurolsc.Network or a torch.nn.Module, got {type(net).__name__}.")
+    net = original(net)
     if isinstance(net, Network):
         io.save(net, path)
         return
@@ -85,6 +87,8 @@ def load(path: str | PathLike[str], net: nn.Module | None = None) -> Any:
     """
     if net is None:
         return io.load(path)
+    given = net
+    net = cast(nn.Module, original(net))
     tensors, content = io.read_tensors(path, "module")
     state = {name.removeprefix(LIKE_STATE): v for name, v in tensors.items() if name.startswith(LIKE_STATE)}
     outside = {name.removeprefix(OUTSIDE): v for name, v in tensors.items() if name.startswith(OUTSIDE)}
@@ -99,7 +103,7 @@ def load(path: str | PathLike[str], net: nn.Module | None = None) -> Any:
         net.load_state_dict(before)
         raise ValueError(f"{path} is of a {content['class']} with other parameters than net: {error}") from error
     set_values_outside(net, outside)
-    return net
+    return given
 
 
 class Place(NamedTuple):

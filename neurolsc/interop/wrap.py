@@ -25,6 +25,7 @@ from neurolsc.interop.wrapped import (
 )
 from neurolsc.network import Network, copied, eval_mode
 from neurolsc.neurons.cell import Cell, dtype_and_device
+from neurolsc.surroundings import in_full_precision
 from neurolsc.validation import dense, one_of, shown
 
 NO_LAYER = (
@@ -126,6 +127,7 @@ def wrap(
     return wrap_with_layout(module, x, input_shape=input_shape, output=output)[0]
 
 
+@in_full_precision
 def wrap_with_layout(
     module: nn.Module | Iterable[nn.Module],
     x: Tensor | None = None,

@@ -27,6 +27,7 @@ from neurolsc.neurons.cell import (
     owner_of,
     parametrized_by,
 )
+from neurolsc.surroundings import original
 
 OWN_NEURON = 'A neuron of your own becomes a cell by its step: see "Your own neuron" in the documentation.'
 
@@ -52,7 +53,8 @@ class Accelerated:
 
 
 def plain_module(module: Any) -> Any:
-    """A module as it was before it was accelerated, which shares everything with it."""
+    """A module as it was before it was accelerated or compiled, which shares everything with it."""
+    module = original(module)
     if not isinstance(module, Accelerated):
         return module
     plain = object.__new__(module.plain_class)

@@ -5,7 +5,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cache
 from importlib import import_module
 from itertools import chain
 from typing import Any, Literal, NamedTuple, Self, TypeVar
@@ -344,11 +343,15 @@ NO_STEP = frozenset(
 )
 
 
-@cache
+_PARTS: dict[type, frozenset[str]] = {}  # no functools.cache, of which torch.compile warns
+
+
 def _parts_of_step(kind: type) -> frozenset[str]:
     """Names of methods and attributes of a class and its bases that its step may read."""
-    names = {name for c in kind.__mro__ if c not in nn.Module.__mro__ for name in vars(c)}
-    return frozenset(name for name in names - NO_STEP if not name.startswith(("__", "_abc")))
+    if kind not in _PARTS:
+        names = {name for c in kind.__mro__ if c not in nn.Module.__mro__ for name in vars(c)}
+        _PARTS[kind] = frozenset(name for name in names - NO_STEP if not name.startswith(("__", "_abc")))
+    return _PARTS[kind]
 
 
 def step_of(cls: type) -> type:

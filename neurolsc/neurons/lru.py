@@ -122,7 +122,7 @@ class LRU(Cell):
         return self.block_output(state.x, state.u, self.normed(state.u))
 
     def update(self, x: Tensor, z: Tensor, state: LRUState) -> LRUState:
-        u = self.block_input(x)
+        u = self.block_input(x).to(state.u.dtype)  # another under autocast
         return LRUState(self.eigenvalues * state.x + self.driven(self.normed(u)), u)
 
     def block_input(self, x: Tensor) -> Tensor:
@@ -167,7 +167,7 @@ class LRU(Cell):
         return LRUDerivatives(self)
 
     def run_at_once(self, x: Tensor, state: LRUState, lengths: Tensor | None, late: Tensor | None) -> AtOnce:
-        u = self.block_input(inputs_of(x, late, state.u.dtype))
+        u = self.block_input(inputs_of(x, late, state.u.dtype)).to(state.u.dtype)
         v = self.normed(u)
         memory = linear_scan(self.eigenvalues, self.driven(v), state.x)
         last = LRUState(last_of(memory, state.x, lengths), last_of(u, state.u, lengths))

@@ -63,6 +63,11 @@ def last_of(outputs: Tensor, start: Tensor, lengths: Tensor | None) -> Tensor:
     return keep(last, start, lengths > 0)
 
 
+def under_autocast(x: Tensor) -> bool:
+    """True where PyTorch's kernels would keep states in half precision; plain steps do not."""
+    return torch.is_autocast_enabled(x.device.type)
+
+
 class GatedCell(Cell):
     """A recurrent layer whose gates read input and output, their matrices one below the other.
 
@@ -118,7 +123,8 @@ class FeedForward(Cell):
     output = GatedCell.output
 
     def update(self, x: Tensor, z: Tensor, state: HiddenState) -> HiddenState:
-        return HiddenState(ACTIVATIONS[self.activation](linear(x, self.w_in, self.bias)))
+        h = ACTIVATIONS[self.activation](linear(x, self.w_in, self.bias))
+        return HiddenState(h.to(state.h.dtype))
 
     def run_at_once(self, x: Tensor, state: HiddenState, lengths: Tensor | None, late: Tensor | None) -> AtOnce:
         outputs = self.update(inputs_of(x, late, state.h.dtype), state.h, state).h
@@ -152,11 +158,11 @@ class RNN(GatedCell):
 
     def update(self, x: Tensor, z: Tensor, state: HiddenState) -> HiddenState:
         current = torch.addmm(linear(x, self.w_in, self.bias), z, self.w_rec.T)
-        return HiddenState(ACTIVATIONS[self.activation](current))
+        return HiddenState(ACTIVATIONS[self.activation](current).to(state.h.dtype))
 
     def run_at_once(self, x: Tensor, state: HiddenState, lengths: Tensor | None, late: Tensor | None) -> AtOnce:
         kernel = {"relu": torch.rnn_relu, "tanh": torch.rnn_tanh}.get(self.activation)
-        if kernel is None:
+        if kernel is None or under_autocast(x):
             return None
         weights = (self.w_in, self.w_rec, self.bias, torch.zeros_like(self.bias))
         x = inputs_of(x, late, state.h.dtype)
@@ -246,6 +252,8 @@ class GRU(GatedCell):
     def run_at_once(self, x: Tensor, state: HiddenState, lengths: Tensor | None, late: Tensor | None) -> AtOnce:
         x = inputs_of(x, late, state.h.dtype)
         if self.recurrent_bias is not None:
+            if under_autocast(x):
+                return None
             weights = (self.w_in, self.w_rec, self.bias, self.recurrent_bias)
             outputs, _ = torch.gru(x, state.h[None], weights, *ONE_LAYER)
             return outputs, HiddenState(last_of(outputs, state.h, lengths))
@@ -286,8 +294,10 @@ class LSTM(GatedCell):
         super().__init__(n_in, n_hidden, gates=4)
 
     def update(self, x: Tensor, z: Tensor, state: LSTMState) -> LSTMState:
-        zero = torch.zeros_like(self.bias)
-        return LSTMState(*torch.lstm_cell(x, (z, state.c), self.w_in, self.w_rec, self.bias, zero))
+        gates = torch.addmm(linear(x, self.w_in, self.bias), z, self.w_rec.T)
+        i, f, g, o = gates.to(state.c.dtype).chunk(4, 1)
+        c = torch.sigmoid(f) * state.c + torch.sigmoid(i) * torch.tanh(g)
+        return LSTMState(torch.sigmoid(o) * torch.tanh(c), c)
 
     @property
     def retention(self) -> Tensor:
@@ -299,8 +309,7 @@ class LSTM(GatedCell):
             self.bias[self.n_hidden : 2 * self.n_hidden] = torch.logit(value)
 
     def run_at_once(self, x: Tensor, state: LSTMState, lengths: Tensor | None, late: Tensor | None) -> AtOnce:
-        half = x.device.type == "cpu" and torch.is_autocast_enabled("cpu")
-        if half and not torch.ops.mkldnn._is_mkldnn_bf16_supported():  # there torch.lstm fails
+        if under_autocast(x):
             return None
         x = inputs_of(x, late, state.h.dtype)
         start = (state.h[None], state.c[None])

@@ -22,6 +22,7 @@ from torch import Tensor
 from neurolsc.network import Network, as_network
 from neurolsc.neurons.cell import Bound, Cell, Membrane, owner_of, stored_parameter
 from neurolsc.stability.isolated import block_radii
+from neurolsc.surroundings import in_full_precision
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -200,6 +201,7 @@ class NeuronStability:
         return bound
 
 
+@in_full_precision
 def below_threshold(cell: Cell) -> NeuronStability:
     """The stability of every neuron below threshold.
 
@@ -209,6 +211,7 @@ def below_threshold(cell: Cell) -> NeuronStability:
     return _stability(cell, 0.0)
 
 
+@in_full_precision
 def neurons_below_threshold(network: Network) -> dict[str, NeuronStability]:
     """:func:`below_threshold` of every layer that has it, by name, such as "layer 1"."""
     cells = enumerate(as_network(network).cells, start=1)
@@ -237,6 +240,7 @@ def plot_neurons(
     return plot_stable_region(found, path, outside={name: part.outside for name, part in layers.items()}, title=title)
 
 
+@in_full_precision
 def at_threshold(cell: Cell) -> NeuronStability:
     r"""The stability of every neuron at the threshold, with the derivative of its own spike in reset and adaptation.
 

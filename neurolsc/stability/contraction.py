@@ -33,6 +33,7 @@ from neurolsc.neurons.spiking import ALIF
 from neurolsc.stability.arnoldi import radii, safe_sqrt
 from neurolsc.stability.transitions import follow, gram, time_operator
 from neurolsc.surrogate import MultiGaussian, in_two_methods
+from neurolsc.surroundings import in_full_precision
 from neurolsc.validation import number, whole
 
 SLOPES = {  # largest |a'| and |a''| of an activation; NaN: it has no second derivative
@@ -106,6 +107,7 @@ class Certificate:
         return math.ceil(math.log(ratio) / -math.log(self.rate))
 
 
+@in_full_precision
 def certificate(cell: Cell, input_bound: float) -> Certificate:
     r"""Certify how fast a cell forgets its state.
 
@@ -169,6 +171,7 @@ def certificate(cell: Cell, input_bound: float) -> Certificate:
         return Certificate(rate, by_input, at_rest=at_rest, input_bound=bound, norm=math.inf)
 
 
+@in_full_precision
 def surrogate_rate(cell: Cell) -> float:
     r"""Bound the norm of a LIF's or ALIF's transition derivative in all states: what the backward pass contracts by.
 
@@ -312,6 +315,7 @@ class RowBalls(nn.Module):
         return (rows * scale.unsqueeze(1)).view_as(w)
 
 
+@in_full_precision
 def stable_sets(
     cell: Cell, input_bound: float, *, rate: float = 0.99, forget: float = 0.64
 ) -> dict[str, SpectralBall | RowBalls]:
@@ -358,6 +362,7 @@ def stable_sets(
     return found
 
 
+@in_full_precision
 def project(cell: Cell, input_bound: float, **options: Any) -> None:
     """Project the parameters of an RNN or LSTM, in place, into their :func:`stable_sets`.
 
@@ -382,6 +387,7 @@ def parametrise(cell: Cell, input_bound: float, **options: Any) -> None:
 # ---- measured on data
 
 
+@in_full_precision
 def measured_rate(cell: Cell, x: Tensor, *, steps: int = 1, pairs: int = 32, ascent: int = 300, seed: int = 0) -> float:
     r"""Return the largest rate of r steps that gradient ascent finds among states that are reachable on data.
 
@@ -458,6 +464,7 @@ def measured_rate(cell: Cell, x: Tensor, *, steps: int = 1, pairs: int = 32, asc
     return best
 
 
+@in_full_precision
 def backward_norms(network: Network, x: Tensor, *, steps: int = 1) -> Tensor:
     r"""Return norms of products of r transition derivatives of each layer along a run: what r steps do to a gradient.
 

@@ -22,6 +22,7 @@ from neurolsc.display import Displayed, Table
 from neurolsc.interop.prepared import AS_READ, prepare
 from neurolsc.network import eval_mode
 from neurolsc.stability.transitions import Transitions, draw_steps, flat, follow, time_product
+from neurolsc.surroundings import in_full_precision
 
 ENTRIES = 2**24  # of the matrices of points that are held at once: 128 MiB in float64
 
@@ -108,6 +109,7 @@ class DeterminantProfile(Displayed):
         return [*lines, Table(head, rows)]
 
 
+@in_full_precision
 def log_determinant_profile(
     net: nn.Module, x: Any, *, steps: int | None = 16, samples: int = 8, seed: int = 0
 ) -> DeterminantProfile:
@@ -130,7 +132,7 @@ def log_determinant_profile(
 
     Source: arXiv:2308.12075, App. D.
     """
-    prepared = prepare(net, x, float32_copy=True)
+    prepared = prepare(net, x)
     network = prepared.network
     some = prepared.without_padding()[:, :samples]
     if steps is not None:

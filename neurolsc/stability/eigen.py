@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from neurolsc.neurons.derivatives import lu_factors
+from neurolsc.surroundings import in_full_precision
 
 # Squarings in two rounds: after 9 an eigenvalue that is 1.4 % smaller has left a thousandth of itself.
 SQUARINGS = (9, 9)
@@ -42,6 +43,7 @@ class Dominant(NamedTuple):
     settled: Tensor  # (P,) bool: found within the tolerance
 
 
+@in_full_precision
 def spectral_radius(m: Tensor) -> Tensor:
     r"""Return the largest eigenvalue modulus of square matrices, differentiable once.
 

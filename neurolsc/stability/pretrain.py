@@ -44,6 +44,7 @@ from neurolsc.stability.rules import (
     standard_error,
 )
 from neurolsc.stability.transitions import Transitions, draw_steps, follow, transitions_of
+from neurolsc.surroundings import in_full_precision
 from neurolsc.validation import as_batch, swapped_axes, whole
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ CLOSER = 4
 MAY_DIFFER = ("max_steps", "criteria", "direction")  # from those of a checkpoint; direction is in the target
 
 
+@in_full_precision
 def pretrain(
     net: nn.Module,
     x: Any,

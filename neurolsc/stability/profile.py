@@ -44,6 +44,7 @@ from neurolsc.stability.transitions import (
     time_product,
     without,
 )
+from neurolsc.surroundings import in_full_precision
 from neurolsc.validation import one_of
 
 if TYPE_CHECKING:
@@ -325,6 +326,7 @@ class RadiusProfile(Displayed):
         return f"means over {where}, standard errors at most {relative:.1%} of a mean"
 
 
+@in_full_precision
 def radius_profile(
     net: nn.Module,
     x: Any,
@@ -341,7 +343,7 @@ def radius_profile(
     Args:
         net: a network, or a module of snnTorch, norse, spikingjelly or PyTorch; it stays as it is.
         x: input (T, B, n_in) of a network, or what the module takes, as :func:`neurolsc.interop.prepared.prepare` reads
-            it. Parameters of half precision are measured on a float32 copy.
+            it. Parameters of half precision are float32 meanwhile.
         steps: measure this many steps, drawn at random, of all samples; ``len(x)`` measures every point. By default
             points are drawn, up to 32 steps and 32 samples, until the standard error of every mean is below 1 %, but
             no more than take some seconds; the result says how well the means are known (``error``).
@@ -366,7 +368,7 @@ def radius_profile(
     one_of("non_square", non_square, NON_SQUARE)
     one_of("method", method, METHODS)
     generator = torch.Generator().manual_seed(seed)
-    prepared = prepare(net, x, float32_copy=True)
+    prepared = prepare(net, x)
     network = prepared.network
     x = prepared.without_padding()
     total, batch = x.shape[:2]

@@ -26,6 +26,7 @@ from neurolsc.stability.pretrain import CLOSER, InputStream, Meter, PretrainResu
 from neurolsc.stability.profile import depth_radius, time_radius
 from neurolsc.stability.rules import PretrainOptions, Target, as_rule, radius_target
 from neurolsc.stability.transitions import Transitions, draw_steps, stacked
+from neurolsc.surroundings import in_full_precision
 from neurolsc.validation import shown
 
 # ---- radii
@@ -38,6 +39,7 @@ ROOT_TOLERANCE = 0.05
 LIMIT_TOLERANCE = 0.4
 
 
+@in_full_precision
 def scale_to_radius(
     net: nn.Module, x: Any, *, target: Target = 0.5, seed: int = 0, progress: bool = True, **options: Any
 ) -> PretrainResult:
@@ -171,6 +173,7 @@ def _scale_layer(layer: int, points: "Points", meter: Meter, record: Callable[[i
 REACH = 1e3
 
 
+@in_full_precision
 def match_firing_rates(net: nn.Module, x: Any, rates: Sequence[float], *, tolerance: float = 0.1) -> list[float]:
     r"""Scale the thresholds of each layer, in place, until it fires at a wanted rate; bottom up.
 

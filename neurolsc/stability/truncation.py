@@ -21,6 +21,7 @@ from neurolsc.neurons.cell import Cell, frozen
 from neurolsc.neurons.derivatives import flat
 from neurolsc.stability.contraction import SLOPES, certificate
 from neurolsc.stability.indicators import Loss
+from neurolsc.surroundings import in_full_precision
 from neurolsc.validation import number, whole
 
 SMALLEST_RATE = 1e-6  # of a stable cell in the bounds, which divide by it
@@ -30,6 +31,7 @@ LARGEST_LOG = 700  # math.exp overflows from 710 on
 # ---- states and weights of a stable cell
 
 
+@in_full_precision
 def truncated_states(cell: Cell, x: Tensor, context: int) -> Tensor:
     r"""Return the states of the truncated model: at each step that of a run from rest over the last k inputs alone.
 
@@ -103,6 +105,7 @@ class GradientBounds:
         return math.log(factor) + context * math.log(self.rate) + (lr * self.beta + 1) * math.log(updates)
 
 
+@in_full_precision
 def gradient_bounds(
     cell: Cell, input_bound: float, *, loss_lipschitz: float = 1.0, loss_smoothness: float = 1.0
 ) -> GradientBounds:
@@ -215,6 +218,7 @@ class TruncationErrors(Displayed):
         return [f"truncated backpropagation: gradient within 1% of that over all {total} steps", Table(head, rows)]
 
 
+@in_full_precision
 def truncation_errors(network: Network, x: Tensor, loss: Loss, *, progress: bool = False) -> TruncationErrors:
     r"""How many steps of truncated backpropagation a network needs for its gradient, measured.
 

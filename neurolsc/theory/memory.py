@@ -24,6 +24,7 @@ from torch.nn.utils import parametrize
 from neurolsc.network import Network, as_network, eval_mode
 from neurolsc.neurons.lru import linear_scan
 from neurolsc.neurons.spiking import ALIF, LIF, SpikingCell
+from neurolsc.surroundings import in_full_precision
 from neurolsc.validation import one_of, tensor, whole
 
 Number = float | complex | Tensor
@@ -440,6 +441,7 @@ class TimeConstantSensitivity(NamedTuple):
     stationary: Tensor  # the same by the closed form, of a run without an end (N,)
 
 
+@in_full_precision
 def time_constant_sensitivity(network: Network, x: Tensor) -> list[TimeConstantSensitivity]:
     r"""The sensitivity of voltages, thresholds and currents to the time constants of a network, on inputs.
 
@@ -503,6 +505,7 @@ _FED = {"tau_v": ("w_in", "w_rec"), "tau_theta": ("b_theta", "adaptation")}
 InputScale = Literal["variance", "mean"]
 
 
+@in_full_precision
 def level_time_constants(network: Network, *, scale: InputScale | None = "variance") -> None:
     r"""Train the time constants of LIF and ALIF layers, and what these integrate, at a level sensitivity.
 
@@ -541,6 +544,7 @@ def level_time_constants(network: Network, *, scale: InputScale | None = "varian
                 parametrize.register_parametrization(cell, name, _Scaled(cell, tau, scale))  # type: ignore[arg-type]
 
 
+@in_full_precision
 def plain_time_constants(network: Network) -> None:
     """Undo :func:`level_time_constants`: the same values, trained as the cells have them."""
     for cell in as_network(network).cells:

@@ -95,7 +95,7 @@ def evaluate(network: Network, dataset: Data, *, task: Task = Classification(), 
         TypeError: if network or data set are of another kind.
         FloatingPointError: if the loss or a measure is NaN or infinite.
     """
-    as_network(network)
+    network = as_network(network)
     device = network.dtype_and_device["device"]
     states = None
     sizes: list[tuple[int, int]] = []

@@ -206,7 +206,8 @@ def train(
             Patience may then be new, and the epochs at a constant rate; other settings, network and data may not.
         progress: show a bar over the batches of each epoch.
         on_epoch: called with the history so far after every epoch.
-        monitor: a :class:`neurolsc.Monitor` of the network, which counts every update.
+        monitor: a :class:`neurolsc.Monitor` of the network, which counts every update, from a checkpoint on those
+            after it.
         settings: fields of :class:`TrainSettings`: epochs, batch_size, lr, schedule, optimizer ...
 
     Raises:
@@ -220,7 +221,7 @@ def train(
     Source: arXiv:2308.12075, Sec. II-G.
     """
     how = TrainSettings(**settings)
-    as_network(network)
+    network = as_network(network)
     whole("seed", seed, at_least=0)
     if how.clip_weight:
         bound_weights(network, weight=torch.inf, spectrum=0)  # refuses a cell that does not name its voltage
@@ -285,6 +286,8 @@ def train(
                             value.load_state_dict(saved[part])
                     history, best, best_epoch = saved["history"], saved["best"], saved["best_epoch"]
                     full_rates = saved["full_rates"]  # gains were those of the weights that the training began with
+                if monitor is not None:
+                    monitor.go_on_from(len(history) * len(train_batches))
 
         while len(history) < how.epochs and len(history) - best_epoch < how.patience:
             epoch, started = len(history) + 1, time.perf_counter()

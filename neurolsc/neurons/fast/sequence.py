@@ -68,7 +68,7 @@ def run(cell: Any, x: Tensor, state: State, lengths: Tensor | None, late: Tensor
     if torch.is_autocast_enabled(v.device.type):
         half = torch.get_autocast_dtype(v.device.type)
     gpu = suits_gpu(v, inputs.of_layer())
-    if not gpu and (v.device.type != "cpu" or half is not None):
+    if not gpu and v.device.type != "cpu":
         return None
     backward = torch.is_grad_enabled() and any(t.requires_grad for t in given)
     steps, batch = x.shape[:2]
@@ -77,7 +77,8 @@ def run(cell: Any, x: Tensor, state: State, lengths: Tensor | None, late: Tensor
     else:
         lengths = lengths.long().clamp(0, steps)
     plan = Plan(with_tensors(spike, tensors), cell.reset, lengths, backward, gpu, half)
-    z, *ends, finite = _Sequence.apply(plan, *inputs.flat())  # type: ignore[misc]
+    with torch.autocast(v.device.type, enabled=False):  # a CPU's kernels are faster in float32 than steps in half
+        z, *ends, finite = _Sequence.apply(plan, *inputs.flat())  # type: ignore[misc]
     if not finite:
         return None
     return z, type(state)(*(end for end in ends if end is not None))
@@ -160,11 +161,12 @@ class _Sequence(torch.autograd.Function):
         needed = Inputs.of(ctx.needs_input_grad[1:])
         outer = gradients[:-1]  # without that by `finite`
         found = None
-        if not (torch.is_grad_enabled() or transformed(outer)):
-            run_back = gpu_kernels().reverse if plan.gpu else reverse  # type: ignore[union-attr]
-            found = run_back(plan, inputs, (z, v, theta, ctx.events), needed, outer)
-        if found is None or not bool(found.v.sum().isfinite()):
-            found = plain_gradients(plan, inputs, needed, outer)
+        with torch.autocast(z.device.type, enabled=False):  # a gradient is of full precision
+            if not (torch.is_grad_enabled() or transformed(outer)):
+                run_back = gpu_kernels().reverse if plan.gpu else reverse  # type: ignore[union-attr]
+                found = run_back(plan, inputs, (z, v, theta, ctx.events), needed, outer)
+            if found is None or not bool(found.v.sum().isfinite()):
+                found = plain_gradients(plan, inputs, needed, outer)
         return None, *(g if wants else None for g, wants in zip(found.flat(), needed.flat(), strict=True))
 
 
