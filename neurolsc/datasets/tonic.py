@@ -211,9 +211,7 @@ def from_tonic(
         raise ValueError("the data set does not say which classes there are: give classes, their names in order.")
     names = [name.decode() if isinstance(name, bytes) else str(name) for name in known]
     step = None if dt is None else number("dt", dt)
-    if size is None:
-        size = None
-    else:
+    if size is not None:
         size = tuple(map(int, size))
     return TonicFrames(dataset, names, step, window, one_of("start", start, ("zero", "first")), size, binary)
 
