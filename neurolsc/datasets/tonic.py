@@ -69,7 +69,9 @@ class TonicFrames(BatchDataset):
                 f"frames have {x.shape[1]} values, and the sensor {self.sensor_size} has {self.n_in}, in item {index}: "
                 "give the sensor_size of the frames."
             )
-        return (x > 0).to(torch.uint8) if self.binary else x, self._label(index, target)
+        if self.binary:
+            x = (x > 0).to(torch.uint8)
+        return x, self._label(index, target)
 
     def _binned(self, index: int, events: Any, dt: float) -> Tensor:
         """Counts of events, (T, N), uint8."""
