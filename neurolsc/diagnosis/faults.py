@@ -247,8 +247,8 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "learning rate too high",
-        f"with `lr` and `y`: {BOUNDS.updates} updates end higher than a tenth of it, or with silent or saturated layers; "
-        "with `history`: the loss only grew",
+        f"with `lr` and `y`: after {BOUNDS.updates} updates the loss is higher than at a tenth of it, or layers are "
+        "silent or saturated; with `history`: the loss only grew",
         "lower the learning rate tenfold",
         rules.is_too_fast,
         rules.cure_too_fast,

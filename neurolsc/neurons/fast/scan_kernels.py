@@ -22,6 +22,8 @@ GIVEN, NOTHING, ATAN, FAST_SIGMOID, SIGMOID, SIGN, QUADRATIC = range(7)
 
 SUBTRACT, ZERO, NONE, ALL = range(4)  # resets, as snnTorch numbers them; ALL: to zero, the input of the step with it
 
+NOUGHT = np.int64(0)  # as a bare 0, a constant of its own type, it would have a kernel compiled once more
+
 _compiled = compiled()
 _inline: Any = njit(inline="always")
 Arrays = tuple[Array, ...]  # one for each state
@@ -978,7 +980,7 @@ def leaky_recurrent(
         _push(pushed[0], x[min(t, len(x) - 1)], z[t - 1] if t else z0, weight_t, square, indices)
         now = min(t, len(u) - 1)
         before = v[t - 1 : t] if t else start
-        leaky(pushed, before, params, reset, delayed, z[t : t + 1], (v[t : t + 1],), u[now : now + 1], 0, size)
+        leaky(pushed, before, params, reset, delayed, z[t : t + 1], (v[t : t + 1],), u[now : now + 1], NOUGHT, size)
 
 
 @_compiled
@@ -995,7 +997,7 @@ def synaptic_recurrent(
         _push(pushed[0], x[min(t, len(x) - 1)], z[t - 1] if t else z0, weight_t, square, indices)
         now = min(t, len(u) - 1)
         after = states[0][t : t + 1], states[1][t : t + 1]
-        synaptic(pushed, before, params, reset, delayed, z[t : t + 1], after, u[now : now + 1], 0, size)
+        synaptic(pushed, before, params, reset, delayed, z[t : t + 1], after, u[now : now + 1], NOUGHT, size)
         _copy(before[0], states[0][t])
         _copy(before[1], states[1][t])
 
@@ -1014,7 +1016,7 @@ def current_lif_recurrent(
         _push(pushed[0], x[min(t, len(x) - 1)], z[t - 1] if t else z0, weight_t, square, indices)
         now = min(t, len(u) - 1)
         after = states[0][t : t + 1], states[1][t : t + 1]
-        current_lif(pushed, before, params, reset, sends, passes, z[t : t + 1], after, u[now : now + 1], 0, size)
+        current_lif(pushed, before, params, reset, sends, passes, z[t : t + 1], after, u[now : now + 1], NOUGHT, size)
         _copy(before[0], states[0][t])
         _copy(before[1], states[1][t])
 
@@ -1032,7 +1034,7 @@ def adaptive_lif_recurrent(
     for t in range(len(z)):
         _push(pushed[0], x[min(t, len(x) - 1)], z[t - 1] if t else z0, weight_t, square, indices)
         after = states[0][t : t + 1], states[1][t : t + 1], states[2][t : t + 1]
-        adaptive_lif(pushed, before, params, passes, z[t : t + 1], after, u[t : t + 1], 0, size)
+        adaptive_lif(pushed, before, params, passes, z[t : t + 1], after, u[t : t + 1], NOUGHT, size)
         _copy(before[0], states[0][t])
         _copy(before[1], states[1][t])
         _copy(before[2], states[2][t])
