@@ -285,6 +285,7 @@ class Network(nn.Module):
         return self._run(x, states, mask)
 
     def _run(self, x: Tensor, states: NetworkState | None, mask: Tensor | None) -> Run:
+        """:meth:`run`, layer by layer: each runs over all steps before the next one does."""
         x, mask, states = self._checked(x, mask, states)
         lengths = None if mask is None else mask.sum(0)
         # no longer than the longest sample, so that padding has no effect, not even by rounding
@@ -297,7 +298,7 @@ class Network(nn.Module):
         late = pending  # what a layer reads in the first step, where it reads one step late
         spikes = []
         layers = []
-        for cell, state in zip(self.cells, states.layers, strict=True):  # no layer reads a layer above
+        for cell, state in zip(self.cells, states.layers, strict=True):
             below, last = cell.run(below, state, lengths=lengths, late=late)
             late = None
             if self.layer_delay:

@@ -111,11 +111,12 @@ class Surrogate(nn.Module, ABC):
     def forward(self, v: Tensor) -> Tensor:
         """Return 1 where v > 0 and 0 elsewhere, in the dtype of v; NaN stays NaN."""
         smooth = self.primitive(v)
+        # smooth - constant is 0: it adds nothing but the gradient, that by v alone, or by what is learnt as well
         if self._exact_values:
-            there = self.primitive(v.detach())
+            constant = self.primitive(v.detach())
         else:
-            there = smooth.detach()
-        return (v > 0).to(v.dtype) + (smooth - there).to(v.dtype)
+            constant = smooth.detach()
+        return (v > 0).to(v.dtype) + (smooth - constant).to(v.dtype)
 
     def config(self) -> dict[str, object]:
         """This surrogate's keyword arguments as JSON values; learnt values are in the state."""

@@ -76,6 +76,7 @@ OF_AN_INIT = ("network", "data", "init")
 
 
 def _use_run(ctx: click.Context, _: click.Parameter, saved: Path | None) -> Path | None:
+    """Take the settings of a run; return its network file, or the argument as it is if it names no folder."""
     if saved is not None and saved.is_dir():
         Experiment.of(saved)  # refuses any folder but a finished run
         options.use_file(ctx, saved / SETTINGS, OF_AN_INIT)

@@ -65,7 +65,9 @@ class Batch(Sequence[Item]):
             steps = len(x)
         else:
             steps = int(self.mask[:, index].sum())
-        return x[:steps], int(self.labels[index]) if self.labels.ndim == 1 else self.labels[:steps, index]
+        if self.labels.ndim == 1:
+            return x[:steps], int(self.labels[index])
+        return x[:steps], self.labels[:steps, index]
 
 
 class BatchDataset(Dataset[Item]):
@@ -188,13 +190,21 @@ def input_batches(dataset: Dataset[Any], batch_size: int, *, count: int = 16, se
     if total == 0:
         raise ValueError("input_batches needs a data set with items, got an empty one.")
     order = torch.randperm(total, generator=torch.Generator().manual_seed(seed))
-    drawn = [collate(fetch(dataset, part.tolist())) for part in order[: whole("count", count) * size].split(size)]
-    lasting = [mask[0].sum(0) if mask else torch.full((x.shape[1],), len(x)) for x, _, *mask in drawn]
-    lengths = torch.cat(lasting)
-    steps = int(lengths.median())
-    if (lengths == steps).all():
-        return [x for x, *_ in drawn]
-    kept = [x[:steps, each >= steps] for (x, *_), each in zip(drawn, lasting, strict=True) if (each >= steps).any()]
+    inputs = []
+    lengths = []  # of the items of each batch
+    for part in order[: whole("count", count) * size].split(size):
+        x, _, *mask = collate(fetch(dataset, part.tolist()))
+        inputs.append(x)
+        lengths.append(mask[0].sum(0) if mask else torch.full((x.shape[1],), len(x)))
+    every = torch.cat(lengths)
+    steps = int(every.median())
+    if (every == steps).all():
+        return inputs
+    kept = []
+    for x, lasts in zip(inputs, lengths, strict=True):
+        long_enough = lasts >= steps
+        if long_enough.any():  # else x may be shorter
+            kept.append(x[:steps, long_enough])
     return list(torch.cat(kept, 1).split(size, 1))
 
 

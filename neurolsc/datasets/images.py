@@ -272,7 +272,9 @@ class SpikeLatencyMNIST(BatchDataset):
         if self.shift:
             padded = nn.functional.pad(images.view(-1, SIDE, SIDE), (self.shift,) * 4)
             moves = generator(indices).integers(0, 2 * self.shift + 1, (2, len(images)), np.int64)
-            rows, columns = (torch.from_numpy(move)[:, None] + torch.arange(SIDE) for move in moves)
+            top, left = torch.from_numpy(moves)  # of the part that is shown, for each image
+            rows = top[:, None] + torch.arange(SIDE)
+            columns = left[:, None] + torch.arange(SIDE)
             images = padded[torch.arange(len(images))[:, None, None], rows[:, :, None], columns[:, None]].flatten(1)
         return Batch(self.encoding.frames(self._time_of_level[images.long()]), self.labels[chosen])
 

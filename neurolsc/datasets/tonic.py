@@ -69,7 +69,9 @@ class TonicFrames(BatchDataset):
                 f"frames have {x.shape[1]} values, and the sensor {self.sensor_size} has {self.n_in}, in item {index}: "
                 "give the sensor_size of the frames."
             )
-        return (x > 0).to(torch.uint8) if self.binary else x, self._label(index, target)
+        if self.binary:
+            x = (x > 0).to(torch.uint8)
+        return x, self._label(index, target)
 
     def _binned(self, index: int, events: Any, dt: float) -> Tensor:
         """Counts of events, (T, N), uint8."""
@@ -211,9 +213,7 @@ def from_tonic(
         raise ValueError("the data set does not say which classes there are: give classes, their names in order.")
     names = [name.decode() if isinstance(name, bytes) else str(name) for name in known]
     step = None if dt is None else number("dt", dt)
-    if size is None:
-        size = None
-    else:
+    if size is not None:
         size = tuple(map(int, size))
     return TonicFrames(dataset, names, step, window, one_of("start", start, ("zero", "first")), size, binary)
 

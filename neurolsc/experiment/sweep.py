@@ -134,7 +134,7 @@ class Processes:
                 continue
             if future.exception() is None:
                 free.append(executor)
-            else:  # its process is dead
+            else:  # its process died
                 del self.executors[executor]
         if free:
             executor = free[0]

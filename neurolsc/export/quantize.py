@@ -65,12 +65,10 @@ class QuantizedNetwork:
     latency: int = 0
 
     def __repr__(self) -> str:
-        if self.integrates:
-            out = ()
-        else:
-            out = (len(self.readout),)
-        sizes = " -> ".join(map(str, (self.n_in, *(layer.size for layer in self.layers), *out)))
-        return f"QuantizedNetwork({sizes})"
+        sizes = [self.n_in, *(layer.size for layer in self.layers)]
+        if not self.integrates:
+            sizes.append(len(self.readout))
+        return f"QuantizedNetwork({' -> '.join(map(str, sizes))})"
 
     @property
     def integrates(self) -> bool:
@@ -226,7 +224,13 @@ def _rounded(
         readout = even(w * scale)
         check_matrix("the readout", readout)
     bias_neurons = tuple(layer.size - cell.n_hidden for layer, cell in zip(layers, own.cells, strict=True))
-    return QuantizedNetwork(tuple(layers), readout, scale, bias_neurons, 0 if own.layer_delay else len(layers))
+    return QuantizedNetwork(
+        layers=tuple(layers),
+        readout=readout,
+        readout_scale=scale,
+        bias_neurons=bias_neurons,
+        latency=0 if own.layer_delay else len(layers),
+    )
 
 
 # rounding, through which gradients pass

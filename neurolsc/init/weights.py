@@ -367,7 +367,7 @@ class FourConditions(Initialiser):
 
 
 def _set_weights(layer: Layer, layer_input: Tensor, seed: int) -> list[Finding]:
-    """Conditions 1 and 2, for a layer's input (T, B, n_in)."""
+    """Set recurrent weights by conditions 1 and 2, for a layer's input (T, B, n_in)."""
     own = layer.recurrent
     found = list[Finding]()
     fan_in = sum(matrix.fan_in for matrix in own)
@@ -396,7 +396,7 @@ def _set_weights(layer: Layer, layer_input: Tensor, seed: int) -> list[Finding]:
 
 
 def _set_dampening(layer: Layer, spike: Surrogate) -> list[Finding]:
-    """Condition 3; a frozen dampening stays."""
+    """Set the dampening by condition 3; a frozen one stays."""
     peak = float(spike.shape(torch.zeros(1, dtype=torch.float64)))
     excitation = torch.stack([m.weights.double().clamp(min=0).flatten(1).sum(1) for m in layer.recurrent]).sum(0)
     leak = _decay_factor(layer)

@@ -142,7 +142,10 @@ class FusedLayer(ABC):
         vars(self.layer)[self.kept_in].update({name: now(value) for name, value in self.before.items()})
 
     def record(self, current: Any, states: Sequence[Any], settings: tuple[Any, ...]) -> list[LazyTensor]:
-        """Write a step down: its spikes and its states."""
+        """Write a step down; return its spikes and its states.
+
+        What belongs to another recording, or is known already, is written down by its value.
+        """
         recording = self.recording
         group = self.group
         if group is None or group.recording is not recording or group.grad is not torch.is_grad_enabled():
@@ -158,10 +161,10 @@ class FusedLayer(ABC):
                 group.reads.add(state.group)
             else:
                 states = [recording.own(value) for value in states]
-        last = group.settings
-        if last is None or not all(map(is_, last, settings)):
-            group.settings = last = settings
-        index = group.add((current, states, last), ())
+        # Equal settings are one object, by which steps that continue each other are recognised.
+        if group.settings is None or not all(map(is_, group.settings, settings)):
+            group.settings = settings
+        index = group.add((current, states, group.settings), ())
         return [LazyTensor(recording, group, index, output) for output in self.sent]
 
     def _group(self) -> NeuronGroup:

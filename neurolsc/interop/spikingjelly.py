@@ -163,7 +163,7 @@ class SpikingJellyCell(WrappedCell):
         return (1 - s) * v + s * node.v_reset
 
     def _charged(self, v: Tensor, current: Tensor) -> Tensor:
-        """Voltages after a step's current, before its spikes."""
+        """Voltages after a step's current, before its spikes; by operations in the order of the library, to the bit."""
         node = self.node
         if not hasattr(node, "decay_input"):
             return v + current

@@ -181,7 +181,7 @@ class ALIFLowPass(ALIFPlus):
     def retention(self, value: Tensor) -> None:
         if is_frozen(self, "tau_theta"):
             return
-        added = self._new_share * self.adaptation
+        added = self._new_share * self.adaptation  # by a spike, which stays
         self.tau_theta = -1 / torch.log(value.clamp(min=torch.finfo(value.dtype).tiny))
         if not is_frozen(self, "adaptation"):
             set_value(self, "adaptation", (added / self._new_share).detach())

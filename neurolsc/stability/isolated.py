@@ -240,20 +240,25 @@ class IsolatedNeurons(NamedTuple):
     def gain(self, radius: Tensor) -> Tensor:
         r"""The largest \|g\| (P, N) on and outside circles (P, 1) that hold all eigenvalues of D.
 
-        On a circle \|g\|² is s² times a number linear in the cosine of the angle by a quadratic one, so that it is
-        largest at one of the ends or at a root of a quadratic equation.
+        At :math:`\mu = r e^{i\phi}`, with :math:`c = \cos\phi`, the decay d of the threshold, and trace and determinant
+        of D,
+
+        .. math:: |g|^2 = s^2\, \frac{r^2 + d^2 - 2 r d c}{|\mu^2 - \mathrm{tr}\, \mu + \det|^2},
+
+        a linear by a quadratic function of c: largest at an end, or where the derivative, a quadratic function, is 0.
         """
         r = radius.double()
         decay = self.decay.double()
-        total = 2 * self.middle.double()
+        trace = 2 * self.middle.double()
         square = self.root.double().square()
-        product = self.middle.double().square() - torch.where(self.real, square, -square)
-        # (above - slope c) / (const + linear c + 4 product r^2 c^2)
+        determinant = self.middle.double().square() - torch.where(self.real, square, -square)
+        # (above - slope c) / (const + linear c + quadratic c^2)
         above = r.square() + decay.square()
         slope = 2 * r * decay
-        const = (r.square() - product).square() + (total * r).square()
-        linear = -2 * total * r * (r.square() + product)
-        quadratic = 4 * product * r.square()
+        const = (r.square() - determinant).square() + (trace * r).square()
+        linear = -2 * trace * r * (r.square() + determinant)
+        quadratic = 4 * determinant * r.square()
+        # The derivative is 0 where slope quadratic c^2 - 2 half c - rest = 0; both roots without cancellation.
         half = above * quadratic
         rest = slope * const + above * linear
         root = (half.square() + slope * quadratic * rest).clamp(min=0).sqrt()
@@ -262,9 +267,9 @@ class IsolatedNeurons(NamedTuple):
         largest = torch.zeros_like(far)
         for cosine in (one, -one, far / (slope * quadratic), -rest / far):
             c = cosine.nan_to_num(1).clamp(-1, 1)
-            along = (2 * c.square() - 1) * r.square() - c * total * r + product
-            across = (1 - c.square()) * (2 * c * r - total).square() * r.square()
-            largest = torch.maximum(largest, (above - slope * c) / (along.square() + across))
+            real = (2 * c.square() - 1) * r.square() - c * trace * r + determinant
+            imaginary_squared = (1 - c.square()) * (2 * c * r - trace).square() * r.square()
+            largest = torch.maximum(largest, (above - slope * c) / (real.square() + imaginary_squared))
         return self.s.abs() * largest.sqrt().to(self.s)
 
 

@@ -18,6 +18,9 @@ from torch import Tensor
 
 Array = np.ndarray[Any, Any]
 
+# Rows of `constants` (6, n), as :func:`~neurolsc.neurons.fast.inputs.rows_of` stacks them.
+DECAY_V, B_V, CONSTANT, DECAY_THETA, B_THETA, ADAPTATION = range(6)
+
 
 def compiled(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     """A decorator: Numba compiles the kernel at its first call, and keeps it on disk where a folder can be written."""
@@ -206,12 +209,12 @@ def _steps(
     zero: bool, static: bool, indices: Array, indptr: Array
 ) -> None:  # fmt: skip
     length, batch, n = z.shape
-    decay_v = constants[0]
-    b_v = constants[1]
-    constant = constants[2]
-    decay_theta = constants[3]
-    b_theta = constants[4]
-    adaptation = constants[5]
+    decay_v = constants[DECAY_V]
+    b_v = constants[B_V]
+    constant = constants[CONSTANT]
+    decay_theta = constants[DECAY_THETA]
+    b_theta = constants[B_THETA]
+    adaptation = constants[ADAPTATION]
     moving = len(theta) > 1
     ones = np.ones(n, v.dtype)
     recurrent = np.empty(n, v.dtype)
@@ -256,10 +259,10 @@ def _steps(
 
 @_compiled
 def thresholds(theta: Array, z0: Array, z: Array, constants: Array) -> None:
-    """The thresholds (S + 1, B, n) that the spikes make of the first ones, as :func:`steps` does."""
-    decay_theta = constants[3]
-    b_theta = constants[4]
-    adaptation = constants[5]
+    """Fill the thresholds theta (S + 1, B, n) behind the first ones, from the spikes, as :func:`steps` does."""
+    decay_theta = constants[DECAY_THETA]
+    b_theta = constants[B_THETA]
+    adaptation = constants[ADAPTATION]
     for t in range(len(theta) - 1):
         for s in range(theta.shape[1]):
             limit = theta[t + 1, s]
@@ -281,10 +284,10 @@ def step_back(
     spikes; g, g_v[t].
     """
     batch, n = back.shape
-    decay_v = constants[0]
-    constant = constants[2]
-    decay_theta = constants[3]
-    adaptation = constants[5]
+    decay_v = constants[DECAY_V]
+    constant = constants[CONSTANT]
+    decay_theta = constants[DECAY_THETA]
+    adaptation = constants[ADAPTATION]
     part = np.zeros((6, n), back.dtype)
     for s in range(batch):
         b = back[s]
@@ -299,10 +302,10 @@ def step_back(
         for j in range(n):
             b[j] += outer[j] + m[j] * adaptation[j]
         for j in range(n):
-            part[1, j] += by_v[j]
-            part[4, j] += m[j]
-        _add_product(part[3], m, limit)
-        _add_product(part[5], m, fired)
+            part[B_V, j] += by_v[j]
+            part[B_THETA, j] += m[j]
+        _add_product(part[DECAY_THETA], m, limit)
+        _add_product(part[ADAPTATION], m, fired)
         for j in range(n):
             m[j] *= decay_theta[j]
         if zero:
@@ -310,14 +313,14 @@ def step_back(
                 for j in range(n):
                     b[j] -= by_v[j] * decay_v[j] * now[j]
             for j in range(n):
-                part[0, j] += by_v[j] * now[j] * (1 - fired[j])
+                part[DECAY_V, j] += by_v[j] * now[j] * (1 - fired[j])
             for j in range(n):
                 out[j] = by_v[j] * decay_v[j] * (1 - fired[j])
         else:
             if passes:
                 _subtract_product(b, by_v, constant if static else limit)
-                _subtract_product(part[2] if static else m, by_v, fired)
-            _add_product(part[0], by_v, now)
+                _subtract_product(part[CONSTANT] if static else m, by_v, fired)
+            _add_product(part[DECAY_V], by_v, now)
             for j in range(n):
                 out[j] = by_v[j] * decay_v[j]
         for j in range(n):

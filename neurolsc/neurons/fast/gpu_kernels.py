@@ -137,9 +137,9 @@ def _tile(like: Tensor) -> dict[str, int]:
 
 @triton.jit
 def times(vectors, matrix, n, within, R: tl.constexpr, C: tl.constexpr, K: tl.constexpr):
-    """R vectors of n numbers times a matrix (n, n): (R, C).
+    """R vectors of n numbers times a matrix (n, n), K of its rows at a time: (R, C), C columns of which n are real.
 
-    Rows that only meet zeros are not read.
+    `within` (R,) is False for vectors that there are not. Rows of the matrix that only meet zeros are not read.
     """
     sample = tl.arange(0, R)[:, None, None]
     column = tl.arange(0, C)[None, None, :]

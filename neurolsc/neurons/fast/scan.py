@@ -96,6 +96,28 @@ def flat_array(tensor: Tensor) -> Any:
     return tensor.detach().view(len(tensor), -1).numpy()
 
 
+def given_slopes(slope: Slope, neuron: Neuron, u: Tensor, states: Sequence[Tensor], params: Tensor) -> Tensor:
+    """The derivatives of spikes (T, M) where the kernels do not know their formula; else zeros (1, M)."""
+    if slope.derivative is None:
+        return u.new_zeros(1, u.shape[1])
+    voltage = states[neuron.voltage].flatten(1)
+    if neuron.saves_voltage:
+        voltage = u
+    return slope.derivative(voltage - params[neuron.threshold]).contiguous()
+
+
+def outer_gradients(gradients: Sequence[Tensor | None], states: int, like: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    """The gradients that reach a run from outside, with zeros for None.
+
+    Returns:
+        Those by spikes and states of all steps, each (T, M) or zeros (1, M), and those by the last states (M,).
+    """
+    zeros = like.new_zeros(1, like.shape[1])
+    over_time = [zeros if by is None else by.reshape(len(by), -1).contiguous() for by in gradients[: 1 + states]]
+    at_end = [zeros[0] if by is None else by.flatten() for by in gradients[1 + states :]]
+    return over_time, at_end
+
+
 class _Scan(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -130,21 +152,12 @@ class _Scan(torch.autograd.Function):
 
         if torch.is_grad_enabled():
             raise RuntimeError("an accelerated network has no second derivative: take it of the user's own module.")
-        by_z, *by_others = gradients
         neuron: Neuron = ctx.neuron
         start, params, u, *states = ctx.saved_tensors
         steps = len(states[0])
         size = u.shape[1]
-        nothing = u.new_zeros(1, size)
-        given = nothing
-        if ctx.slope.derivative is not None:
-            if neuron.saves_voltage:
-                voltage = u
-            else:
-                voltage = states[neuron.voltage].flatten(1)
-            given = ctx.slope.derivative(voltage - params[neuron.threshold]).contiguous()
-        outer = [nothing if by is None else by.contiguous() for by in (by_z, *by_others[: neuron.states])]
-        ends = [nothing[0] if by is None else by.flatten() for by in by_others[neuron.states :]]
+        given = given_slopes(ctx.slope, neuron, u, states, params)
+        outer, ends = outer_gradients(gradients, neuron.states, u)
         by_x = u.new_zeros(ctx.currents, size)
         by_start = torch.stack(ends)
         by_params = torch.zeros_like(params)
@@ -244,22 +257,13 @@ class _RecurrentScan(torch.autograd.Function):
 
         if torch.is_grad_enabled():
             raise RuntimeError("an accelerated network has no second derivative: take it of the user's own module.")
-        by_z, *by_others = gradients
         neuron: Neuron = ctx.neuron
         start, params, u, z0, weight, z, *states = ctx.saved_tensors
         steps = len(z)
         size = u.shape[1]
         n = z.shape[-1]
-        nothing = u.new_zeros(1, size)
-        given = nothing
-        if ctx.slope.derivative is not None:
-            if neuron.saves_voltage:
-                voltage = u
-            else:
-                voltage = states[neuron.voltage].flatten(1)
-            given = ctx.slope.derivative(voltage - params[neuron.threshold]).contiguous()
-        outer = [nothing if by is None else by.flatten(1).contiguous() for by in (by_z, *by_others[: neuron.states])]
-        ends = [nothing[0] if by is None else by.flatten() for by in by_others[neuron.states :]]
+        given = given_slopes(ctx.slope, neuron, u, states, params)
+        outer, ends = outer_gradients(gradients, neuron.states, u)
         by_x = u.new_zeros(steps, size)
         by_start = torch.stack(ends)
         by_params = torch.zeros_like(params)
@@ -274,9 +278,9 @@ class _RecurrentScan(torch.autograd.Function):
         made = by_x.numpy()
         from_states = tuple(by.numpy() for by in outer[1:])
         square = weight.ndim == 2
-        back = u.new_zeros(1, size)
+        back = u.new_zeros(1, size)  # the gradient by the spikes of a step, through the recurrent weights at first
         for t in range(steps - 1, -1, -1):
-            if by_z is not None:
+            if gradients[0] is not None:
                 back += outer[0][t]
             before = first
             if t:

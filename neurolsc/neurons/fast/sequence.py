@@ -242,8 +242,14 @@ def reverse(
 ) -> Inputs:
     """The gradients of all inputs on a CPU, where needed.
 
-    `trace` is what :func:`forward` returned: z, v, starts of theta, and events; `outer` the gradients by the spikes (T,
-    B, n), and by v and theta at the end (B, n), None where zero.
+    Blocks of steps are gone through from the last to the first, and each from its last step to its first.
+
+    Args:
+        plan: the settings.
+        inputs: what the run read.
+        trace: what :func:`forward` returned, without the ends: z, v, theta before each block, and the events.
+        needed: True for the inputs whose gradients are wanted.
+        outer: gradients by the spikes (T, B, n), and by v and theta at the end (B, n), None where zero.
     """
     from neurolsc.neurons.fast import cpu_kernels
 
@@ -274,7 +280,7 @@ def reverse(
     else:
         theta = torch.empty_like(back)[:-1]
 
-    # the same memory as NumPy's arrays, for the compiled loops
+    # The same memory as NumPy's arrays, for the compiled loops.
     at_g, at_back, at_g_theta, at_z, at_z0 = map(array, (g, back, g_theta, z, inputs.z))
     at_g_z = None if g_z is None else array(g_z)
     nothing = np.zeros_like(at_g_theta)
@@ -285,6 +291,7 @@ def reverse(
     for m in reversed(range(len(events))):
         a = m * block
         b = min(a + block, steps)
+        # Thresholds of the block again, and the surrogate's derivative at all of its steps.
         now_v = v[a : b + 1]
         now_theta = theta
         if not fixed:
@@ -295,6 +302,7 @@ def reverse(
         slope = array(spike.derivative(distance).to(v.dtype).expand_as(distance).view(b - a, batch, n))
         at_v = array(now_v)
         at_theta = array(now_theta)
+        # Step by step back, from the gradient by v behind the block.
         g[b - a + 1] = g[1]
         for k in range(b, a if a else -1, -1):  # the state after k steps, at last that before the first
             j = k - a
@@ -313,6 +321,7 @@ def reverse(
                     g[j][ends[k]] += end_v[ends[k]]
                 if end_theta is not None:
                     g_theta[ends[k]] += end_theta[ends[k]]
+        # The gradients by weights, inputs and surrogate, of all steps of the block at once.
         made = g[1 : b - a + 1].flatten(0, 1)
         entries, spikes = events[m]
         if needed.c.w_rec:
