@@ -392,7 +392,8 @@ def delayed(network: Network) -> Network:
     count = 0  # of bias neurons of the last layer
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         if bias.any() or any(cell.get_buffer("b_v").any() for cell in cells):
-            for i, old in enumerate(cells):
+            for i, cell in enumerate(cells):
+                old: Any = cell
                 kind: Any = exported_kind(old)
                 if kind is ALIF:
                     raise TypeError(f"layer {i + 1} is an ALIF: only biases of LIF and CubaLIF layers can be delayed.")
