@@ -240,11 +240,10 @@ class _ALIF(LIF):
         super().__init__(*args, **settings)
         n = self.linear_features
         tau_theta = positive("tau_theta", _numbers(tau_theta))
-        start = adaptation
         if adaptation is None:
-            start = self.cell.draw_adaptation(1.8, n, n)  # Table S1
+            adaptation = self.cell.draw_adaptation(1.8, n, n)  # Table S1
         _register(self, "tau_theta", tau_theta.expand(n).clone(), learn_tau_theta)
-        _register(self, "adaptation", _numbers(start).expand(n).clone(), learn_adaptation)
+        _register(self, "adaptation", _numbers(adaptation).expand(n).clone(), learn_adaptation)
 
     def rest(self, like: Tensor) -> tuple[Tensor, ...]:
         spk, mem = super().rest(like)
