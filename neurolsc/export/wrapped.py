@@ -378,7 +378,7 @@ def delayed(network: Network) -> Network:
         return network
     network = exportable(network)
     like = network.dtype_and_device
-    cells = [cell.copy() for cell in network.cells]
+    cells: list[Any] = [cell.copy() for cell in network.cells]
     tail: Any = cells.pop() if network.cells[-1].integrator else None
     if tail is None:
         readout: Any = network.readout
