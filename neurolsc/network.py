@@ -389,7 +389,7 @@ def eval_mode(module: nn.Module) -> Iterator[None]:
 
 def as_network(network: object) -> Network:
     """The network, if it is one, of a compiled one its original; else a TypeError."""
-    network = original(network)
+    network = original(network, parallel=False)
     if isinstance(network, Network):
         return network
     cure = ""

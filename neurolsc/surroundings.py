@@ -7,13 +7,15 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 DEVICES = ("cpu", "cuda", "xpu", "mps")  # on which torch.autocast may be
+SHARDED = ("FullyShardedDataParallel", "FSDPModule")  # names of classes, whose import takes long
 HALF = (torch.bfloat16, torch.float16)
 
 
@@ -82,11 +84,38 @@ def _as_float32(module: nn.Module) -> Iterator[None]:
             tensor.grad = grad
 
 
-def original(net: Any) -> Any:
-    """A module as it was before ``torch.compile``, which shares everything with it; anything else as it is."""
-    while isinstance(net, nn.Module) and hasattr(net, "_orig_mod"):
-        net = net._orig_mod
+def original(net: Any, *, parallel: bool = True) -> Any:
+    """A module as it was made, which shares everything with it; anything else as it is.
+
+    Args:
+        net: perhaps a module in ``torch.compile`` or in DistributedDataParallel.
+        parallel: take it out of the second as well.
+
+    Raises:
+        TypeError: if its parameters are sharded by FSDP.
+    """
+    while isinstance(net, nn.Module):
+        if hasattr(net, "_orig_mod"):
+            net = net._orig_mod
+        elif parallel and isinstance(net, DataParallel | DistributedDataParallel):
+            net = net.module
+        else:
+            break
+    if isinstance(net, nn.Module) and any(
+        kind.__name__ in SHARDED for part in net.modules() for kind in type(part).__mro__
+    ):
+        raise TypeError(
+            "the parameters of net are sharded by FSDP, and a process holds parts of them: measure or initialise the "
+            "module before it is sharded."
+        )
     return net
+
+
+def rank_of_processes() -> tuple[int, int]:
+    """The rank of this process, and how many there are; 0 and 1 where torch.distributed is not used."""
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    return 0, 1
 
 
 def _originals(value: Any) -> Any:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from neurolsc.display import Table
 from neurolsc.interop.prepared import PreparedBatches, network_of, prepare_batches, some_batches
+from neurolsc.interop.ranks import on_rank_0
 from neurolsc.interop.saved import left_out, values_outside
 from neurolsc.network import Network, as_network
 from neurolsc.neurons.cell import Membrane, WeightMatrix, owner_of, set_value, weight_matrices
@@ -163,7 +164,7 @@ class Initialiser(ABC):
         """Let every subclass, whose ``apply`` gets a network and a list of its inputs, take modules as well."""
         super().__init_subclass__()
         if "apply" in vars(cls):
-            cls.apply = in_full_precision(on_any_network(cls.apply))
+            cls.apply = on_rank_0(in_full_precision(on_any_network(cls.apply)))
 
     @abstractmethod
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:

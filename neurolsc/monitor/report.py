@@ -23,7 +23,7 @@ from neurolsc.io import write_text
 from neurolsc.monitor.measurements import Probe, Row, Weights, copy_of, not_finite, weights_of
 from neurolsc.monitor.rules import Course, Event, events
 from neurolsc.network import eval_mode
-from neurolsc.surroundings import full_precision, original
+from neurolsc.surroundings import full_precision, original, rank_of_processes
 from neurolsc.validation import whole
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Monitor(Displayed):
     What happens to a layer is printed once, when it happens: that it falls silent or saturates, that its gradient
     explodes or vanishes, that its weights stand still or move too far, that the loss is not finite, rises, or stands
     still at guessing. The sentence says what changed before. The network, its gradients, modes and states, and the
-    random numbers stay as they were.
+    random numbers stay as they were. Of several processes that of rank 0 measures, and speaks.
 
     Args:
         net: a :class:`neurolsc.Network`, or a module of snnTorch, norse, spikingjelly or PyTorch, as it is trained.
@@ -113,6 +113,7 @@ class Monitor(Displayed):
         self.findings: list[Event] = []
         self.updates = 0
         self.closed = False
+        self._silent = rank_of_processes()[0] > 0
         self._losses: list[tuple[int, Tensor]] = []  # with the number of the update
         self._scale = math.inf  # of a GradScaler
         self._skipped = 0  # updates since the last row that it left out
@@ -126,6 +127,8 @@ class Monitor(Displayed):
             with full_precision(self._net), eval_mode(self._probe.network), torch.no_grad():
                 out = self._probe.network.run(batch.x, mask=batch.mask).logits
             check(loss, out, batch.targets, batch.mask)
+        if self._silent:
+            return
         if path is not None and os.path.exists(path):
             self._read(path)
         if not self.rows:
@@ -156,6 +159,8 @@ class Monitor(Displayed):
             self._warn("closed", f"the monitor was closed at update {self.updates}: later updates are not measured.")
             return
         self.updates += 1
+        if self._silent:
+            return
         if loss is not None:
             value = torch.as_tensor(loss).detach()
             if value.numel() != 1:
@@ -191,7 +196,7 @@ class Monitor(Displayed):
         self._before = self._earlier = None
         if self.rows and self.rows[-1]["update"] == updates:
             self._earlier = copy_of(weights_of(self._probe.network))
-        if self.path is None:
+        if self.path is None or self._silent:
             return
         lines: list[dict[str, Any]] = []
         for row in self.rows:
@@ -319,6 +324,8 @@ class Monitor(Displayed):
 
     def parts(self) -> list[str | Table]:
         """A table with a line for each layer, at the last row, and what happened."""
+        if self._silent:
+            return ["the monitor of rank 0 has the rows"]
         last = self.rows[-1]
         lines = []
         for layer in range(1, len(self._probe.network.cells) + 1):

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from neurolsc.display import Displayed, Table, progress_bar
 from neurolsc.interop.prepared import as_batches, prepare_batches, without_padding
+from neurolsc.interop.ranks import on_rank_0
 from neurolsc.interop.saved import left_out, values_outside
 from neurolsc.io import data_fingerprint, locked, network_fingerprint, read_checkpoint, write_tree
 from neurolsc.metrics import firing_rate, is_binary
@@ -55,6 +56,7 @@ CLOSER = 4
 MAY_DIFFER = ("max_steps", "criteria", "direction")  # from those of a checkpoint; direction is in the target
 
 
+@on_rank_0
 @in_full_precision
 def pretrain(
     net: nn.Module,

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from neurolsc.display import progress_bar
 from neurolsc.interop.prepared import prepare
+from neurolsc.interop.ranks import on_rank_0
 from neurolsc.interop.saved import values_outside
 from neurolsc.network import Network, eval_mode
 from neurolsc.neurons.cell import Cell, State, Thresholds
@@ -39,6 +40,7 @@ ROOT_TOLERANCE = 0.05
 LIMIT_TOLERANCE = 0.4
 
 
+@on_rank_0
 @in_full_precision
 def scale_to_radius(
     net: nn.Module, x: Any, *, target: Target = 0.5, seed: int = 0, progress: bool = True, **options: Any
@@ -173,6 +175,7 @@ def _scale_layer(layer: int, points: "Points", meter: Meter, record: Callable[[i
 REACH = 1e3
 
 
+@on_rank_0
 @in_full_precision
 def match_firing_rates(net: nn.Module, x: Any, rates: Sequence[float], *, tolerance: float = 0.1) -> list[float]:
     r"""Scale the thresholds of each layer, in place, until it fires at a wanted rate; bottom up.
