@@ -15,7 +15,7 @@ Source: arXiv:2308.12075, Sec. II-G (mode accuracy: the class chosen at most ste
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,7 +26,7 @@ from neurolsc.validation import BATCH_FIRST, whole
 
 __all__ = [
     "SHARE", "BatchMetric", "MetricSpec", "firing_rate", "mean_accuracy", "mode_accuracy", "mode_vote", "nll",
-    "perplexity", "share_without_vote", "silent_steps", "step_accuracy", "step_overlap", "synops",
+    "perplexity", "share_without_vote", "silent_steps", "span_f1", "step_accuracy", "step_overlap", "synops",
 ]  # fmt: skip
 
 
@@ -166,6 +166,49 @@ def nll(logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> float:
     """
     _check("logits", logits)
     return _mean_of_steps(binary_losses(logits, targets), mask).item()
+
+
+def span_f1(predicted: Sequence[Sequence[str]], true: Sequence[Sequence[str]]) -> float:
+    r"""F1 score of spans in sequences of tags, the spans of all sequences together.
+
+    .. math:: F_1 = \frac{2\, |P \cap Q|}{|P| + |Q|}, \quad 1 \text{ where there are none}
+
+    with P the predicted and Q the true spans; two are equal if they begin, end and are named alike. A span begins at
+    ``B-name``, or at an ``I-name`` that follows no tag of the name, and goes on over each ``I-name``; ``O`` is outside.
+
+    Args:
+        predicted: tags of each sequence.
+        true: as many tags of as many sequences.
+
+    Raises:
+        ValueError: if numbers of sequences or tags differ.
+
+    Example:
+        >>> span_f1([["B-city", "I-city", "O"]], [["B-city", "I-city", "B-day"]])
+        0.6666666666666666
+
+    Source: E. Tjong Kim Sang, S. Buchholz, "Introduction to the CoNLL-2000 shared task: chunking".
+    """
+    lengths = [[len(tags) for tags in sequences] for sequences in (predicted, true)]
+    if lengths[0] != lengths[1]:
+        raise ValueError(f"predicted and true tags must have the same lengths, got {lengths[0]} and {lengths[1]}.")
+    guessed, wanted = (
+        {(i, *span) for i, tags in enumerate(sequences) for span in _spans(tags)} for sequences in (predicted, true)
+    )
+    total = len(guessed) + len(wanted)
+    return 2 * len(guessed & wanted) / total if total else 1.0
+
+
+def _spans(tags: Sequence[str]) -> Iterator[tuple[int, int, str]]:
+    """Where each span begins and ends, and its name."""
+    start, open_name = 0, ""
+    for i, tag in enumerate([*tags, "O"]):
+        kind, _, name = tag.partition("-")
+        if kind == "I" and name == open_name:
+            continue
+        if open_name:
+            yield start, i, open_name
+        start, open_name = i, name
 
 
 def class_losses(logits: Tensor, targets: Tensor) -> Tensor:

@@ -6,9 +6,9 @@
 then `paths` (Fig. 1), `rates` (Fig. 2 and S1), `recurrent` (Fig. 3 and Table S1), `lru` (Fig. 4 and Table I),
 `covariance` (Fig. S2 and S3), and their `pictures`.
 
-Those of the curse of memory (arXiv:2405.21064), named ``memory-1`` and so on, are in `landscapes` (Fig. 1, 6, 7, 8 and
-10), `students` of a linear `teacher` (Fig. 3, 4 and 11) and `propagation` (Fig. 5, 14 and 15). `time_constants`
-carries them to spiking neurons, ``memory-spikes``.
+Those of the curse of memory (arXiv:2405.21064), named ``memory-1`` and so on, are in `landscapes` (Fig. 1, 2, 6, 7, 8
+and 10), `students` of a linear `teacher` (Fig. 3, 4, 9, 10 d and 11) and `propagation` (Fig. 5, 14 and 15).
+`time_constants` carries them to spiking neurons, ``memory-spikes``.
 
 Those of stable recurrent models (arXiv:1805.10369), named ``stable-1`` and so on, are in `stable` (Table 1, Fig. 2, 3
 and 5, Lemma 1, and the truncation of spiking networks).
@@ -22,6 +22,7 @@ from examples.paper.landscapes import (
     AngleFigure,
     ConcentrationFigure,
     LandscapeFigure,
+    NormalisationFigure,
     ParametrisationFigure,
     SimilarityFigure,
 )
@@ -38,7 +39,7 @@ from examples.paper.stable import (
     SpikesFigure,
     StableTable,
 )
-from examples.paper.students import HeadsFigure, HessianFigure, StudentsFigure
+from examples.paper.students import AnglesFigure, FormsFigure, HeadsFigure, HessianFigure, StudentsFigure
 from examples.paper.time_constants import TimeConstantsFigure
 from neurolsc.validation import meant
 
@@ -57,13 +58,16 @@ _ALL: tuple[Figure[Any], ...] = (
     PretrainedCovariance(),
     ParametersTable(),
     LandscapeFigure(),
+    NormalisationFigure(),
     StudentsFigure(),
     HessianFigure(),
     PropagationFigure(),
     ParametrisationFigure(),
     AngleFigure(),
     SimilarityFigure(),
+    FormsFigure(),
     ConcentrationFigure(),
+    AnglesFigure(),
     HeadsFigure(),
     GatesFigure(),
     GatedTheoryFigure(),

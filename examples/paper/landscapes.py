@@ -1,4 +1,4 @@
-"""Fig. 1, 6, 7, 8 and 10 of arXiv:2405.21064, from closed forms: one integrator that learns another, and Hessians."""
+"""Fig. 1, 2, 6, 7, 8 and 10 of arXiv:2405.21064, from closed forms: one integrator that learns another; Hessians."""
 
 import math
 from collections.abc import Sequence
@@ -104,6 +104,68 @@ class LandscapeFigure(Figure[Curves]):
                 "on the circle its valley narrows, flat elsewhere",
                 widths[-1] < widths[0] / 10,
                 "widths " + ", ".join(f"{w:.2g} rad" for w in widths),
+            ),
+        ]
+
+
+@dataclass(frozen=True)
+class Levelled:
+    """Second moments of the state and of its sensitivity over λ; of each correlation, and of ρ = 1 with neither."""
+
+    gaps: Tensor  # 1 - λ
+    state: dict[str, Tensor]
+    sensitivity: dict[str, Tensor]
+
+
+class NormalisationFigure(Figure[Levelled]):
+    """Fig. 2: inputs scaled by the root of 1 - λ², a constant when differentiating, and λ = exp(-exp ν)."""
+
+    name, title = "memory-2", "Memory, Fig. 2"
+    plain = "ρ = 1, neither"
+
+    def measure(self, scale: Scale, results: Sequence[Result]) -> Levelled:
+        gaps = torch.logspace(0, -4, 81, dtype=torch.float64) * 0.9
+        decay, form = 1 - gaps, theory.DoubleExponential()
+        state, sensitivity = {}, {}
+        for rho in (0.0, 0.5, 0.9, 1.0):
+            scaled = 1 - decay**2
+            slope = form.derivative(form.inverse(decay))
+            state[f"ρ = {rho:g}"] = scaled * theory.state_covariance(decay, correlation=rho)
+            moment = theory.sensitivity_covariance(decay, correlation=rho)
+            sensitivity[f"ρ = {rho:g}"] = scaled * slope**2 * moment
+        state[self.plain] = theory.state_covariance(decay, correlation=1.0)
+        sensitivity[self.plain] = theory.sensitivity_covariance(decay, correlation=1.0)
+        return Levelled(gaps, state, sensitivity)
+
+    @styled
+    def draw(self, found: Levelled, out: Path) -> None:
+        figure, ((left, right),) = panels(1, 2, figsize=(8.4, 3.4))
+        for ax, lines in ((left, found.state), (right, found.sensitivity)):
+            for i, (name, values) in enumerate(lines.items()):
+                ax.loglog(found.gaps, values, color="grey" if name == self.plain else color(i), label=name)
+            ax.invert_xaxis()
+            ax.set_xlabel(r"$1 - \lambda$")
+        left.set_title("A: E[$h^2$]")
+        right.set_title(r"B: E[(dh/d$\nu$)$^2$], grey E[(dh/d$\lambda$)$^2$]")
+        left.legend(fontsize="small")
+        finish(figure, out / PICTURE, f"{self.title}: scaled inputs and a double exponential")
+
+    def judge(self, found: Levelled) -> list[Judgement]:
+        long = found.gaps <= 0.1
+        growth = {name: (values[-1] / values[long][0]).item() for name, values in found.sensitivity.items()}
+        shown = ", ".join(f"{name} {value:.3g}-fold" for name, value in growth.items())
+        even = (found.state["ρ = 0"] - 1).abs().max().item()
+        most = found.sensitivity["ρ = 0"].max().item()
+        rises = {name: (values[-1] / values[0]).item() for name, values in found.state.items()}
+        states = ", ".join(f"{name} {value:.3g}-fold" for name, value in rises.items())
+        return [
+            Judgement("at ρ = 0 the state is level", even < 1e-9, f"off 1 by at most {even:.1g}"),
+            Judgement("at ρ = 0 the sensitivity is bounded", most <= 0.5, f"at most {most:.2g}"),
+            Judgement("of other inputs the state is not level", rises["ρ = 0.9"] > 5, f"from λ = 0.1 {states}"),
+            Judgement(
+                "at ρ = 1 both still grow, far more slowly than with neither",
+                10 < growth["ρ = 1"] < 1e-3 * growth[self.plain],
+                f"sensitivity from λ = 0.9 {shown}",
             ),
         ]
 
@@ -315,9 +377,6 @@ class ConcentrationFigure(Figure[dict[float, list[Tensor]]]):
         shown = ", ".join(f"{value:.0%} within {share:g} π" for share, value in shares.items())
         ordered = list(shares.values())
         return [Judgement("concentrated eigenvalues make it less diagonal", ordered == sorted(ordered), shown)]
-
-    def notes(self) -> list[str]:
-        return ["panel D, trainings, is not made"]
 
 
 def off_diagonal(hessians: list[Tensor]) -> float:

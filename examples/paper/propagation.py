@@ -13,7 +13,9 @@ from torch.nn.functional import gelu, glu
 
 from examples.paper.figure import PICTURE, Figure, Judgement, Result, Scale
 from neurolsc import theory
+from neurolsc.neurons import GRU, Cell, DiagonalRNN, LRUState
 from neurolsc.neurons.lru import linear_scan
+from neurolsc.neurons.rate import chrono
 from neurolsc.plots import color, finish, line_style, panels, styled
 
 WHITE, SLOW, DECAY = 0.332, 0.044, 0.997  # Fig. 12: R(Δ) of embedded sentences is WHITE δ + SLOW DECAY^|Δ|
@@ -29,55 +31,27 @@ def sentences(steps: int, batch: int, width: int, seed: int = 0) -> Tensor:
     return WHITE**0.5 * white + SLOW**0.5 * slow
 
 
-def chrono(n: int, memory: float) -> Tensor:
-    """Biases of forget gates (n,) for times between 1/(1 - memory) and twice that: logarithms of them.
+def diagonal(n: int, memory: float, form: str) -> DiagonalRNN:
+    """A cell whose moduli are uniform in the lower half of [memory, 1], as those of gates.
 
-    Source: eq. 31 to 33.
+    Source: App. D.1.
     """
-    return ((1 + torch.rand(n)) / (1 - memory)).log()
+    cell = DiagonalRNN(n, n, form=form)
+    modulus = memory + (1 - memory) / 2 * torch.rand(n)
+    cell.eigenvalues = torch.polar(modulus, cell.eigenvalues.detach().angle())
+    if form == "lru":
+        cell.gamma_log.data = (1 - modulus**2).log() / 2
+    return cell
 
 
-class Diagonal(nn.Module):
-    """h = λ h + γ B x, of n complex numbers; an LRU normalises inputs and trains exponentials."""
-
-    def __init__(self, n: int, memory: float, *, lru: bool) -> None:
-        super().__init__()
-        modulus, angle = memory + (1 - memory) / 2 * torch.rand(n), (2 * torch.rand(n) - 1) * math.pi
-        self.lru = lru
-        first, second = ((-modulus.log()).log(), angle.abs().log()) if lru else (modulus, angle)
-        if not lru:
-            first, second = modulus * angle.cos(), modulus * angle.sin()
-        self.first, self.second = nn.Parameter(first), nn.Parameter(second)
-        self.gamma_log = nn.Parameter((1 - modulus**2).log() / 2) if lru else None
-        self.into = nn.Parameter(torch.randn(n, n, 2) / (2 * n) ** 0.5)
-        self.out = nn.Parameter(torch.randn(n, n, 2) / n**0.5)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        first, second = (torch.exp(-self.first.exp()), self.second.exp()) if self.lru else (self.first, self.second)
-        decay = torch.polar(first, second) if self.lru else torch.complex(first, second)
-        driven = x.to(decay.dtype) @ torch.view_as_complex(self.into).T
-        driven = driven if self.gamma_log is None else driven * self.gamma_log.exp()
-        h = linear_scan(decay, driven, torch.zeros_like(driven[0]))
-        return (h @ torch.view_as_complex(self.out).T).real, h
-
-
-class Gated(nn.Module):
-    """A GRU that starts with long memories."""
-
-    def __init__(self, n: int, memory: float) -> None:
-        super().__init__()
-        self.gru = nn.GRU(n, n)
-        with torch.no_grad():
-            self.gru.bias_ih_l0.zero_()
-            self.gru.bias_hh_l0.zero_()
-            self.gru.weight_ih_l0.normal_(0, n**-0.5)
-            for block in self.gru.weight_hh_l0.chunk(3):
-                nn.init.orthogonal_(block)
-            self.gru.bias_ih_l0[n : 2 * n] = chrono(n, memory)  # torch's z is the paper's f
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        h, _ = self.gru(x)
-        return h, h
+def outputs_and_memory(cell: Cell, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The outputs and the memory of a run from rest, (T, B, n) both."""
+    if isinstance(cell, DiagonalRNN):
+        driven = cell.driven(x)
+        h = linear_scan(cell.eigenvalues, driven, torch.zeros_like(driven[0]))
+        return cell.output(LRUState(h, x)), h
+    outputs, _ = cell.run(x, cell.initial_state(x.shape[1]))
+    return outputs, outputs
 
 
 class Deep(nn.Module):
@@ -86,27 +60,33 @@ class Deep(nn.Module):
     def __init__(self, kind: str, n: int, memory: float, *, blocks: int = 4) -> None:
         super().__init__()
         self.encoder, self.decoder = nn.Linear(n, n), nn.Linear(n, n)
-        made = [Gated(n, memory) if kind == "GRU" else Diagonal(n, memory, lru=kind == "LRU") for _ in range(blocks)]
-        self.recurrent = nn.ModuleList(made)
+        self.recurrent = nn.ModuleList()
+        for _ in range(blocks):
+            gated = kind == "GRU"
+            form = "lru" if kind == "LRU" else "complex"
+            self.recurrent.append(GRU(n, n, reset_after=True, memory=memory) if gated else diagonal(n, memory, form))
         self.gates = nn.ModuleList(nn.Linear(n, 2 * n) for _ in range(blocks))
         norm = nn.LayerNorm if kind.endswith("norm") else nn.Identity
         self.norms = nn.ModuleList(norm(n) for _ in range(2 * blocks))
 
     def forward(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
-        u, states = self.encoder(x), []
-        for i, (layer, gate) in enumerate(zip(self.recurrent, self.gates, strict=True)):
-            y, h = layer(self.norms[2 * i](u))
-            states.append(h)
+        u, memories = self.encoder(x), []
+        for i, (cell, gate) in enumerate(zip(self.recurrent, self.gates, strict=True)):
+            y, h = outputs_and_memory(cell, self.norms[2 * i](u))
+            memories.append(h)
             u = u + glu(gate(self.norms[2 * i + 1](gelu(y))))
-        return self.decoder(u), states
+        return self.decoder(u), memories
+
+
+REAL, IMAGINARY = "lambda: real part or modulus", "lambda: imaginary part or angle"
+PARTS = {"lambda_real": REAL, "nu_log": REAL, "lambda_imag": IMAGINARY, "theta_log": IMAGINARY}
 
 
 def group(name: str) -> str:
     """Which parameters one belongs to: the modulus or the angle of λ, another recurrent one, or the rest."""
     if not name.startswith("recurrent"):
         return "feed-forward"
-    last = name.rpartition(".")[2]
-    return {"first": "lambda: real part or modulus", "second": "lambda: imaginary part or angle"}.get(last, "recurrent")
+    return PARTS.get(name.rpartition(".")[2], "recurrent")
 
 
 @dataclass(frozen=True)
@@ -177,10 +157,9 @@ class PropagationFigure(Figure[Signals]):
             return by[-1][name] / by[0][name]
 
         signal = {kind: list(by.values())[-1][0] / next(iter(by.values()))[0] for kind, by in found.states.items()}
-        modulus, angle = "lambda: real part or modulus", "lambda: imaginary part or angle"
-        by_part = f"real part {growth('cRNN', modulus):.2g}-fold, rest {growth('cRNN', 'feed-forward'):.2g}-fold"
-        lru = f"modulus {growth('LRU', modulus):.2g}-fold, angle {growth('LRU', angle):.2g}-fold"
-        normed = growth("cRNN, layer norm", modulus)
+        by_part = f"real part {growth('cRNN', REAL):.2g}-fold, rest {growth('cRNN', 'feed-forward'):.2g}-fold"
+        lru = f"modulus {growth('LRU', REAL):.2g}-fold, angle {growth('LRU', IMAGINARY):.2g}-fold"
+        normed = growth("cRNN, layer norm", REAL)
         return [
             Judgement(
                 "LRU and GRU hold states level, the cRNN does not",
@@ -189,15 +168,15 @@ class PropagationFigure(Figure[Signals]):
             ),
             Judgement(
                 "of the cRNN all gradients explode, those of λ most",
-                growth("cRNN", modulus) > growth("cRNN", "feed-forward") > 5,
+                growth("cRNN", REAL) > growth("cRNN", "feed-forward") > 5,
                 by_part,
             ),
-            Judgement("of the LRU that of the angle does", growth("LRU", angle) > 5 * growth("LRU", modulus), lru),
+            Judgement("of the LRU that of the angle does", growth("LRU", IMAGINARY) > 5 * growth("LRU", REAL), lru),
             Judgement("of the GRU none does", growth("GRU", "recurrent") < 5, f"{growth('GRU', 'recurrent'):.2g}-fold"),
             Judgement(
                 "layer norm holds back the cRNN's",
-                normed < growth("cRNN", modulus) / 10,
-                f"{normed:.2g}-fold in place of {growth('cRNN', modulus):.2g}-fold",
+                normed < growth("cRNN", REAL) / 10,
+                f"{normed:.2g}-fold in place of {growth('cRNN', REAL):.2g}-fold",
             ),
         ]
 
@@ -215,8 +194,8 @@ class GatesFigure(Figure[dict[tuple[float, float], Tensor]]):
         x, found = sentences(steps, 1, width)[:, 0], {}
         for memory, strength in ((0.5, 1.0), (0.9, 1.0), (0.99, 1.0), (0.9, 0.0), (0.9, 3.0), (0.9, 6.0)):
             torch.manual_seed(0)
-            gru = Gated(width, memory).gru
-            w_in, w_rec, bias = gru.weight_ih_l0.detach(), strength * gru.weight_hh_l0.detach(), gru.bias_ih_l0.detach()
+            gru = GRU(width, width, reset_after=True, memory=memory)
+            w_in, w_rec, bias = gru.w_in.detach(), strength * gru.w_rec.detach(), gru.bias.detach()
 
             def step(h: Tensor, now: Tensor, w_in: Tensor = w_in, w_rec: Tensor = w_rec, bias: Tensor = bias) -> Tensor:
                 r, z, n = (w_in @ now + bias).chunk(3)
@@ -280,7 +259,7 @@ class GatedTheoryFigure(Figure[dict[str, dict[float, tuple[Tensor, Tensor]]]]):
             found[kind] = {}
             for memory in (0.5, 0.8, 0.9, 0.95, 0.98):
                 torch.manual_seed(0)
-                bias = chrono(width, memory)
+                bias = torch.logit(chrono(width, memory))
                 w_x, w_h = torch.randn(width, width) / width**0.5, nn.init.orthogonal_(torch.empty(width, width))
                 h = slope = torch.zeros(batch, width)
                 for now in x:  # eq. 157 and 158, and the derivative by a neuron's own bias
@@ -294,7 +273,7 @@ class GatedTheoryFigure(Figure[dict[str, dict[float, tuple[Tensor, Tensor]]]]):
     def closed(self, memory: float, width: int = 512) -> tuple[float, float]:
         """Means of E[h²] and E[(dh/db)²], eq. 159 to 161, over Chrono's biases."""
         torch.manual_seed(0)
-        gate = torch.sigmoid(chrono(width, memory).double())
+        gate = chrono(width, memory).double()
         a, b = gate.clone().requires_grad_(), gate.clone().requires_grad_()
         both = WHITE * theory.state_covariance(a, b) + SLOW * theory.state_covariance(a, b, correlation=DECAY)
         f = (1 - a) * (1 - b) * both

@@ -1,4 +1,4 @@
-"""Fig. 3, 4 and 11 of arXiv:2405.21064: students of a linear teacher, their Hessians, and how many heads they need."""
+"""Fig. 3, 4, 9, 10 d and 11 of arXiv:2405.21064: students of a linear teacher, their Hessians, heads and angles."""
 
 import math
 from collections.abc import Sequence
@@ -37,19 +37,26 @@ def size_of(scale: Scale) -> Size:
     return Size(one.width, scale.epochs or one.iterations, scale.seeds or one.seeds, one.rates)
 
 
-def starts(kind: str, width: int, memory: float) -> list[Start]:
+FORMS = {"complex diagonal": "complex", "LRU": "lru", "S4": "s4"}
+
+
+def starts(kind: str, width: int, memory: float, angle: float = math.pi) -> list[Start]:
     """How students of a kind start; of real ones from the teacher's moduli or from none (Table 1)."""
-    if kind in ("complex diagonal", "LRU"):
-        return [lambda seeds: diagonal(width, seeds, memory=memory, lru=kind == "LRU")]
+    if kind in FORMS:
+        return [lambda seeds: diagonal(width, seeds, memory=memory, angle=angle, form=FORMS[kind])]
     heads = {"linear RNN": 1, "blocks of 2": width // 2}.get(kind) or int(kind.split()[0])
-    return [lambda seeds, m=m: connected(width, seeds, heads=heads, memory=m) for m in (memory, 0.0)]
+    return [lambda seeds, m=m: connected(width, seeds, heads=heads, memory=m, angle=angle) for m in (memory, 0.0)]
 
 
-def compare(kinds: Sequence[str], memory: float, size: Size) -> dict[str, Best]:
-    """Students of each kind, of the same teachers, at their best rates."""
+def compare(kinds: Sequence[str], memory: float, size: Size, angle: float = math.pi) -> dict[str, Best]:
+    """Students of each kind, of the same teachers, at their best rates; angles of eigenvalues begin below one."""
     with torch.no_grad():
-        teachers = response(connected(TEACHER, list(range(size.seeds)), memory=memory))
-    return {k: best_of(starts(k, size.width, memory), teachers, list(size.rates), size.iterations) for k in kinds}
+        teachers = response(connected(TEACHER, list(range(size.seeds)), memory=memory, angle=angle))
+    found = {}
+    for kind in kinds:
+        begin = starts(kind, size.width, memory, angle)
+        found[kind] = best_of(begin, teachers, list(size.rates), size.iterations)
+    return found
 
 
 class StudentsFigure(Figure[dict[float, dict[str, Best]]]):
@@ -135,6 +142,44 @@ class HeadsFigure(Figure[dict[int, Best]]):
         ]
 
 
+class AnglesFigure(Figure[dict[float, dict[str, Best]]]):
+    """Fig. 10 d."""
+
+    name, title = "memory-10d", "Memory, Fig. 10 d"
+    kinds = ("linear RNN", "complex diagonal", "LRU")
+
+    def measure(self, scale: Scale, results: Sequence[Result]) -> dict[float, dict[str, Best]]:
+        shares = [10 ** (e / 2) for e in range(0, -5, -1)] if scale.full else [1.0, 0.01]
+        size = size_of(scale) if scale.full else Size(16, scale.epochs or 300, scale.seeds or 2, tuple(RATES[2:]))
+        return {share: compare(self.kinds, MEMORY, size, share * math.pi) for share in shares}
+
+    @styled
+    def draw(self, found: dict[float, dict[str, Best]], out: Path) -> None:
+        figure, ((ax,),) = panels(1, 1, figsize=(4.6, 3.4))
+        for i, kind in enumerate(self.kinds):
+            ax.loglog(list(found), [arms[kind].mean for arms in found.values()], "o-", color=color(i), label=kind)
+            for share, arms in found.items():
+                ax.plot([share] * len(arms[kind].losses), arms[kind].losses, ".", color=color(i), alpha=0.5)
+        ax.set(xlabel=r"$\theta_0 / \pi$", ylabel="relative loss")
+        ax.invert_xaxis()
+        ax.legend(fontsize="small")
+        finish(figure, out / PICTURE, f"{self.title}: eigenvalues within an angle")
+
+    def judge(self, found: dict[float, dict[str, Best]]) -> list[Judgement]:
+        """By geometric means over seeds."""
+        gaps = {s: arms["complex diagonal"].mean / arms["LRU"].mean for s, arms in found.items()}
+        below = [arms["complex diagonal"].mean < arms["linear RNN"].mean for arms in found.values()]
+        losses = "; ".join(
+            f"{share:g} π: " + ", ".join(f"{kind} {arm.mean:.2g}" for kind, arm in arms.items())
+            for share, arms in found.items()
+        )
+        shown = ", ".join(f"{gap:.3g} at {share:g} π" for share, gap in gaps.items())
+        return [
+            Judgement("the gap to the LRU widens as angles shrink", gaps[min(gaps)] > gaps[max(gaps)], shown),
+            Judgement("the complex diagonal one stays below the linear RNN", all(below), losses),
+        ]
+
+
 def _middle_rate(arm: Best) -> float:
     return arm.effective["a"].median().item() / arm.rate
 
@@ -186,36 +231,32 @@ class Curvature:
     hessians: list[tuple[Tensor, Tensor]]  # fully connected, complex diagonal
     spread: tuple[float, float]  # mean participation of the top 8 eigenvectors
     rates: tuple[Tensor, Tensor]  # effective by nominal rates of recurrent parameters after training
-    lru: tuple[float, float]  # mean curvature by the parameter of the modulus, and by that of the angle
+
+
+RATE = 1e-3  # at which Adam's effective rates are compared
+
+
+def effective_rates(kind: str, names: Sequence[str], size: Size) -> Tensor:
+    """Adam's rates of some parameters at the end of a training at a constant rate, by that rate (n,)."""
+    seeds = list(range(size.seeds))
+    with torch.no_grad():
+        teachers = response(connected(TEACHER, seeds, memory=MEMORY))
+    start = starts(kind, size.width, MEMORY)[-1](seeds)
+    found = train(start, teachers, torch.full((size.seeds,), RATE), size.iterations, cosine=False).effective
+    return torch.cat([found[name].flatten() for name in names]) / RATE
 
 
 class HessianFigure(Figure[Curvature]):
-    """Fig. 4 and 9."""
+    """Fig. 4."""
 
     name, title = "memory-4", "Memory, Fig. 4"
-    rate = 1e-3
 
     def measure(self, scale: Scale, results: Sequence[Result]) -> Curvature:
         size, draws = size_of(scale), 20 if scale.full else 6
         found = [tuple(hessian(p) for p in pair_of_networks(seed)) for seed in range(draws)]
         spread = tuple(mean(participation(pair[i]).mean().item() for pair in found) for i in (0, 1))
-        seeds = list(range(size.seeds))
-        with torch.no_grad():
-            teachers = response(connected(TEACHER, seeds, memory=MEMORY))
-        rates = []
-        for kind, names in (("linear RNN", ("a",)), ("complex diagonal", ("re", "im"))):
-            start = starts(kind, size.width, MEMORY)[-1](seeds)
-            nominal = torch.full((size.seeds,), self.rate)
-            effective = train(start, teachers, nominal, size.iterations, cosine=False).effective
-            rates.append(torch.cat([effective[name].flatten() for name in names]) / self.rate)
-        curved = []
-        for seed in range(draws):
-            p = {k: v.double() for k, v in diagonal(4, [seed], memory=MEMORY, lru=True).items()}
-            names = [name for name, value in p.items() for _ in range(value.numel())]
-            diagonals = hessian(p).diagonal().tolist()
-            curved.append([mean(h for h, n in zip(diagonals, names, strict=True) if n == w) for w in ("nu", "theta")])
-        lru = tuple(median(one[i] for one in curved) for i in (0, 1))
-        return Curvature(found, spread, (rates[0], rates[1]), lru)  # type: ignore[arg-type]
+        rates = (effective_rates("linear RNN", "a", size), effective_rates("complex diagonal", ("re", "im"), size))
+        return Curvature(found, spread, rates)  # type: ignore[arg-type]
 
     @styled
     def draw(self, found: Curvature, out: Path) -> None:
@@ -249,9 +290,71 @@ class HessianFigure(Figure[Curvature]):
             Judgement(
                 "Adam takes larger steps there", middle[1] > middle[0], f"{middle[1]:.3g} against {middle[0]:.3g}"
             ),
+        ]
+
+
+@dataclass(frozen=True)
+class Forms:
+    """The Hessian of each form of a diagonal network, at its optimum, by what is trained; and Adam's rates."""
+
+    hessians: dict[str, tuple[list[str], Tensor]]  # of one draw: the name of each parameter, and the Hessian
+    curvature: dict[str, dict[str, float]]  # its diagonal by parameter: mean over a network, median over draws
+    rates: dict[str, Tensor]  # effective by nominal rates of recurrent parameters after training
+
+
+class FormsFigure(Figure[Forms]):
+    """Fig. 9: LRU, and S4 at two step sizes."""
+
+    name, title = "memory-9", "Memory, Fig. 9"
+    trained = {"LRU": ("nu", "theta"), "S4": ("a_re", "a_im", "delta")}  # noqa: RUF012
+
+    def measure(self, scale: Scale, results: Sequence[Result]) -> Forms:
+        hessians, curvature, size = {}, {}, size_of(scale)
+        for name, form, delta in (("LRU", "lru", 1.0), ("S4, Δ = 0.01", "s4", 0.01), ("S4, Δ = 1", "s4", 1.0)):
+            by_name: dict[str, list[float]] = {}
+            for seed in range(20 if scale.full else 6):
+                p = {k: v.double() for k, v in diagonal(4, [seed], memory=MEMORY, form=form, delta=delta).items()}
+                names = [k for k, value in p.items() for _ in range(value.numel())]
+                h = hessian(p)
+                hessians.setdefault(name, (names, h))
+                for k in self.trained[name[: 3 if form == "lru" else 2]]:
+                    of_k = [value for value, n in zip(h.diagonal().tolist(), names, strict=True) if n == k]
+                    by_name.setdefault(k, []).append(mean(of_k))
+            curvature[name] = {k: median(values) for k, values in by_name.items()}
+        return Forms(hessians, curvature, {kind: effective_rates(kind, k, size) for kind, k in self.trained.items()})
+
+    @styled
+    def draw(self, found: Forms, out: Path) -> None:
+        figure, axes = panels(1, 4, figsize=(14, 3.4))
+        for ax, (name, (names, h)) in zip(axes[0], found.hessians.items(), strict=False):
+            bound = h.abs().max().item()
+            ax.imshow(h.abs().clamp(min=1e-6 * bound).log10().numpy(), cmap="magma")
+            places = {k: names.index(k) for k in names}
+            ax.set_xticks(list(places.values()), list(places), rotation=90, fontsize="small")
+            ax.set_title(f"{name}: log10 |Hessian|")
+        for i, (kind, rates) in enumerate(found.rates.items()):
+            logs = rates.log10()
+            axes[0, 3].hist(logs[logs.isfinite()].numpy(), bins=30, alpha=0.6, color=color(i), density=True, label=kind)
+        axes[0, 3].set(title="Adam's effective rates by its rate", xlabel="log10, recurrent parameters")
+        axes[0, 3].legend(fontsize="small")
+        finish(figure, out / PICTURE, f"{self.title}: the Hessian at the optimum by what is trained")
+
+    def judge(self, found: Forms) -> list[Judgement]:
+        shown = {name: ", ".join(f"{k} {v:.2g}" for k, v in by.items()) for name, by in found.curvature.items()}
+        lru, small, one = found.curvature.values()
+        return [
+            Judgement("in the LRU the angle is what explodes", lru["theta"] > 10 * lru["nu"], shown["LRU"]),
             Judgement(
-                "in the LRU the angle is what explodes",
-                found.lru[1] > 10 * found.lru[0],
-                f"curvature by angle {found.lru[1]:.2g}, by modulus {found.lru[0]:.2g}",
+                "in S4 with Δ = 0.01 the curvature has gone from the angle to Δ",
+                small["delta"] > 10 * small["a_im"],
+                shown["S4, Δ = 0.01"],
+            ),
+            Judgement(
+                "with Δ = 1 all recurrent parameters have it",
+                min(one.values()) > 10 * lru["nu"],
+                f"{shown['S4, Δ = 1']}; the LRU's modulus {lru['nu']:.2g}",
             ),
         ]
+
+    def notes(self) -> list[str]:
+        return ["S4's inputs are divided by the first Δ, so that the network is the same"]

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
 Parameters = dict[str, Tensor]  # of R networks (R, ...)
 STEPS = 300  # of a run, three times the longest memory
@@ -37,10 +38,14 @@ def connected(n: int, seeds: list[int], *, heads: int = 1, memory: float, angle:
     return {name: torch.stack([one[name] for one in made]).float() for name in made[0]}
 
 
-def diagonal(n: int, seeds: list[int], *, memory: float, angle: float = math.pi, lru: bool = False) -> Parameters:
-    """Networks of n complex neurons; with lru magnitudes and angles are exponentials, and inputs are normalised.
+def diagonal(
+    n: int, seeds: list[int], *, memory: float, angle: float = math.pi, form: str = "complex", delta: float = 1.0
+) -> Parameters:
+    """Networks of n complex neurons, in the forms of a :class:`neurolsc.neurons.DiagonalRNN`.
 
-    Source: eq. 16 to 22.
+    S4's Δ begins at delta, and its inputs divided by that: it is the same network for all.
+
+    Source: eq. 16 to 25.
     """
     made = []
     for seed in seeds:
@@ -49,11 +54,15 @@ def diagonal(n: int, seeds: list[int], *, memory: float, angle: float = math.pi,
         modulus = (memory**2 + u * (1 - memory**2)).sqrt().clamp(max=1 - 1e-6)
         into, out = (torch.randn(n, 2, generator=draw) / 2**0.5 for _ in range(2))
         one = {"b": into, "c": out / n**0.5, "d": torch.randn(1, generator=draw)}
-        if lru:
+        value = torch.polar(modulus, (2 * turn - 1) * angle)
+        if form == "lru":
             one |= {"nu": (-modulus.log()).log(), "theta": (turn * angle).clamp(min=1e-3).log()}
             one |= {"gamma": (1 - modulus**2).log() / 2}
+        elif form == "s4":
+            log = value.log() / delta
+            one |= {"a_re": log.real, "a_im": log.imag, "delta": torch.full((n,), math.log(math.expm1(delta)))}
+            one["b"] = into / delta
         else:
-            value = torch.polar(modulus, (2 * turn - 1) * angle)
             one |= {"re": value.real, "im": value.imag}
         made.append(one)
     return {name: torch.stack([one[name] for one in made]) for name in made[0]}
@@ -68,10 +77,16 @@ def response(p: Parameters, steps: int = STEPS) -> Tensor:
             power = power @ power
         k = (p["c"].view(*columns.shape[:3], 1) * columns).sum((1, 2))[:, :steps]
     else:
-        lru = "nu" in p
-        log = torch.complex(-p["nu"].exp(), p["theta"].exp()) if lru else torch.complex(p["re"], p["im"]).log()
         weight = torch.complex(*p["b"].unbind(-1)) * torch.complex(*p["c"].unbind(-1))
-        weight = weight * p["gamma"].exp() if lru else weight
+        if "nu" in p:
+            log = torch.complex(-p["nu"].exp(), p["theta"].exp())
+            weight = weight * p["gamma"].exp()
+        elif "delta" in p:
+            delta = softplus(p["delta"])
+            log = torch.complex(p["a_re"], p["a_im"]) * delta
+            weight = weight * delta
+        else:
+            log = torch.complex(p["re"], p["im"]).log()
         n = torch.arange(steps, dtype=log.real.dtype, device=log.device)
         k = (weight.unsqueeze(-1) * torch.exp(log.unsqueeze(-1) * n)).real.sum(1)
     return torch.cat([k[:, :1] + p["d"], k[:, 1:]], 1)

@@ -2,7 +2,7 @@
 
 - ``speech``: spoken words (SHD), their spikes counted in bins, and random changes of these.
 - ``images``: MNIST as spike latencies or grey levels, and CIFAR.
-- ``sequences``: words of published texts or of one's own, chorales, a value to store and to recall.
+- ``sequences``: words of texts, slots of queries, chorales, a value to store and to recall.
 - ``tonic``: event data sets of tonic.
 - ``batches``: items into batches, inputs for pre-training, parts of a data set.
 - ``download``: published files, verified.
@@ -21,11 +21,21 @@ from neurolsc.datasets.images import (
     read_idx,
     spike_latency,
 )
-from neurolsc.datasets.sequences import JSBChorales, PennTreebank, StoreRecall, Text, Vocabulary, WikiText2, Words
+from neurolsc.datasets.sequences import (
+    ATIS,
+    JSBChorales,
+    PennTreebank,
+    StoreRecall,
+    Text,
+    Vocabulary,
+    WikiText2,
+    Words,
+)
 from neurolsc.datasets.speech import SHD, Binning, ChannelJitter, EventFile, Events, SpikeDrop, TimeStretch
 from neurolsc.datasets.tonic import from_tonic
 
 __all__ = [
+    "ATIS",
     "CIFAR10",
     "CIFAR100",
     "SHD",

@@ -1,4 +1,4 @@
-"""Sequences with a target at every step, the words of texts and chorales; and a value to store and recall."""
+"""Sequences with a target at every step: words of texts, slots, chorales; and a value to store and recall."""
 
 import json
 import math
@@ -319,6 +319,96 @@ class WikiText2(PennTreebank):
     """
 
     _file = "wiki.{}.tokens"
+
+
+# ---- slots
+
+SLOT_FILES = {
+    "train": "atis-2.train.w-intent.iob",
+    "validation": "atis-2.dev.w-intent.iob",
+    "test": "atis.test.w-intent.iob",
+}
+
+
+class ATIS(BatchDataset):
+    """Queries for flights, and which slot each word fills, as in the files in which ATIS goes round.
+
+    Item i is a pair (x, y): x of shape (T, words of the vocabulary), uint8, a 1 for each word, and y (T,), int64, the
+    numbers of the words' tags. The task is :class:`neurolsc.tasks.ClassPerStep`, the score of the literature
+    :func:`neurolsc.metrics.span_f1` of whole slots. The texts are the Linguistic Data Consortium's and are not
+    downloaded.
+
+    Args:
+        root: folder of ``atis-2.train.w-intent.iob``, ``atis-2.dev.w-intent.iob`` and ``atis.test.w-intent.iob``, as
+            :func:`read_slots` reads them.
+        split: ``"train"``, ``"validation"`` or ``"test"``.
+
+    Attributes:
+        queries: pairs of words and tags.
+        vocabulary: words that the training has twice or more, and ``<unk>``.
+        tags: of all three files.
+
+    Raises:
+        FileNotFoundError: if a file is not there.
+        ValueError: if the split is unknown, or a file damaged or of another layout.
+
+    Source: P. Price, "Evaluation of spoken language systems: the ATIS domain", 1990; arXiv:1805.10369, Sec. 4.1.
+    """
+
+    def __init__(self, root: str | PathLike[str], split: Split) -> None:
+        one_of("split", split, SPLITS)
+        parts = {part: read_slots(Path(root) / name) for part, name in SLOT_FILES.items()}
+        words = (word for query, _ in parts["train"] for word in query)
+        self.vocabulary = Vocabulary.of([UNKNOWN, *words], at_least=2)
+        self.tags = Vocabulary.of(tag for queries in parts.values() for _, tags in queries for tag in tags)
+        self.split, self.queries = split, parts[split]
+        self.n_in, self.n_classes, self.steps = len(self.vocabulary), len(self.tags), None
+
+    def __len__(self) -> int:
+        return len(self.queries)
+
+    def __getitems__(self, indices: Sequence[int]) -> Batch:
+        queries = [self.queries[index] for index in indices]
+        words = pad_sequence([self.vocabulary.encode(words) for words, _ in queries])
+        tags = pad_sequence([self.tags.encode(tags) for _, tags in queries])
+        mask = torch.arange(len(words))[:, None] < torch.tensor([len(words) for words, _ in queries])
+        x = torch.nn.functional.one_hot(words, self.n_in) * mask.unsqueeze(-1)
+        return Batch(x.to(torch.uint8), tags, mask)
+
+
+def read_slots(path: str | PathLike[str]) -> list[tuple[list[str], list[str]]]:
+    """Read queries with the tags of their words.
+
+    Each line has ``BOS``, the words and ``EOS``, a tabulator, and as many tags: ``O`` for ``BOS``, of each word ``O``
+    or ``B-`` or ``I-`` with the name of a slot, and for ``EOS`` the intent of the query. Empty lines are passed over.
+
+    Returns:
+        Pairs of words and their tags, without ``BOS``, ``EOS`` and the intent.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if a line has another form, or there is none.
+    """
+    data = Path(path).read_bytes()
+    found = []
+    with refusing(path, "it is no file of slots in UTF-8"):
+        for number, line in enumerate(data.decode("utf-8-sig").split("\n"), start=1):
+            if not line.strip():
+                continue
+            before, _, after = line.partition("\t")
+            words, tags = before.split(), after.split()
+            if len(words) < 3 or (words[0], words[-1]) != ("BOS", "EOS") or len(words) != len(tags):
+                raise ValueError(
+                    f"line {number} must be 'BOS word ... EOS', a tabulator and as many tags, the last of them the intent; "
+                    f"got {len(words)} words and {len(tags)} tags, {clean(line)}."
+                )
+            own = tags[1:-1]
+            if odd := [tag for tag in own if tag != "O" and tag[:2] not in ("B-", "I-")]:
+                raise ValueError(f"line {number}: a tag must be O, B-slot or I-slot, got {clean(odd[0])}.")
+            found.append((words[1:-1], own))
+        if not found:
+            raise ValueError("it has no query.")
+    return found
 
 
 # ---- music

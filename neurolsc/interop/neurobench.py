@@ -59,8 +59,8 @@ def model(net: nn.Module, x: Any = None) -> "NetworkModel":
 
     Raises:
         TypeError: if it is no network, cannot be wrapped, or has matrices that cannot be counted, such as those of an
-            LRU, an embedding, or a cell of your own that names them neither in ``scaled_parameters`` nor in
-            ``input_matrices``.
+            LRU, a DiagonalRNN, an embedding, or a cell of your own that names them neither in ``scaled_parameters``
+            nor in ``input_matrices``.
         ValueError: at a call, if a batch is not (B, T, ...).
 
     Example:

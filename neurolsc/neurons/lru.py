@@ -1,7 +1,7 @@
-r"""The linear recurrent unit, in its residual block.
+r"""The linear recurrent unit, in its residual block, and the same recurrence alone, in three parametrisations.
 
-Its recurrence is linear, so it runs over all steps at once, in a number of passes that grows as log T
-(:func:`linear_scan`), and its eigenvalues are known.
+It is linear, so it runs over all steps at once, in a number of passes that grows as log T (:func:`linear_scan`), and
+its eigenvalues are known.
 """
 
 import math
@@ -10,22 +10,22 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import dropout, gelu, layer_norm, linear, pad
+from torch.nn.functional import dropout, gelu, layer_norm, linear, pad, softplus
 
 from neurolsc.display import state_repr
 from neurolsc.neurons.cell import AtOnce, Cell, ScaledParameter, register
 from neurolsc.neurons.derivatives import Derivatives, EigenpairHint, JacobianOperator, StepMap, Term, flat, unflat
 from neurolsc.neurons.rate import inputs_of, last_of
-from neurolsc.validation import probability, whole
+from neurolsc.validation import number, one_of, probability, whole
 
 BUSY = 2048  # numbers in a step from which a CPU takes them one after the other (benchmarks/rate_cells.py)
 
 
 class LRUState(NamedTuple):
-    """State of an LRU."""
+    """State of an LRU or a DiagonalRNN."""
 
     x: Tensor  # the memory, complex (B, n_state); for radii its real and imaginary parts
-    u: Tensor  # the block's input in this step, which the skip connection passes on (B, n_hidden)
+    u: Tensor  # the input in this step: of an LRU's block (B, n_hidden), of a DiagonalRNN (B, n_in)
     __repr__ = state_repr
 
 
@@ -174,13 +174,168 @@ class LRU(Cell):
         return self.block_output(memory, u, v), last
 
 
+FORMS = {  # the parameters of the eigenvalues, the first of which stores the modulus
+    "complex": ("lambda_real", "lambda_imag"),
+    "lru": ("nu_log", "theta_log", "gamma_log"),
+    "s4": ("a_real", "a_imag", "delta_raw"),
+}
+
+
+@register
+class DiagonalRNN(Cell):
+    r"""A linear recurrence of complex numbers, each of which reads itself alone.
+
+    .. math::
+        x[t] &= \lambda \circ x[t-1] + \gamma \circ B u[t] \\
+        y[t] &= \Re(C x[t]) + D u[t]
+
+    with u the input and y the output. The forms of λ, by what is trained:
+
+    - ``"complex"``: :math:`\lambda = \lambda_{re} + i \lambda_{im}`, γ = 1: a linear RNN by its eigenvalues;
+    - ``"lru"``: :math:`\lambda = e^{-e^\nu + i e^\theta}`, γ is trained as its logarithm;
+    - ``"s4"``: :math:`\lambda = e^{\Delta (a_{re} + i a_{im})}` and γ = Δ, Δ = softplus δ.
+
+    Derivatives in closed form are those of the memory x alone: the radius through depth leaves out D.
+
+    Args:
+        n_state: complex numbers of the memory; by default n_hidden.
+        form: ``"complex"``, ``"lru"`` or ``"s4"``.
+        memory: the least \|λ\| before training, in [0, 1): λ is uniform on the ring between it and 1.
+        angle: the largest angle of λ before training, either sign; of ``"lru"``, whose angles are positive, this one.
+
+    Attributes:
+        lambda_real, lambda_imag: of ``"complex"`` (n_state,).
+        nu_log, theta_log, gamma_log: ν, θ and log γ of ``"lru"``; before training γ is the root of 1 - \|λ\|².
+        a_real, a_imag, delta_raw: a and δ of ``"s4"``; before training Δ is 1.
+        b_real, b_imag: B (n_state, n_in), Gaussian of deviation 1/√(2 n_in) each.
+        c_real, c_imag: C (n_hidden, n_state), of deviation 1/√n_state.
+        d: D (n_hidden, n_in), of deviation 1/√n_in.
+        eigenvalues: λ (n_state,), complex; settable, Δ and γ stay. Angles of ``"lru"`` lose their sign.
+        modulus: \|λ\| (n_state,), the largest of which is the radius through time; settable, angles stay.
+
+    Source: arXiv:2405.21064, App. A.2 and A.3, eq. 16 to 25.
+    """
+
+    settings = ("n_state", "form")
+    scaled_parameters = LRU.scaled_parameters
+    paper_scaled_parameters = scaled_parameters
+    lambda_real: nn.Parameter
+    lambda_imag: nn.Parameter
+    nu_log: nn.Parameter
+    theta_log: nn.Parameter
+    gamma_log: nn.Parameter
+    a_real: nn.Parameter
+    a_imag: nn.Parameter
+    delta_raw: nn.Parameter
+
+    def __init__(
+        self,
+        n_in: int,
+        n_hidden: int,
+        *,
+        n_state: int | None = None,
+        form: str = "complex",
+        memory: float = 0.0,
+        angle: float = math.pi,
+    ) -> None:
+        super().__init__(n_in, n_hidden)
+        n = n_hidden if n_state is None else whole("n_state", n_state)
+        self.n_state = n
+        self.form = one_of("form", form, tuple(FORMS))
+        self.stored_in = (("modulus", FORMS[form][0]),)
+        least = probability("memory", memory) ** 2
+        modulus = (least + (1 - least) * torch.rand(n)).sqrt()
+        turn = (2 * torch.rand(n) - 1) * number("angle", angle, zero_allowed=True)
+        for name in FORMS[form]:
+            self.register_parameter(name, nn.Parameter(torch.zeros(n)))
+        if form == "s4":
+            nn.init.constant_(self.delta_raw, math.log(math.e - 1))
+        self.eigenvalues = torch.polar(modulus, turn)
+        if form == "lru":
+            self.gamma_log = nn.Parameter(torch.log(1 - self.modulus.detach().square()) / 2)
+        self.b_real, self.b_imag = (nn.Parameter(torch.randn(n, n_in) * (2 * n_in) ** -0.5) for _ in range(2))
+        self.c_real, self.c_imag = (nn.Parameter(torch.randn(n_hidden, n) * n**-0.5) for _ in range(2))
+        self.d = nn.Parameter(torch.randn(n_hidden, n_in) * n_in**-0.5)
+
+    def initial_state(self, batch: int) -> LRUState:
+        u = torch.zeros(batch, self.n_in, **self.dtype_and_device)
+        return LRUState(torch.zeros(batch, self.n_state, dtype=u.dtype.to_complex(), device=u.device), u)
+
+    def output(self, state: LRUState) -> Tensor:
+        x = state.x
+        return linear(x.real, self.c_real) - linear(x.imag, self.c_imag) + linear(state.u, self.d)
+
+    def update(self, x: Tensor, z: Tensor, state: LRUState) -> LRUState:
+        return LRUState(self.eigenvalues * state.x + self.driven(x), x)
+
+    def driven(self, u: Tensor) -> Tensor:
+        """What an input adds to the memory, complex (..., n_state)."""
+        dtype = self.b_real.dtype  # under autocast products have another, of which there are no complex numbers
+        real = linear(u, self.b_real).to(dtype)
+        imaginary = linear(u, self.b_imag).to(dtype)
+        if self.form == "complex":
+            return torch.complex(real, imaginary)
+        scale = self.gamma_log.exp() if self.form == "lru" else softplus(self.delta_raw)
+        return torch.complex(real * scale, imaginary * scale)
+
+    @property
+    def eigenvalues(self) -> Tensor:
+        """λ (n_state,), complex."""
+        if self.form == "complex":
+            return torch.complex(self.lambda_real, self.lambda_imag)
+        if self.form == "lru":
+            return torch.polar(torch.exp(-self.nu_log.exp()), self.theta_log.exp())
+        return torch.exp(softplus(self.delta_raw) * torch.complex(self.a_real, self.a_imag))
+
+    @eigenvalues.setter
+    def eigenvalues(self, value: Tensor) -> None:
+        with torch.no_grad():
+            if self.form == "complex":
+                self.lambda_real.copy_(value.real)
+                self.lambda_imag.copy_(value.imag)
+                return
+            self.modulus = value.abs()
+            if self.form == "lru":
+                self.theta_log.copy_(value.angle().abs().clamp(min=torch.finfo(self.theta_log.dtype).tiny).log())
+            else:
+                self.a_imag.copy_(value.angle() / softplus(self.delta_raw))
+
+    @property
+    def modulus(self) -> Tensor:
+        r"""\|λ\| (n_state,)."""
+        return self.eigenvalues.abs()
+
+    @modulus.setter
+    def modulus(self, value: Tensor) -> None:
+        with torch.no_grad():
+            eps = torch.finfo(value.dtype).eps
+            log = value.clamp(eps, 1 - eps).log()
+            if self.form == "complex":
+                ratio = value / self.modulus.clamp(min=eps)
+                self.lambda_real.mul_(ratio)
+                self.lambda_imag.mul_(ratio)
+            elif self.form == "lru":
+                self.nu_log.copy_((-log).log())
+            else:
+                self.a_real.copy_(log / softplus(self.delta_raw))
+
+    def closed_form(self) -> Derivatives:
+        return LRUDerivatives(self)
+
+    def run_at_once(self, x: Tensor, state: LRUState, lengths: Tensor | None, late: Tensor | None) -> AtOnce:
+        u = inputs_of(x, late, state.u.dtype)
+        memory = linear_scan(self.eigenvalues, self.driven(u), state.x)
+        last = LRUState(last_of(memory, state.x, lengths), last_of(u, state.u, lengths))
+        return self.output(LRUState(memory, u)), last
+
+
 class LRUDerivatives(Derivatives):
-    """Derivatives of the memory of an LRU. That through time is lambda, that through depth comes from autograd."""
+    """Derivatives of the memory of an LRU or DiagonalRNN: through time lambda, through depth by autograd."""
 
     terms = (Term("memory", "make lambda smaller", "make lambda larger", "#0072b2"),)
     reads_input = False
 
-    def __init__(self, cell: LRU) -> None:
+    def __init__(self, cell: LRU | DiagonalRNN) -> None:
         self.cell = cell
 
     def by_state(self, x: Tensor, state: LRUState) -> dict[str, Tensor]:
@@ -195,7 +350,7 @@ class LRUDerivatives(Derivatives):
         return self.output_maps(state)[0].matrices()
 
     def state_map(self, x: Tensor, state: LRUState) -> "Rotation":
-        return Rotation(self.cell.eigenvalues, self.cell.n_hidden, len(state.u))
+        return Rotation(self.cell.eigenvalues, state.u.shape[1], len(state.u))
 
     def input_maps(self, x: Tensor, state: LRUState) -> Sequence[JacobianOperator]:
         def memory_after(x: Tensor) -> Tensor:  # u detached: radii leave out the skip connection
@@ -218,25 +373,25 @@ class Rotation(StepMap):
     The real and imaginary part of every x stand side by side, then u: the moduli of eigenvalues are those of lambda.
     """
 
-    def __init__(self, eigenvalues: Tensor, n_hidden: int, points: int) -> None:
+    def __init__(self, eigenvalues: Tensor, n_inputs: int, points: int) -> None:
         self.eigenvalues = eigenvalues
-        self.n_hidden = n_hidden
+        self.n_inputs = n_inputs
         self.points = points
-        self.rows = self.columns = 2 * len(eigenvalues) + n_hidden
+        self.rows = self.columns = 2 * len(eigenvalues) + n_inputs
 
     def matvec(self, x: Tensor) -> Tensor:
-        real, imaginary = x[:, : self.rows - self.n_hidden].unflatten(-1, (-1, 2)).unbind(-1)
+        real, imaginary = x[:, : self.rows - self.n_inputs].unflatten(-1, (-1, 2)).unbind(-1)
         turned = self.eigenvalues * torch.complex(real, imaginary)
-        return pad(torch.view_as_real(turned).flatten(-2), (0, self.n_hidden))
+        return pad(torch.view_as_real(turned).flatten(-2), (0, self.n_inputs))
 
     def rmatvec(self, y: Tensor) -> Tensor:
-        return Rotation(self.eigenvalues.conj(), self.n_hidden, self.points).matvec(y)
+        return Rotation(self.eigenvalues.conj(), self.n_inputs, self.points).matvec(y)
 
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         return {"memory": (y * self.matvec(x)).sum(1)}
 
     def take(self, index: Tensor) -> "Rotation":
-        return Rotation(self.eigenvalues, self.n_hidden, len(index))
+        return Rotation(self.eigenvalues, self.n_inputs, len(index))
 
     def eigenpair_hint(self, right: bool, tolerance: float) -> EigenpairHint:
         eigenvalues = self.eigenvalues.detach()

@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from neurolsc.display import state_repr
 from neurolsc.neurons.cell import AtOnce, Cell, ScaledParameter, State, keep, register
-from neurolsc.validation import one_of
+from neurolsc.validation import one_of, probability
 
 # the paper's: relu, sine and cosine in feed-forward networks; sigmoid, relu and swish, x sigmoid(x), in recurrent ones
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -66,6 +66,21 @@ def last_of(outputs: Tensor, start: Tensor, lengths: Tensor | None) -> Tensor:
 def under_autocast(x: Tensor) -> bool:
     """True where PyTorch's kernels would keep states in half precision; plain steps do not."""
     return torch.is_autocast_enabled(x.device.type)
+
+
+def chrono(n: int, memory: float) -> Tensor:
+    r"""Retentions f (n,) of long memories, Chrono's start of a gated cell.
+
+    .. math:: f = \frac{T}{1 + T}, \quad T \sim U\Big(\frac1{1 - \nu}, \frac2{1 - \nu}\Big)
+
+    Args:
+        n: how many.
+        memory: ν, in [0, 1).
+
+    Source: C. Tallec, Y. Ollivier, arXiv:1804.11188; arXiv:2405.21064, eq. 31 to 33.
+    """
+    times = (1 + torch.rand(n)) / (1 - probability("memory", memory))
+    return times / (1 + times)
 
 
 class GatedCell(Cell):
@@ -137,22 +152,33 @@ class RNN(GatedCell):
 
     .. math:: h[t] = a(W_{rec}\, h[t-1] + W_{in}\, x[t] + b)
 
+    ``activation="linear"`` with a `memory` is the linear RNN of the curse of memory.
+
     Args:
         activation: a, by name (:data:`neurolsc.neurons.rate.ACTIVATIONS`).
+        memory: ν, in [0, 1): before training all \|λ\| of W_rec are at least ν. The eigenvalues of a Gaussian matrix of
+            deviation 1/√n keep their angles and get the moduli :math:`\nu + (1 - \nu) \tanh|\lambda|`, and biases are
+            0. None: as below.
 
     Attributes:
         w_in: input weights (n_hidden, n_in), Glorot uniform.
         w_rec: recurrent weights (n_hidden, n_hidden), orthogonal.
         bias: (n_hidden,), uniform within :math:`\sqrt{3 / n_{hidden}}`.
 
-    Source: arXiv:2308.12075, Sec. II-E and App. H.
+    Source: arXiv:2308.12075, Sec. II-E and App. H; the memory: arXiv:2405.21064, eq. 15.
     """
 
     settings = ("activation",)
 
-    def __init__(self, n_in: int, n_hidden: int, *, activation: str = "relu") -> None:
+    def __init__(self, n_in: int, n_hidden: int, *, activation: str = "relu", memory: float | None = None) -> None:
         super().__init__(n_in, n_hidden)
         self.activation = one_of("activation", activation, tuple(ACTIVATIONS))
+        if memory is not None:
+            least = probability("memory", memory)
+            values, vectors = torch.linalg.eig(torch.randn(n_hidden, n_hidden, dtype=torch.float64) / n_hidden**0.5)
+            moved = torch.polar(least + (1 - least) * values.abs().tanh(), values.angle())
+            self.w_rec.data.copy_((vectors @ torch.diag(moved) @ torch.linalg.inv(vectors)).real)
+            return
         bound = math.sqrt(3 / n_hidden)  # fan in and fan out of a vector are both its length
         nn.init.uniform_(self.bias, -bound, bound)
 
@@ -184,6 +210,8 @@ class GRU(GatedCell):
         reset_after: False: as above, the paper's eq. 48. True: ``torch.nn.GRU``, which the paper's Table S1 counts and
             PyTorch's kernels run: the reset acts after the recurrent weights, which have a bias of their own, :math:`r
             \circ (U_h h[t-1] + b'_h)`, and z is the retention.
+        memory: ν, in [0, 1): before training retentions are :func:`~neurolsc.neurons.rate.chrono`'s, within [ν, 1].
+            With ``reset_after`` that is the Chrono-GRU of the curse of memory. None: 1/2.
 
     Attributes:
         w_in: W of r, z and h (3 n_hidden, n_in), Glorot uniform.
@@ -193,7 +221,7 @@ class GRU(GatedCell):
         retention: of the state at input and state 0 (n_hidden,): 1 - sigmoid(b_z), and sigmoid(b_z + b'_z) with
             ``reset_after``; settable, by ``bias``.
 
-    Source: arXiv:2308.12075, eq. 48.
+    Source: arXiv:2308.12075, eq. 48; the memory: arXiv:2405.21064, eq. 26 to 33.
     """
 
     settings = ("reset_after",)
@@ -201,12 +229,14 @@ class GRU(GatedCell):
     stored_in = (("retention", "bias"),)
     recurrent_bias: nn.Parameter | None
 
-    def __init__(self, n_in: int, n_hidden: int, *, reset_after: bool = False) -> None:
+    def __init__(self, n_in: int, n_hidden: int, *, reset_after: bool = False, memory: float | None = None) -> None:
         super().__init__(n_in, n_hidden, gates=3)
         self.reset_after = reset_after
         self.register_parameter("recurrent_bias", None)
         if reset_after:
             self.recurrent_bias = nn.Parameter(torch.zeros(3 * n_hidden))
+        if memory is not None:
+            self.retention = chrono(n_hidden, memory)
 
     def update(self, x: Tensor, z: Tensor, state: HiddenState) -> HiddenState:
         current = linear(x, self.w_in, self.bias)
@@ -277,21 +307,28 @@ class LSTM(GatedCell):
         c[t] &= f \circ c[t-1] + i \circ g \\
         h[t] &= o \circ \tanh(c[t])
 
+    Args:
+        memory: ν, in [0, 1): before training retentions are :func:`~neurolsc.neurons.rate.chrono`'s, within [ν, 1], and
+            the gate i is 1 - f at input and output 0. None: both 1/2.
+
     Attributes:
         w_in: W of i, f, c and o, PyTorch's order (4 n_hidden, n_in), Glorot uniform.
         w_rec: U, likewise (4 n_hidden, n_hidden), orthogonal.
         bias: b (4 n_hidden,), zero; PyTorch's layer has two, which are added.
         retention: of the memory at input and output 0, sigmoid(b_f) (n_hidden,); settable, by ``bias``.
 
-    Source: arXiv:2308.12075, eq. 47.
+    Source: arXiv:2308.12075, eq. 47; the memory: arXiv:2405.21064, App. D.1.
     """
 
     state_type = LSTMState
     scaled_parameters = GRU.scaled_parameters
     stored_in = GRU.stored_in
 
-    def __init__(self, n_in: int, n_hidden: int) -> None:
+    def __init__(self, n_in: int, n_hidden: int, *, memory: float | None = None) -> None:
         super().__init__(n_in, n_hidden, gates=4)
+        if memory is not None:
+            self.retention = chrono(n_hidden, memory)
+            self.bias.data[:n_hidden] = -self.bias.data[n_hidden : 2 * n_hidden]
 
     def update(self, x: Tensor, z: Tensor, state: LSTMState) -> LSTMState:
         gates = torch.addmm(linear(x, self.w_in, self.bias), z, self.w_rec.T)

@@ -5,8 +5,9 @@ import math
 import pytest
 import torch
 
-from neurolsc import LRU, Network, radius_profile
-from neurolsc.neurons.lru import linear_scan
+from neurolsc import LRU, Network, load, radius_profile, save
+from neurolsc.neurons import DiagonalRNN
+from neurolsc.neurons.lru import FORMS, linear_scan
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -82,3 +83,60 @@ def test_dropout_acts_while_training_and_nowhere_else():
     for name in ("dropout", "exterior_dropout"):
         with pytest.raises(ValueError, match=rf"{name} must be a probability in \[0, 1\), got 1.0"):
             LRU(3, 3, **{name: 1.0})
+
+
+# ---- the recurrence alone, in three forms
+
+each_form = pytest.mark.parametrize("form", FORMS)
+
+
+@each_form
+def test_a_diagonal_rnn_is_its_formula(form):
+    cell, u = DiagonalRNN(3, 4, n_state=5, form=form, memory=0.5), torch.randn(6, 2, 3)
+    p = dict(cell.named_parameters())
+    if form == "complex":
+        decay, scale = p["lambda_real"] + 1j * p["lambda_imag"], 1.0
+    elif form == "lru":
+        decay, scale = torch.exp(-torch.exp(p["nu_log"]) + 1j * torch.exp(p["theta_log"])), torch.exp(p["gamma_log"])
+    else:
+        scale = torch.log(1 + torch.exp(p["delta_raw"]))
+        decay = torch.exp((p["a_real"] + 1j * p["a_imag"]) * scale)
+    into, out = p["b_real"] + 1j * p["b_imag"], p["c_real"] + 1j * p["c_imag"]
+    x = torch.zeros(2, 5, dtype=torch.complex128)
+    for now, y in zip(u, cell.run(u, cell.initial_state(2))[0], strict=True):
+        x = decay * x + scale * (now.to(into.dtype) @ into.T)
+        torch.testing.assert_close(y, (x @ out.T).real + now @ p["d"].T, **TIGHT)
+
+
+@each_form
+def test_a_diagonal_rnn_starts_on_the_ring_and_is_set(form, tmp_path):
+    cell = DiagonalRNN(2, 3, n_state=2000, form=form, memory=0.8, angle=1.0)
+    z = cell.eigenvalues.detach()
+    assert 0.8 <= z.abs().min() < 0.801 and 0.999 < z.abs().max() < 1
+    assert abs(z.abs().square().mean() - (1 + 0.64) / 2) < 0.01  # areas of a ring are alike
+    assert 0.99 < z.angle().abs().max() <= 1 and bool(z.angle().min() < -0.99) is (form != "lru")
+    if form == "lru":
+        torch.testing.assert_close(cell.gamma_log.exp().square() + z.abs().square(), torch.ones(2000), **TIGHT)
+    with torch.no_grad():
+        for parameter in cell.parameters():
+            parameter.add_(0.3 * torch.rand_like(parameter))
+    wanted = torch.polar(torch.rand(2000), torch.rand(2000))
+    cell.eigenvalues = wanted
+    torch.testing.assert_close(cell.eigenvalues.detach(), wanted)
+    cell.modulus = 0.5 * wanted.abs()
+    torch.testing.assert_close(cell.eigenvalues.detach(), 0.5 * wanted)
+    save(Network([cell], 2), tmp_path / "network.safetensors")
+    torch.testing.assert_close(load(tmp_path / "network.safetensors").cells[0].eigenvalues, cell.eigenvalues)
+
+
+@each_form
+def test_a_diagonal_rnns_radius_through_time_is_its_largest_modulus(form):
+    network = Network([DiagonalRNN(6, 6, n_state=8, form=form), DiagonalRNN(6, 4, form=form)], 2)
+    x = torch.randn(5, 2, 6)
+    profile = radius_profile(network, x, non_square="singular")
+    wanted = torch.stack([cell.modulus.max() for cell in network.cells])
+    torch.testing.assert_close(profile.time, wanted.view(2, 1, 1).expand_as(profile.time), **TIGHT)
+    with torch.no_grad():
+        network.cells[0].modulus = 0.5 * network.cells[0].modulus
+    halved = radius_profile(network, x, non_square="singular").time[0]
+    torch.testing.assert_close(halved, 0.5 * profile.time[0], **TIGHT)

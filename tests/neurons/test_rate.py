@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc import ALIFPlus, Cell, Network
-from neurolsc.neurons import GRU, LRU, LSTM, RNN, FeedForward
+from neurolsc.neurons import GRU, LRU, LSTM, RNN, DiagonalRNN, FeedForward
 from neurolsc.neurons.derivatives import flat
 from neurolsc.neurons.rate import HiddenState
 from tests.neurons.steps import by_steps
@@ -18,6 +18,7 @@ KINDS = [
     (GRU, {"reset_after": True}),
     (LSTM, {}),
     (LRU, {"n_state": 6, "dropout": 0.0}),
+    *[(DiagonalRNN, {"n_state": 6, "form": form}) for form in ("complex", "lru", "s4")],
     (FeedForward, {"activation": "sine"}),
 ]
 TIGHT = {"rtol": 1e-10, "atol": 1e-12}
@@ -143,3 +144,30 @@ def test_retention_can_be_set_and_is_what_is_left_of_the_state(kind):
     after = cell.update(torch.zeros(1, 5), state.h, state)
     (left,) = torch.autograd.grad(after[-1].sum(), [state[-1]])
     torch.testing.assert_close(left[0], wanted, **TIGHT)
+
+
+# ---- memories before training (arXiv:2405.21064, App. A)
+
+
+def test_a_linear_rnn_starts_with_moduli_of_at_least_its_memory():
+    cell, free = RNN(3, 40, activation="linear", memory=0.9), RNN(3, 40, activation="linear", memory=0.0)
+    for one, least in ((cell, 0.9), (free, 0.0)):
+        moduli = torch.linalg.eigvals(one.w_rec.double()).abs()
+        assert least - 1e-4 < moduli.min() and moduli.max() < 1 and not one.bias.any()
+    assert torch.linalg.eigvals(free.w_rec).abs().min() < 0.5
+
+
+@pytest.mark.parametrize("make", [GRU, LSTM, lambda n, m, memory: GRU(n, m, memory=memory, reset_after=True)])
+def test_gated_cells_start_with_chronos_retentions(make):
+    cell = make(3, 500, memory=0.98)
+    assert 50 / 51 < cell.retention.min() < 0.981 and 0.9899 < cell.retention.max() < 100 / 101
+    if isinstance(cell, LSTM):
+        into = torch.sigmoid(cell.bias[:500])
+        torch.testing.assert_close(into, 1 - cell.retention, **TIGHT)
+    assert cell.bias.ne(0).sum() == (1000 if isinstance(cell, LSTM) else 500)
+
+
+@pytest.mark.parametrize("kind", [RNN, GRU, LSTM, DiagonalRNN])
+def test_a_memory_without_end_is_refused(kind):
+    with pytest.raises(ValueError, match=r"memory must be .* in \[0, 1\), got 1"):
+        kind(2, 3, memory=1.0)

@@ -1,5 +1,6 @@
 """Figures of the curse of memory: what is computed, and what is found at the small size."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -33,8 +34,8 @@ def made(name: str, out: Path) -> str:
     return line
 
 
-QUICK = [f"memory-{n}" for n in (1, 6, 8, 10, 15)]  # without a training
-TRAINED = [pytest.param(f"memory-{n}", marks=pytest.mark.slow) for n in (4, 5, 7, 11, 14)]
+QUICK = [f"memory-{n}" for n in (1, 2, 6, 8, 10, 15)]  # without a training
+TRAINED = [pytest.param(f"memory-{n}", marks=pytest.mark.slow) for n in (4, 5, 7, 9, 11, 14)]
 
 
 @pytest.mark.parametrize("name", [*QUICK, *TRAINED])
@@ -52,20 +53,27 @@ def test_figures_are_reproduced(name: str, tmp_path: Path):
         connected(4, [0, 1], memory=0.9),
         connected(4, [0, 1], heads=2, memory=0.9),
         diagonal(4, [0, 1], memory=0.9),
-        diagonal(4, [0, 1], memory=0.9, lru=True),
+        diagonal(4, [0, 1], memory=0.9, form="lru"),
+        diagonal(4, [0, 1], memory=0.9, form="s4", delta=0.1),
     ],
-    ids=["connected", "blocks", "diagonal", "lru"],
+    ids=["connected", "blocks", "diagonal", "lru", "s4"],
 )
 def test_a_response_is_that_of_the_recurrence(parameters: dict[str, Tensor]):
     steps, p = 40, {name: value[1].double() for name, value in parameters.items()}
     if "a" in p:
         matrix, into, out = torch.block_diag(*p["a"]), p["b"], p["c"]
     else:
-        lru = "nu" in p
-        z = torch.polar((-p["nu"].exp()).exp(), p["theta"].exp()) if lru else torch.complex(p["re"], p["im"])
-        matrix = torch.diag(z)
         into, out = torch.view_as_complex(p["b"]), torch.view_as_complex(p["c"])
-        into = into * p["gamma"].exp() if lru else into
+        if "nu" in p:
+            z = torch.polar((-p["nu"].exp()).exp(), p["theta"].exp())
+            into = into * p["gamma"].exp()
+        elif "delta" in p:
+            torch.testing.assert_close(p["delta"].exp().log1p(), torch.full((4,), 0.1, dtype=torch.float64))
+            z = torch.exp(torch.complex(p["a_re"], p["a_im"]) * 0.1)
+            into = into * 0.1
+        else:
+            z = torch.complex(p["re"], p["im"])
+        matrix = torch.diag(z)
         assert (z.abs() >= 0.9 - 1e-6).all() and (z.abs() < 1).all()
     h, found = into, []
     for _ in range(steps):
@@ -107,6 +115,29 @@ def test_a_linear_rnn_learns_long_memories_far_worse_than_an_lru():
     found = compare(("linear RNN", "LRU"), 0.99, size)
     assert found["linear RNN"].mean > 5 * found["LRU"].mean
     assert found["linear RNN"].mean < 1
+
+
+def test_students_learn_within_the_angle_of_their_teacher():
+    size = Size(width=4, iterations=5, seeds=1, rates=(0.01,))
+    for arm in compare(("linear RNN", "complex diagonal"), 0.9, size, angle=0.1).values():
+        assert 0 < arm.mean < math.inf
+    for p in (connected(6, [0], memory=0.9, angle=0.1), diagonal(6, [0], memory=0.9, angle=0.1)):
+        z = torch.linalg.eigvals(p["a"].double()) if "a" in p else torch.complex(p["re"], p["im"])
+        assert 0.01 < z.angle().abs().max() < 0.1 + 1e-4
+
+
+def test_curvature_of_s4_goes_from_the_angle_to_its_step_size():
+    parts = []
+    for delta in (0.01, 1.0):
+        p = {k: v.double() for k, v in diagonal(4, [0], memory=0.99, form="s4", delta=delta).items()}
+        names = [name for name, value in p.items() for _ in range(value.numel())]
+        by_name = zip(names, hessian(p).diagonal().tolist(), strict=True)
+        parts.append({"a_im": 0.0, "delta": 0.0})
+        for name, value in by_name:
+            parts[-1][name] = parts[-1].get(name, 0.0) + value
+    small, one = parts
+    assert small["delta"] > 100 * small["a_im"]
+    assert small["a_im"] == pytest.approx(1e-4 * one["a_im"], rel=1e-2)  # dλ/da is Δ λ
 
 
 def test_the_same_network_has_a_sparser_hessian_when_it_is_diagonal():

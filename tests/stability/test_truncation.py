@@ -97,6 +97,59 @@ def test_the_needed_context_is_the_least_that_keeps_the_bound(tolerance: float, 
     assert certificate(scalar(0.0), 3.0).context(tolerance) == int(tolerance < 3)
 
 
+# ---- gradients of an unstable and of a stable scalar system
+
+
+def identity_gradient(a: float, steps: int) -> float:
+    """The gradient by a of half the squared error of h[T], inputs and targets 1: Proposition 1, eq. 6."""
+    h = (1 - a**steps) / (1 - a)
+    return (h - 1) * ((1 - a**steps) / (1 - a) ** 2 - steps * a ** (steps - 1) / (1 - a))
+
+
+def by_iteration(a: float, steps: int) -> float:
+    cell = scalar(a)
+    z, _ = cell.run(torch.ones(steps, 1, 1), cell.initial_state(1))
+    (gradient,) = torch.autograd.grad((z[-1] - 1).square().sum() / 2, cell.w_rec)
+    return gradient.item()
+
+
+@pytest.mark.parametrize("a", [-1.3, -0.4, 0.5, 1.5, 4.0])
+def test_the_gradient_of_proposition_1_is_that_of_the_iteration(a: float):
+    for steps in (2, 7, 20):
+        assert identity_gradient(a, steps) == pytest.approx(by_iteration(a, steps), rel=1e-9)
+    # the source has T a^(2T-3) for large T, without the factor (a / (a - 1))²
+    if a > 1:
+        assert identity_gradient(a, 120) == pytest.approx(120 * a**237 * (a / (a - 1)) ** 2, rel=0.04)
+
+
+def test_descent_diverges_from_outside_of_the_stable_region_and_converges_from_inside_proposition_1():
+    courses = {}
+    for start in (1.5, 0.5):
+        a, gradients = start, []
+        for i in range(1, 200):
+            gradients.append(abs(by_iteration(a, 4)))
+            if gradients[-1] > 1e60:
+                break
+            a -= 0.3 / i * identity_gradient(a, 4)
+        courses[start] = abs(a), gradients
+    far, gradients = courses[1.5]
+    assert far > 1e3 and gradients == sorted(gradients) and gradients[-1] > 1e60
+    near, gradients = courses[0.5]
+    assert near < 0.1 and gradients[-1] < 0.1 * gradients[0]
+
+
+@pytest.mark.parametrize("a", [0.3, 0.9])
+def test_lemma_2_of_a_scalar_system_is_its_closed_form(a: float):
+    steps, cell = 400, scalar(a)
+    x = torch.ones(steps, 1, 1)
+    bounds = gradient_bounds(cell, 1.0, loss_lipschitz=1.0, loss_smoothness=0.0)
+    for k in (1, 3, 10, 40):
+        full, cut = (truncated_states(cell, x, context)[-1].sum() for context in (steps, k))
+        apart = torch.autograd.grad(full - cut, cell.w_rec)[0].item()
+        assert apart == pytest.approx(k * a ** (k - 1) / (1 - a) + a**k / (1 - a) ** 2, rel=1e-6)
+        assert apart <= bounds.truncation(k) + 1e-14  # rounding
+
+
 # ---- gradients and weights of a stable system
 
 
