@@ -266,7 +266,7 @@ class DiagonalRNN(Cell):
         return linear(x.real, self.c_real) - linear(x.imag, self.c_imag) + linear(state.u, self.d)
 
     def update(self, x: Tensor, z: Tensor, state: LRUState) -> LRUState:
-        return LRUState(self.eigenvalues * state.x + self.driven(x), x)
+        return LRUState(self.eigenvalues * state.x + self.driven(x), x.to(state.u.dtype))  # another under autocast
 
     def driven(self, u: Tensor) -> Tensor:
         """What an input adds to the memory, complex (..., n_state)."""
