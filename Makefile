@@ -23,7 +23,9 @@ BENCHMARKS ?= $(sort $(wildcard benchmarks/[a-z]*.py))
 
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+# Most modules are never imported; the others are compiled when they are, and so kept.
+INSTALL := --disable-pip-version-check install --quiet --no-compile
+PIP := $(BIN)/python -m pip $(INSTALL) --constraint constraints.txt
 READY := $(VENV)/.ready
 
 # Lava is pinned to Python 3.10 and to an old torch, of which its simulator needs neither (docs/export.md).
@@ -32,7 +34,7 @@ LAVA_PYTHON ?= $(shell for p in python3.10 python3.11 python3.12; do \
 LAVA := .lava-env
 NENGO := .nengo-env
 PEERS := .peers-env
-LAVA_PIP := $(LAVA)/bin/python -m pip --disable-pip-version-check install --quiet
+LAVA_PIP := $(LAVA)/bin/python -m pip $(INSTALL)
 
 export MPLBACKEND ?= Agg
 export NO_MKDOCS_2_WARNING := 1
@@ -63,17 +65,17 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY) ## the package at work on an embedded sample
 	$(BIN)/neurolsc demo
 
-# One thread a process, so that the workers do not compete for cores.
+# One thread a process, so that the workers do not compete for cores. A worker that is done takes tests from the other.
 test: $(READY) ## the tests that are not marked slow, in five minutes
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not slow"
 
 test-all: $(READY) ## all tests: simulators, kills, tutorials, examples too
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 # Plain kernels, two threads, no instructions of this processor's own, and every product summed in another order.
 elsewhere: $(READY) ## the quick tests as on another machine (ELSEWHERE=tests/neurons for some of them)
-	PYTHONPATH=. ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE NUMBA_CPU_NAME=generic OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive \
-		$(BIN)/pytest -n $(WORKERS) -p tests.elsewhere -m "not slow" $(ELSEWHERE)
+	PYTHONPATH=. ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive \
+		$(BIN)/pytest -n $(WORKERS) --dist worksteal -p tests.elsewhere -m "not slow" $(ELSEWHERE)
 
 # One thread, so that a process can be copied in the middle.
 torture: $(READY) ## kill trainings and runs, KILLS times each, and see that nothing is lost or left
@@ -126,7 +128,7 @@ $(NENGO)/.ready: nengo-requirements.txt
 		echo "nengo-loihi needs Python 3.10, 3.11 or 3.12, and none is on the PATH. Name one: make nengo-env LAVA_PYTHON=/path/to/python" >&2; \
 		exit 1; }
 	@test -x $(NENGO)/bin/python || "$(LAVA_PYTHON)" -m venv $(NENGO)
-	@$(NENGO)/bin/python -m pip --disable-pip-version-check install --quiet --requirement nengo-requirements.txt
+	@$(NENGO)/bin/python -m pip $(INSTALL) --requirement nengo-requirements.txt
 	@touch $@
 
 peers-env: $(PEERS)/.ready ## jax and spyx in .peers-env (790 MB), next to which benchmarks/layers.py and rate_cells.py run ours
@@ -134,7 +136,7 @@ peers-env: $(PEERS)/.ready ## jax and spyx in .peers-env (790 MB), next to which
 $(PEERS)/.ready: peers-requirements.txt
 	@test -n "$(PYTHON)" || { echo "jax needs Python 3.11, 3.12 or 3.13, and none is on the PATH: make peers-env PYTHON=/path/to/python" >&2; exit 1; }
 	@test -x $(PEERS)/bin/python || "$(PYTHON)" -m venv $(PEERS)
-	@$(PEERS)/bin/python -m pip --disable-pip-version-check install --quiet --requirement peers-requirements.txt
+	@$(PEERS)/bin/python -m pip $(INSTALL) --requirement peers-requirements.txt
 	@touch $@
 
 clean: ## remove what was built; .venv, .lava-env, .nengo-env, .peers-env and runs/ stay

@@ -111,7 +111,7 @@ def _products(t: Transitions, direction: str) -> tuple[int, Callable[[int], Call
         w, slopes = t.cell.w_in.detach().numpy(), t.below.linearised(t.state_below).slopes[:, 0].detach().numpy()
         return w.shape[1], lambda i: lambda x: slopes[i] * (w @ x)
     step = t.cell.linearised(t.before)
-    w, s, k = (part.detach().numpy() for part in (step.w_rec, step.slopes[:, 0], step.whole))
+    w, s, k = (part.detach().numpy() for part in (step.w_rec, step.slopes[:, 0], step.k))
     n = s.shape[1]
 
     def at(i: int) -> Callable[[np.ndarray], np.ndarray]:

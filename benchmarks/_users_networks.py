@@ -267,7 +267,7 @@ FAST = surrogate.fast_sigmoid(slope=25)
 ALL: tuple[Readout, ...] = ("count", "membrane", "step")
 
 KINDS: dict[str, Kind] = {
-    "tutorial 5": Kind("tutorial 5", "images", ("membrane",), tutorial_5, batch=128),
+    "tutorial 5": Kind("tutorial 5", "images", ("membrane", "count"), tutorial_5, batch=128),
     "tutorial 6": Kind("tutorial 6", "pictures", ("count",), tutorial_6, batch=128),
     "4 Leaky": Kind("Leaky", "rates", ALL, leaky(4, 64, ATAN, 0.95), side_by_side=True),
     "8 Leaky": Kind("Leaky", "rates", ALL, leaky(8, 64, ATAN, 0.95), side_by_side=True),

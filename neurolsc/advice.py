@@ -9,9 +9,13 @@ from neurolsc.diagnosis.losses import Loss
 from neurolsc.diagnosis.report import diagnose, learning_rate
 from neurolsc.init.base import Initialiser, InitReport, named
 from neurolsc.init.identity import Identity
+from neurolsc.interop.ranks import on_rank_0
+from neurolsc.surroundings import in_full_precision
 from neurolsc.validation import whole
 
 
+@on_rank_0
+@in_full_precision
 def initialize(
     net: nn.Module,
     x: Any,

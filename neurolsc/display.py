@@ -24,7 +24,9 @@ class Table:
     def __str__(self) -> str:
         forms = []
         for name, *cells in zip(self.head, *self.rows, strict=True):
-            side = "<" if any(cell[:1].isalpha() for cell in cells) else ">"
+            side = ">"
+            if any(cell[:1].isalpha() for cell in cells):
+                side = "<"
             forms.append(f"{side}{max(map(len, (name, *cells)))}")
         lines = (zip(row, forms, strict=True) for row in (self.head, *self.rows))
         return "\n".join("  ".join(format(cell, form) for cell, form in line).rstrip() for line in lines)
@@ -49,7 +51,9 @@ class Displayed(ABC):
 
 def or_dash(value: float | None, form: str) -> str:
     """A number, or a dash where there is none: None or NaN."""
-    return "-" if value is None or value != value else format(value, form)
+    if value is None or value != value:
+        return "-"
+    return format(value, form)
 
 
 def shapes(axes: str, **tensors: Tensor | Sequence[Tensor] | None) -> str:

@@ -17,7 +17,8 @@ class MemoryBudget:
     """The memory that the content of a file may fill: 64 MiB and 16 times its length in bytes."""
 
     def __init__(self, length: int) -> None:
-        self.length, self.left = length, 64 * 2**20 + 16 * length
+        self.length = length
+        self.left = 64 * 2**20 + 16 * length
 
     def take(self, size: int, what: str) -> None:
         """Take some bytes; a ``ValueError`` if fewer are left."""
@@ -50,7 +51,9 @@ class HDF5:
         """The group or data set of a path; None if there is none."""
         found: Any = self.file
         for part in name.split("/"):
-            link = found.get(part, getlink=True) if isinstance(found, h5py.Group) else None
+            link = None
+            if isinstance(found, h5py.Group):
+                link = found.get(part, getlink=True)
             if link is None:
                 return None
             if not isinstance(link, h5py.HardLink):
@@ -75,13 +78,17 @@ class HDF5:
         values: dict[str, Any] = {}
         for key in self.group(name):
             path = f"{name}/{key}"
-            value = self.tree(path) if isinstance(self.find(path), h5py.Group) else self.values(path)
+            if isinstance(self.find(path), h5py.Group):
+                value = self.tree(path)
+            else:
+                value = self.values(path)
             values[key] = value.decode() if isinstance(value, bytes) else value
         return values
 
     def dataset(self, name: str, ndim: int | None = None, kinds: str = "") -> h5py.Dataset:
         """A data set with values in this file, of so many axes and one of the kinds (NumPy's letters)."""
-        data, shown = self.find(name), clean(name)
+        data = self.find(name)
+        shown = clean(name)
         if not isinstance(data, h5py.Dataset) or data.shape is None:
             found = "nothing" if data is None else clean(data)
             raise ValueError(f"wanted a data set {shown} with values, got {found}.")

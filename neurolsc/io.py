@@ -58,9 +58,9 @@ def save(network: Network, path: str | PathLike[str]) -> None:
     }
     tensors = network.state_dict()
     check_storable(tensors)
-    rebuilt = _build(config, tensors).state_dict()
-    shapes, again = ({name: value.shape for name, value in part.items()} for part in (tensors, rebuilt))
-    if odd := sorted(name for name in shapes | again if shapes.get(name) != again.get(name)):
+    shapes = {name: value.shape for name, value in tensors.items()}
+    rebuilt = {name: value.shape for name, value in _build(config, tensors).state_dict().items()}
+    if odd := sorted(name for name in shapes | rebuilt if shapes.get(name) != rebuilt.get(name)):
         raise ValueError(f"the network could not be built again from its layout: {', '.join(odd)} would differ.")
     write_tensors(path, tensors, "network", config)
 
@@ -92,13 +92,14 @@ def check_storable(tensors: Mapping[str, Tensor]) -> None:
 
 
 def write_tensors(path: str | PathLike[str], tensors: Mapping[str, Tensor], kind: str, content: dict[str, Any]) -> None:
-    """Write tensors as a safetensors file of a kind, with content as JSON, whole or not at all."""
+    """Write tensors, with content as JSON, as a safetensors file of a kind such as "network", whole or not at all."""
     from neurolsc import __version__  # the package imports this file before it knows its version
 
     check_storable(tensors)
     copies = {n: value.detach().cpu().clone(memory_format=torch.contiguous_format) for n, value in tensors.items()}
     header = {"kind": kind, "format": FORMAT, "version": __version__, "content": content}
-    data = safetensors.torch.save(copies, {"neurolsc": json.dumps(header)})  # one entry: their order is random
+    # all metadata in one entry: the order of several is random, and equal networks make equal files
+    data = safetensors.torch.save(copies, {"neurolsc": json.dumps(header)})
     atomic_write(path, lambda file: file.write(data))
 
 
@@ -110,7 +111,8 @@ def read_tensors(path: str | PathLike[str], kind: str) -> tuple[dict[str, Tensor
     data = Path(path).read_bytes()  # not mapped into memory: a mapped file that is cut short ends the process
     with refusing(path, "damaged or not a safetensors file"):
         tensors = safetensors.torch.load(data)
-        metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
+        length = int.from_bytes(data[:8], "little")  # of the header, which safetensors.torch.load does not return
+        metadata = json.loads(data[8 : 8 + length]).get("__metadata__", {})
         if "neurolsc" not in metadata:
             raise ValueError(f"not a {kind} of this version of neurolsc.")
         header = json.loads(metadata["neurolsc"])
@@ -131,6 +133,7 @@ def _build(config: dict[str, Any], tensors: dict[str, Tensor]) -> Network:
     """A network of the layout; the caller replaces its initial values."""
     if len(config["cells"]) > len(tensors):
         raise ValueError(f"it has {len(config['cells'])} cells and only {len(tensors)} tensors.")
+    # what a constructor makes on the way may be somewhat larger than what it keeps
     largest = 2**20 + 4 * max((value.numel() for value in tensors.values()), default=0)
     with torch.random.fork_rng(devices=[]), _Limited(largest):
         cells = []
@@ -147,7 +150,7 @@ def _build(config: dict[str, Any], tensors: dict[str, Tensor]) -> Network:
 
 
 class _Limited(TorchFunctionMode):
-    """Refuses tensors beyond some size, since a layout may claim any; draws no matrices."""
+    """Refuses tensors with more than `most` entries, since a damaged layout may claim any; draws no matrices."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
@@ -155,7 +158,7 @@ class _Limited(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(func, "__name__", "") == "uniform_" and args and args[0].ndim > 1:
-            return args[0]  # initial values take longest, and are replaced
+            return args[0]  # drawing takes longest, and the values are replaced
         made = func(*args, **(kwargs or {}))
         if isinstance(made, Tensor) and made.numel() > self.most:
             raise ValueError(f"its layout needs {made.numel()} numbers at once, its tensors allow {self.most}.")
@@ -169,36 +172,43 @@ def check_finite(tensors: Mapping[str, Tensor]) -> None:
             raise ValueError(f"{clean(name)} must be finite, got {value[~value.isfinite()][0].item()}.")
 
 
-# checkpoints: trees such as the state of an optimizer, and what a run depends on, by name
+# checkpoints: nested dicts and lists, such as the state of an optimizer, and what a run depends on, by name
 
 
 def write_tree(path: str | PathLike[str], tree: object) -> None:
-    """Write nested dicts, lists, tuples, tensors, numbers, strings and None, all bit by bit."""
+    """Write nested dicts, lists and tuples of tensors, numbers, strings and None, exactly."""
     buffer = io.BytesIO()
     torch.save(tree, buffer)
     atomic_write(path, lambda file: file.write(buffer.getbuffer()))
 
 
 def read_tree(path: str | PathLike[str]) -> Any:
-    """Read what :func:`write_tree` wrote, tensors onto the CPU; nothing in the file is executed."""
-    data = Path(path).read_bytes()
+    """Read the nested dicts and lists that :func:`write_tree` wrote, with all tensors on the CPU.
+
+    No code in the file is executed.
+
+    Raises:
+        ValueError: if the file is damaged or not a checkpoint.
+        OSError: if it cannot be read.
+    """
+    data = Path(path).read_bytes()  # outside the block: an error of the disk is no damage
     with refusing(path, "damaged or not a checkpoint"):
         try:
             return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-        except ValueError as error:  # of a file cut short it says nothing of the file
+        except ValueError as error:  # refusing would show its text alone, which does not say that the file is damaged
             raise RuntimeError(error) from error
 
 
 def network_fingerprint(network: Network) -> dict[str, Any]:
-    """What a network is besides its weights: cells, resets, surrogates, shapes and dtypes."""
+    """What a network is besides its weights, by name: cells, resets, surrogates, shapes and dtypes."""
     found: dict[str, Any] = {"layer_delay": network.layer_delay}
     for i, cell in enumerate(network.cells, start=1):
         config: dict[str, Any] = {"cell": stable_repr(cell)}
         if type(cell).config is not Cell.config:
-            with contextlib.suppress(TypeError, ValueError):  # else a file cannot describe it
+            with contextlib.suppress(TypeError, ValueError):  # raised if no file can describe the cell
                 config = {"cell": type(cell).__name__} | cell.config()
         spike = config.get("spike")
-        if isinstance(spike, dict) and spike.get("learnable"):  # its numbers are weights
+        if isinstance(spike, dict) and spike.get("learnable"):  # then these two are weights
             config["spike"] = {name: value for name, value in spike.items() if name not in ("dampening", "sharpness")}
         found |= {f"{name} of layer {i}": value for name, value in config.items()}
     if not isinstance(network.readout, nn.Linear):
@@ -207,7 +217,10 @@ def network_fingerprint(network: Network) -> dict[str, Any]:
 
 
 def data_fingerprint(name: str, data: Any) -> dict[str, Any]:
-    """Length and public attributes of data: texts, numbers, dataclasses, and digests of arrays; no item is read."""
+    """Length and public attributes of a data set: texts, numbers, dataclasses, and digests of arrays.
+
+    No sample is read. Subset and DataLoader are followed to the data below them.
+    """
     found: dict[str, Any] = {}
     if isinstance(data, DataLoader):
         found |= {f"{name}.{key}": getattr(data, key) for key in ("batch_size", "drop_last")}
@@ -223,9 +236,12 @@ def data_fingerprint(name: str, data: Any) -> dict[str, Any]:
         found[f"{name}.indices"] = _digest(list(data.indices))
         return found | data_fingerprint(f"{name}.dataset", data.dataset)
     for key, value in getattr(data, "__dict__", {}).items():
-        parts = value if isinstance(value, tuple) else (value,)
         if key.startswith("_"):
             continue
+        if isinstance(value, tuple):
+            parts = value
+        else:
+            parts = (value,)
         if isinstance(value, str | int | float):
             found[f"{name}.{key}"] = value
         elif all(is_dataclass(part) for part in parts):
@@ -239,7 +255,7 @@ def _digest(value: Any) -> str:
     """Shape and dtype, or length, and a hash of the content."""
     sha = hashlib.sha256()
 
-    def take(value: Any) -> None:
+    def update(value: Any) -> None:
         if isinstance(value, Tensor):
             sha.update(f"{tuple(value.shape)} {value.dtype}".encode())
             sha.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
@@ -247,12 +263,15 @@ def _digest(value: Any) -> str:
             sha.update(np.ascontiguousarray(value).data)
         elif isinstance(value, list | tuple) and not all(isinstance(v, int) for v in value):
             for item in value:
-                take(item)
+                update(item)
         else:
             sha.update(repr(value.tolist() if isinstance(value, np.ndarray) else value).encode())
 
-    take(value)
-    about = f"{len(value)} items" if isinstance(value, list | tuple) else f"{tuple(value.shape)} {value.dtype}"
+    update(value)
+    if isinstance(value, list | tuple):
+        about = f"{len(value)} items"
+    else:
+        about = f"{tuple(value.shape)} {value.dtype}"
     return f"{about}, sha256 {sha.hexdigest()[:12]}"
 
 
@@ -264,9 +283,16 @@ def stable_repr(value: object) -> str:
 def read_checkpoint(
     path: str | PathLike[str], keys: Iterable[str], settings: dict[str, Any], of: str
 ) -> dict[str, Any] | None:
-    """The state in a checkpoint, with these keys and ``settings``; None if there is no file.
+    """The content of a checkpoint, or None if there is no file.
 
-    ``ValueError`` if it is damaged, is not one of a training or pre-training (`of`), or began with other settings.
+    Args:
+        path: of the checkpoint.
+        keys: all keys of its content but "settings".
+        settings: those of the present run.
+        of: what it is a checkpoint of, training or pre-training, for messages.
+
+    Raises:
+        ValueError: if it is damaged, has other keys, or was written under other settings.
     """
     if not Path(path).exists():
         return None
@@ -281,10 +307,12 @@ def read_checkpoint(
 
 
 def differences(before: dict[str, Any], now: dict[str, Any]) -> str:
-    """The first four entries that differ, by name with both values, and how many more."""
+    """The first four settings that differ, by name with both values, and how many more; empty if none does."""
     names = [name for name in now | before if before.get(name) != now.get(name)]
     parts = [f"{name} was {before.get(name)!r}, is now {now.get(name)!r}" for name in names[:4]]
-    return "; ".join(parts + ([f"and {len(names) - 4} more"] if len(names) > 4 else []))
+    if len(names) > 4:
+        parts.append(f"and {len(names) - 4} more")
+    return "; ".join(parts)
 
 
 # whole-or-nothing writing, and the lock of a path
@@ -293,7 +321,15 @@ TEMPORARY = ".neurolsc-tmp"
 
 
 def atomic_write(path: str | PathLike[str], write: Callable[[BinaryIO], object]) -> None:
-    """Write a file whole or not at all, by a function that writes into an open binary file; a link is followed."""
+    """Write a file whole or not at all: into a temporary one, which is then renamed. A link is followed.
+
+    Args:
+        path: of the file.
+        write: writes the content into an open binary file.
+
+    Raises:
+        OSError: if the file could not be written.
+    """
     target = os.path.realpath(path)
     folder, name = os.path.split(target)
     temporary = os.path.join(folder, f".{name[:40]}.{secrets.token_hex(8)}{TEMPORARY}")
@@ -325,27 +361,29 @@ def write_json(path: str | PathLike[str], content: object) -> None:
 
 
 def spread(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of a table in which a list is a column for each item: name_1, name_2, ..."""
-    return {
-        column: item
-        for name, value in row.items()
-        for column, item in (
-            [(f"{name}_{i}", v) for i, v in enumerate(value, start=1)] if isinstance(value, list) else [(name, value)]
-        )
-    }
+    """A row of a table, with every list as a column for each of its items: name_1, name_2, ..."""
+    columns = {}
+    for name, value in row.items():
+        if isinstance(value, list):
+            columns |= {f"{name}_{i}": item for i, item in enumerate(value, start=1)}
+        else:
+            columns[name] = value
+    return columns
 
 
 def write_csv(path: str | PathLike[str], rows: Iterable[Mapping[str, Any]]) -> None:
     """Write rows as CSV, whole or not at all; columns that a row lacks are empty, those of lists are numbered."""
-    rows, text = [spread(row) for row in rows], io.StringIO()
-    writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
+    rows = [spread(row) for row in rows]
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     write_text(path, text.getvalue())
 
 
 def remove_temporaries(folder: Path, name: str = "") -> None:
-    """Remove temporaries of killed writers, of one file or of all; only for the one process that may write there."""
+    """Remove temporary files that killed writers of one file, or of all, have left; nobody else may be writing."""
     for path in folder.glob(f".{glob.escape(name[:40]) or '*'}.*{TEMPORARY}"):
         path.unlink(missing_ok=True)
 
@@ -389,21 +427,28 @@ def locked(path: str | PathLike[str] | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def refusing(path: str | PathLike[str], what: str) -> Iterator[None]:
-    """Raise a ``ValueError`` that names the file, and `what` is wrong, for any error inside the block."""
+    """Turn any error inside the block into a ``ValueError`` that names the file.
+
+    A ``ValueError`` keeps its text; for other errors, and those of a decoder, the text starts with `what` is wrong.
+    """
     try:
         with np.errstate(all="ignore"):
             yield
     except Exception as error:  # libraries raise whatever they like at content that they did not expect
-        text, decoding = clean(error, 600), (UnicodeError, json.JSONDecodeError, tomllib.TOMLDecodeError)
-        if not isinstance(error, ValueError) or isinstance(error, decoding):
+        text = clean(error, 600)
+        if not isinstance(error, ValueError) or isinstance(
+            error, UnicodeError | json.JSONDecodeError | tomllib.TOMLDecodeError
+        ):
             text = f"{what} ({type(error).__name__}: {text})."
         raise ValueError(f"{os.fspath(path)}: {text}") from error
 
 
 def clean(text: object, most: int = 80) -> str:
-    """Return a text from a file on one line, without control characters, with at most so many characters."""
+    """A text from a file, for a message: on one line, without control characters, cut to `most` characters."""
     shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text)[: most + 1])
-    return shown if len(shown) <= most else shown[: most - 1] + "…"
+    if len(shown) > most:
+        return shown[: most - 1] + "…"
+    return shown
 
 
 def read_toml(path: str | PathLike[str]) -> dict[str, Any]:

@@ -60,15 +60,21 @@ class MetricSpec:
             weight = steps if self.of_steps else samples
             size += weight
             total += weight * (math.log(value) if self.geometric else value)
-        return math.exp(total / size) if self.geometric else total / size
+        if self.geometric:
+            return math.exp(total / size)
+        return total / size
 
     def better(self, value: float, other: float) -> bool:
         """True if a value is strictly better than another."""
-        return value < other if self.lower_is_better else value > other
+        if self.lower_is_better:
+            return value < other
+        return value > other
 
     def text(self, value: float) -> str:
         """A value as text."""
-        return f"{value:.1%}" if self.share else f"{value:.4g}"
+        if self.share:
+            return f"{value:.1%}"
+        return f"{value:.4g}"
 
 
 SHARE = MetricSpec()
@@ -82,7 +88,8 @@ def mode_vote(logits: Tensor) -> Tensor:
         >>> mode_vote(torch.tensor([[[0.0, 2.0], [1.0, 1.0]], [[0.0, 3.0], [0.0, 0.0]]]))
         tensor([ 1, -1])
     """
-    votes, classes = _votes(logits), logits.shape[2]
+    votes = _votes(logits)
+    classes = logits.shape[2]
     counts = torch.zeros(logits.shape[1], classes + 1, dtype=torch.int64, device=logits.device)
     counts.scatter_add_(1, votes.T, torch.ones_like(votes.T))
     counts = counts[:, :classes]  # the last column counts steps without a vote
@@ -129,8 +136,10 @@ def step_overlap(logits: Tensor, targets: Tensor, mask: Tensor | None = None) ->
     """
     _check("logits", logits)
     _check("targets", targets, like=logits)
-    predicted, true = logits > 0, targets == 1
-    both, either = (predicted & true).sum(-1), (predicted | true).sum(-1)
+    predicted = logits > 0
+    true = targets == 1
+    both = (predicted & true).sum(-1)
+    either = (predicted | true).sum(-1)
     return _share(torch.where(either > 0, both.double() / either.clamp(min=1), 1.0), mask)
 
 
@@ -249,14 +258,18 @@ def step_weights(mask: Tensor, like: Tensor) -> Tensor:
 
 
 def _share(values: Tensor, mask: Tensor | None) -> float:
-    weighted = values.double().mean() if mask is None else (values * step_weights(mask, values)).sum()
-    return weighted.item()
+    """The mean of values (T, B) over steps and samples, in which samples count equally."""
+    if mask is None:
+        return values.double().mean().item()
+    return (values * step_weights(mask, values)).sum().item()
 
 
 def _mean_of_steps(losses: Tensor, mask: Tensor | None) -> Tensor:
+    """The mean of losses (T, B) over all steps inside the mask."""
     if mask is not None:
         step_weights(mask, losses)  # refuses a mask that does not fit
-    return (losses if mask is None else losses[mask]).double().mean()
+        losses = losses[mask]
+    return losses.double().mean()
 
 
 def _votes(logits: Tensor) -> Tensor:
@@ -279,12 +292,18 @@ def check_classes(targets: Tensor, logits: Tensor, *, per_step: bool = False) ->
         TypeError: if they are not integers.
         ValueError: if shapes do not fit, or a class is out of range.
     """
-    wanted, classes = logits.shape[0 if per_step else 1 : 2], logits.shape[2]
+    if per_step:
+        wanted = logits.shape[:2]
+    else:
+        wanted = logits.shape[1:2]
+    classes = logits.shape[2]
     name = "targets" if per_step else "labels"
     if targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool:
         raise TypeError(f"{name} must be integers, got {targets.dtype}.")
     if targets.shape != wanted:
-        first = f"; {BATCH_FIRST}" if targets.shape == logits.shape[:1] else ""
+        first = ""
+        if targets.shape == logits.shape[:1]:
+            first = f"; {BATCH_FIRST}"
         raise ValueError(f"{name} must have shape {tuple(wanted)}, got {tuple(targets.shape)}{first}.")
     bad = targets[(targets < 0) | (targets >= classes)]
     if len(bad):
@@ -293,7 +312,9 @@ def check_classes(targets: Tensor, logits: Tensor, *, per_step: bool = False) ->
 
 def _check(name: str, x: Tensor, like: Tensor | None = None) -> None:
     """Refuse logits, binary targets of the shape of logits, or spikes, which are none."""
-    letters = "(T, B, C)" if name == "logits" else "(T, B, N)"
+    letters = "(T, B, N)"
+    if name == "logits":
+        letters = "(T, B, C)"
     if like is not None and x.shape != like.shape:
         raise ValueError(f"{name} must have shape {tuple(like.shape)}, as logits have, got {tuple(x.shape)}.")
     if x.ndim != 3 or 0 in x.shape:

@@ -1,6 +1,7 @@
 """Cells stacked in depth, with a readout."""
 
 import copy
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -13,6 +14,7 @@ from torch.nn.functional import linear, pad
 
 from neurolsc.display import counted, shapes, state_repr
 from neurolsc.neurons.cell import Cell, State, dtype_and_device, refuse_wrong_step
+from neurolsc.surroundings import original
 from neurolsc.validation import BATCH_FIRST, tensor, whole
 
 M = TypeVar("M", bound=nn.Module)
@@ -79,7 +81,8 @@ class Embedding(nn.Module):
 
     def __init__(self, words: int, width: int) -> None:
         super().__init__()
-        self.words, self.width = whole("words", words), whole("width", width)
+        self.words = whole("words", words)
+        self.width = whole("width", width)
         self.weight = nn.Parameter(nn.init.uniform_(torch.empty(words, width), -0.05, 0.05))
 
     def forward(self, numbers: Tensor) -> Tensor:
@@ -99,12 +102,12 @@ class Embedding(nn.Module):
 class Tied(nn.Module):
     """The readout of an embedding: products with its vectors."""
 
-    def __init__(self, of: Embedding) -> None:
+    def __init__(self, embedding: Embedding) -> None:
         super().__init__()
-        self._of = [of]  # in a list: its parameters are counted once, as those of the embedding
+        self._embedding = [embedding]  # in a list, which hides it: its parameters are those of the embedding
 
     def forward(self, z: Tensor) -> Tensor:
-        return linear(z, self._of[0].weight)
+        return linear(z, self._embedding[0].weight)
 
 
 class Network(nn.Module):
@@ -160,19 +163,22 @@ class Network(nn.Module):
         self.embedding = embedding
         self.readout: nn.Module
         if embedding is not None:
-            ends = cells[0].n_in, cells[-1].n_hidden
-            if n_out is not None or ends != (embedding.width, embedding.width):
+            n_in = cells[0].n_in
+            n_last = cells[-1].n_hidden
+            if n_out is not None or not n_in == n_last == embedding.width:
                 wanted = f"cells that read and send {embedding.width} numbers, and n_out=None"
-                got = f"{ends[0]} read, {ends[1]} sent and n_out={n_out}"
+                got = f"{n_in} read, {n_last} sent and n_out={n_out}"
                 raise ValueError(f"an embedding of vectors of {embedding.width} needs {wanted}, got {got}.")
-            self.readout, self.n_out = Tied(embedding), embedding.words
+            self.readout = Tied(embedding)
+            self.n_out = embedding.words
         elif isinstance(n_out, nn.Module):
             with torch.no_grad(), eval_mode(n_out):
                 logits = n_out(torch.zeros(1, cells[-1].n_hidden, **cells[-1].dtype_and_device))
             if logits.ndim != 2:
                 wanted = f"(B, {cells[-1].n_hidden}) to (B, classes)"
                 raise ValueError(f"the readout must map {wanted}, got {tuple(logits.shape)}.")
-            self.readout, self.n_out = n_out, logits.shape[1]
+            self.readout = n_out
+            self.n_out = logits.shape[1]
         else:
             self.n_out = whole("n_out", n_out)  # type: ignore[arg-type]
             self.readout = nn.Linear(cells[-1].n_hidden, self.n_out, bias=readout_bias)
@@ -194,7 +200,9 @@ class Network(nn.Module):
     @property
     def n_in(self) -> int:
         """Number of inputs; 1, the number of a word, where there is an embedding."""
-        return self.cells[0].n_in if self.embedding is None else 1
+        if self.embedding is None:
+            return self.cells[0].n_in
+        return 1
 
     @property
     def dtype_and_device(self) -> dict[str, Any]:
@@ -205,7 +213,9 @@ class Network(nn.Module):
         """Every cell at rest, and no input yet."""
         whole("batch", batch)
         layers = tuple(cell.initial_state(batch) for cell in self.cells)
-        pending = torch.zeros(batch, self.cells[0].n_in, **self.dtype_and_device) if self.layer_delay else None
+        pending = None
+        if self.layer_delay:
+            pending = torch.zeros(batch, self.cells[0].n_in, **self.dtype_and_device)
         return NetworkState(layers, pending)
 
     def step(self, x: Tensor, states: NetworkState) -> tuple[Tensor, NetworkState]:
@@ -221,11 +231,15 @@ class Network(nn.Module):
         z = tuple(cell.output(state) for cell, state in zip(self.cells, states.layers, strict=True))
         for now in x.unbind(0):
             yield (record := self._record(now, z, states))
-            z, states = record.outputs, record.after
+            z = record.outputs
+            states = record.after
 
     def _record(self, x: Tensor, z: tuple[Tensor, ...], states: NetworkState) -> StepRecord:
+        """One step with the input x (B, n_in) and the last outputs z of all cells."""
         x = x.to(**self.dtype_and_device)
-        inputs, outputs, after = [], [], []
+        inputs = []
+        outputs = []
+        after = []
         below = x if states.x is None else states.x
         for i, (cell, state) in enumerate(zip(self.cells, states.layers, strict=True)):
             inputs.append(below)
@@ -237,7 +251,9 @@ class Network(nn.Module):
 
     def embedded(self, x: Tensor) -> Tensor:
         """The first layer's input: x (T, B, n_in) itself, or the vectors of its words."""
-        return x if self.embedding is None else self.embedding(x)
+        if self.embedding is None:
+            return x
+        return self.embedding(x)
 
     def run(self, x: Tensor, states: NetworkState | None = None, *, mask: Tensor | None = None) -> Run:
         """Run over time.
@@ -256,33 +272,53 @@ class Network(nn.Module):
             TypeError: if x is complex.
         """
         if torch.compiler.is_compiling():  # a loop over time would be unrolled: a minute for 50 steps
-            run: Any = torch.compiler.disable(self._run)  # the fast path needs no torch.compile
+            run: Any = torch.compiler.disable(self._run_beside_graph)  # not with fullgraph=True: use cell.run there
             return run(x, states, mask)
         return self._run(x, states, mask)
 
+    def _run_beside_graph(self, x: Tensor, states: NetworkState | None, mask: Tensor | None) -> Run:
+        warnings.warn(
+            "torch.compile leaves a neurolsc.Network out of its graph: its layers run over all steps in kernels of "
+            "their own. Loops over cell.run or cell.step are compiled.",
+            stacklevel=1,  # one place, so that Python says it once
+        )
+        return self._run(x, states, mask)
+
     def _run(self, x: Tensor, states: NetworkState | None, mask: Tensor | None) -> Run:
+        """:meth:`run`, layer by layer: each runs over all steps before the next one does."""
         x, mask, states = self._checked(x, mask, states)
         lengths = None if mask is None else mask.sum(0)
         # no longer than the longest sample, so that padding has no effect, not even by rounding
-        steps = len(x) if lengths is None else max(int(lengths.max()), 1)
-        below, pending, late, spikes, layers = x[:steps], states.x, states.x, [], []
-        for cell, state in zip(self.cells, states.layers, strict=True):  # no layer reads a layer above
+        if lengths is None:
+            steps = len(x)
+        else:
+            steps = max(int(lengths.max()), 1)
+        below = x[:steps]
+        pending = states.x
+        late = pending  # what a layer reads in the first step, where it reads one step late
+        spikes = []
+        layers = []
+        for cell, state in zip(self.cells, states.layers, strict=True):
             below, last = cell.run(below, state, lengths=lengths, late=late)
-            late = cell.output(state) if self.layer_delay else None
+            late = None
+            if self.layer_delay:
+                late = cell.output(state)
             spikes.append(below if steps == len(x) else pad(below, (0, 0, 0, 0, 0, len(x) - steps)))
             layers.append(last)
         if pending is not None and lengths is None:
             pending = x[-1].to(pending.dtype)
-        elif pending is not None:
-            read = torch.cat([pending[None], x.to(pending.dtype)])
-            pending = read[lengths, torch.arange(len(pending), device=read.device)]
+        elif pending is not None:  # of each sample the input of its last step
+            inputs = torch.cat([pending[None], x.to(pending.dtype)])
+            pending = inputs[lengths, torch.arange(len(pending), device=inputs.device)]
         if mask is not None:
             spikes = [layer * mask.unsqueeze(-1) for layer in spikes]
-        at_once = isinstance(self.readout, nn.Linear | Tied)
-        logits = self.readout(spikes[-1]) if at_once else torch.stack([self.readout(z) for z in spikes[-1]])
-        return Run(
-            logits if mask is None else logits * mask.unsqueeze(-1), tuple(spikes), NetworkState(tuple(layers), pending)
-        )
+        if isinstance(self.readout, nn.Linear | Tied):
+            logits = self.readout(spikes[-1])
+        else:
+            logits = torch.stack([self.readout(z) for z in spikes[-1]])
+        if mask is not None:
+            logits = logits * mask.unsqueeze(-1)
+        return Run(logits, tuple(spikes), NetworkState(tuple(layers), pending))
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits at every step (T, B, n_out) of an input (T, B, n_in); see :meth:`run`."""
@@ -291,22 +327,27 @@ class Network(nn.Module):
     def _checked(
         self, x: Tensor, mask: Tensor | None, states: NetworkState | None
     ) -> tuple[Tensor, Tensor | None, NetworkState]:
+        """The arguments of :meth:`run`, checked: x embedded and on the network's device, states at rest if missing."""
         if tensor("x", x).ndim != 3 or x.shape[2] != self.n_in or 0 in x.shape:
             raise ValueError(f"x must have shape (T, B, {self.n_in}) with T, B >= 1, got {tuple(x.shape)}.")
         if x.is_complex():
             raise TypeError(f"x must be real, got {x.dtype}.")
-        # the sum first, which is five times as fast
+        # the sum first, which is five times as fast; it overflows where all x are finite but very large
         if x.is_floating_point() and not x.sum().isfinite() and not x.isfinite().all():
             raise ValueError("x must be finite, got NaN or infinity.")
         if mask is not None and (mask.dtype != torch.bool or mask.shape != x.shape[:2]):
             turned = mask.ndim == 2 and mask.shape == x.shape[1::-1]
-            hint = f"; {BATCH_FIRST}, or turn the mask" if turned else ""
+            hint = ""
+            if turned:
+                hint = f"; {BATCH_FIRST}, or turn the mask"
             raise ValueError(f"mask must be bool {tuple(x.shape[:2])}, got {mask.dtype} {tuple(mask.shape)}{hint}.")
         if mask is not None and (mask[1:] & ~mask[:-1]).any():
             raise ValueError("mask must be True up to the last step of each sample and False after it, got gaps.")
-        device, batch = self.dtype_and_device["device"], x.shape[1]
-        x, mask = x.to(device), None if mask is None else mask.to(device)
-        x = self.embedded(x)
+        batch = x.shape[1]
+        device = self.dtype_and_device["device"]
+        if mask is not None:
+            mask = mask.to(device)
+        x = self.embedded(x.to(device))
         if states is None:
             return x, mask, self.initial_states(batch)
         pending = () if states.x is None else (states.x,)
@@ -322,17 +363,21 @@ class Network(nn.Module):
 
 
 def copied(module: M) -> M:
-    """An independent copy, also of layers of others that hold states with a history."""
+    """An independent copy, also of layers of other libraries that hold states with a history.
+
+    ``deepcopy`` refuses tensors with a history: such are copied without it.
+    """
     tensors: list[object] = []
     for part in module.modules():
-        tensors += [*part._buffers.values(), *vars(part).values(), *getattr(part, "_memories", {}).values()]
+        memories = getattr(part, "_memories", {})  # spikingjelly keeps states there
+        tensors += [*part._buffers.values(), *vars(part).values(), *memories.values()]
     memo = {id(t): t.detach().clone() for t in tensors if isinstance(t, Tensor) and not t.is_leaf}
     return copy.deepcopy(module, memo)
 
 
 @contextmanager
 def eval_mode(module: nn.Module) -> Iterator[None]:
-    """Put a module and all in it into evaluation mode, as for radii, and each back into its own mode after."""
+    """Put a module and all in it into evaluation mode, and each back into its own mode after."""
     training = {part: part.training for part in module.modules()}
     module.eval()
     try:
@@ -343,10 +388,11 @@ def eval_mode(module: nn.Module) -> Iterator[None]:
 
 
 def as_network(network: object) -> Network:
-    """The network, if it is one; else a TypeError."""
+    """The network, if it is one, of a compiled one its original; else a TypeError."""
+    network = original(network, parallel=False)
     if isinstance(network, Network):
         return network
-    if isinstance(getattr(network, "_orig_mod", None), Network):
-        raise TypeError("network must be a neurolsc.Network, got one in torch.compile: give the network itself.")
-    cure = ": give neurolsc.wrap(module), a Network over the same parameters" if isinstance(network, nn.Module) else ""
+    cure = ""
+    if isinstance(network, nn.Module):
+        cure = ": give neurolsc.wrap(module), a Network over the same parameters"
     raise TypeError(f"network must be a neurolsc.Network, got {type(network).__name__}{cure}.")

@@ -137,16 +137,19 @@ def plot_profile(
         notes: sentences below the picture.
     """
     count = len(contributions)
-    size = (13, 3.8 + 0.2 * max(0, -(-(count + 1) // _ACROSS) - 1))
-    figure, ((*axes,),) = panels(1, 3, figsize=size, width_ratios=(1, 1, 0.28))
+    rows = math.ceil((count + 1) / _ACROSS)  # of the legend
+    figure, ((*axes,),) = panels(1, 3, figsize=(13, 3.6 + 0.2 * rows), width_ratios=(1, 1, 0.28))
     titles = (
         "through time, $\\partial h_{t,l}/\\partial h_{t-1,l}$",
         "through depth, $\\partial h_{l}/\\partial h_{l-1}$",
     )
     for direction, (ax, radii, what) in enumerate(zip(axes, (time, depth), titles, strict=False)):
         for layer, radius in enumerate(np.asarray(radii)):
-            name = f"layer {layer + 1}" + (" (from the input)" if direction and not layer else "")
-            name += "*" if direction and any(starred[layer : layer + 1]) else ""
+            name = f"layer {layer + 1}"
+            if direction and layer == 0:
+                name += " (from the input)"
+            if direction and any(starred[layer : layer + 1]):
+                name += "*"
             ax.fill_between(steps, radius.min(1), radius.max(1), color=color(layer), alpha=0.15, linewidth=0)
             ax.plot(
                 steps, radius.mean(1), **line_style(layer), label=f"{name}: mean {radius.mean():.2f}", linewidth=1.6
@@ -159,11 +162,14 @@ def plot_profile(
         ax.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=_ACROSS, columnspacing=1)
     axes[0].set_ylabel("spectral radius")
 
-    ax, left = axes[2], np.zeros(count)  # the terms of the radius through time
+    # The terms of the radius through time: of those that add to it the share of each.
+    ax = axes[2]
+    left = np.zeros(count)
     others = dict.fromkeys(name for shares in contributions for name in shares if name not in colors)
     free = [shade for shade in COLORS if shade not in colors.values()] or COLORS
     added = [{term: max(value, 0.0) for term, value in terms.items()} for terms in contributions]
-    for name, shade in (dict(colors) | {name: free[i % len(free)] for i, name in enumerate(others)}).items():
+    shades = dict(colors) | {name: free[i % len(free)] for i, name in enumerate(others)}
+    for name, shade in shades.items():
         shares = np.array([terms.get(name, 0.0) / (sum(terms.values()) or 1) for terms in added])
         if shares.any():
             ax.barh(range(count), shares, left=left, color=shade, label=name, height=0.5)
@@ -171,8 +177,9 @@ def plot_profile(
     for layer in range(count):
         if not contributions[layer]:
             ax.text(0.5, layer, "not known", ha="center", va="center", fontsize="small")
-    rates = enumerate(firing_rate, start=1)
-    names = [f"layer {i}" if math.isnan(rate) else f"layer {i}: {rate:.2g} spikes" for i, rate in rates]
+    names = []
+    for i, rate in enumerate(firing_rate, start=1):
+        names.append(f"layer {i}" if math.isnan(rate) else f"layer {i}: {rate:.2g} spikes")
     ax.set_yticks(range(count), names, fontsize="small")
     ax.invert_yaxis()
     ax.set(xlim=(0, 1), xlabel="share")
@@ -299,9 +306,13 @@ def plot_monitor(
     for update in dict.fromkeys(update for update, _, _ in findings):
         here = [number for number, (at, _, _) in enumerate(findings) if at == update]
         among = {findings[number][1] for number in here}
-        (layer,) = among if len(among) == 1 else (None,)
+        layer = among.pop()
+        if among:  # of several layers
+            layer = None
         for ax in axes.flat:
-            shade = "black" if layer is None else color(layer - 1)
+            shade = "black"
+            if layer is not None:
+                shade = color(layer - 1)
             ax.axvline(update, color=shade, linestyle=":", linewidth=1.1)
         numbers = ", ".join(str(number + 1) for number in here)
         top = axes[0, 0].get_xaxis_transform()
@@ -362,10 +373,13 @@ def plot_stable_region(
     trace = np.linspace(-2, 2, 201)
     ax.plot(trace, trace**2 / 4, color="black", linestyle="--", linewidth=1, label="above: oscillating")
     for number, (name, (t, d)) in enumerate(neurons.items()):
-        label = f"{name + ': ' if name else ''}{outside[name]:.1%} outside"
+        label = f"{outside[name]:.1%} outside"
+        if name:
+            label = f"{name}: {label}"
         ax.scatter(t, d, s=7, color=color(number), linewidths=0, alpha=0.6, label=label)
     points = np.concatenate([np.stack([np.ravel(t), np.ravel(d)], 1) for t, d in neurons.values()])
-    (left, bottom), (right, top) = np.minimum(points.min(0), (1.9, 0.9)), np.maximum(points.max(0), (2, 1))
+    (left, bottom) = np.minimum(points.min(0), (1.9, 0.9))
+    (right, top) = np.maximum(points.max(0), (2, 1))
     ax.set_xlim(left - 0.1 * (right - left), right + 0.1 * (right - left))
     ax.set_ylim(bottom - 0.1 * (top - bottom), top + 0.1 * (top - bottom))
     ax.set(xlabel="trace", ylabel="determinant", title="A step below threshold, neuron by neuron")
@@ -425,7 +439,9 @@ def plot_pretraining(
     every = {"time": "Mean radius through time", "depth": "Mean radius through depth"}
     every["firing_rate"] = "Spikes per neuron and step"
     steps = [row["step"] for row in rows]
-    aims = {} if target is None else dict(zip(every, target, strict=False))
+    aims = {}
+    if target is not None:
+        aims = dict(zip(every, target, strict=False))
     courses = {key: np.array([row[key] for row in rows], dtype=float) for key in every}  # None is NaN
     drawn = {key: what for key, what in every.items() if not np.isnan(courses[key]).all()}
     figure, ((*axes,),) = panels(1, len(drawn), figsize=(4.3 * len(drawn) + 0.1, 3.4))
@@ -510,8 +526,9 @@ def plot_bands(
         limits: ends of the y axis; None: around all curves.
     """
     styles = arm_styles(curves)
-    rows, columns = -(-len(curves) // _ACROSS), min(len(curves), _ACROSS)
-    size = (4.4 * columns + 0.4, 3.6 * rows + 0.3 * -(-len(styles) // columns))
+    rows = math.ceil(len(curves) / _ACROSS)
+    columns = min(len(curves), _ACROSS)
+    size = (4.4 * columns + 0.4, 3.6 * rows + 0.3 * math.ceil(len(styles) / columns))
     figure, grid = panels(rows, columns, figsize=size, sharex=True, sharey=True)
     axes = grid.flatten()
     for ax in axes[len(curves) :]:
@@ -557,23 +574,31 @@ def plot_scores(
         score: label of the scores.
         share: True if scores lie between 0 and 1.
     """
-    styles, values = arm_styles({"": arms}), list(dict.fromkeys(value for runs in arms.values() for value in runs))
+    styles = arm_styles({"": arms})
+    values = list(dict.fromkeys(value for runs in arms.values() for value in runs))
     words = any(isinstance(value, str) for value in values)
     places = {value: place for place, value in enumerate(values if words else sorted(values))}
     height = 1.4 + 0.45 * len(places) if words else 4
     figure, ((ax,),) = panels(1, 1, figsize=(8.5 if words else 6.5, height + 0.25 * len(styles)))
     for number, (name, runs) in enumerate(arms.items()):
-        style, shade = styles[name], styles[name]["color"]
+        style = styles[name]
+        shade = styles[name]["color"]
         shift = (0.5 if words else 0.1) / len(arms) * (number - (len(arms) - 1) / 2)  # or arms would hide each other
         ordered = sorted(runs, key=lambda value: places[value])
-        at, means = [places[value] + shift for value in ordered], [np.mean(runs[value]) for value in ordered]
+        at = [places[value] + shift for value in ordered]
+        means = [np.mean(runs[value]) for value in ordered]
         if words:
             ax.plot(means, at, "|", markersize=14, markeredgewidth=2.2, color=shade)
         else:
             ax.plot(at, means, linewidth=1.7, **style)
         for place, value in zip(at, ordered, strict=True):
-            across, scores = [place] * len(runs[value]), runs[value]
-            ax.plot(*((scores, across) if words else (across, scores)), ".", markersize=7, alpha=0.6, color=shade)
+            across = [place] * len(runs[value])
+            scores = runs[value]
+            if words:
+                coordinates = (scores, across)
+            else:
+                coordinates = (across, scores)
+            ax.plot(*coordinates, ".", markersize=7, alpha=0.6, color=shade)
     names = [str(value) for value in places]
     if words:
         ax.set(xlabel=score, ylabel=over, xlim=(0, 1) if share else None)

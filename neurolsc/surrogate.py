@@ -98,7 +98,10 @@ class Surrogate(nn.Module, ABC):
     def derivative(self, v: Tensor) -> Tensor:
         r"""The derivative of the spike, :math:`\gamma f(\omega v)`."""
         sharpness = self.sharpness
-        scaled = v if isinstance(sharpness, float) and sharpness == 1 else sharpness * v
+        if isinstance(sharpness, float) and sharpness == 1:
+            scaled = v
+        else:
+            scaled = sharpness * v
         return self.dampening * self.shape(scaled)
 
     def primitive(self, v: Tensor) -> Tensor:
@@ -108,8 +111,12 @@ class Surrogate(nn.Module, ABC):
     def forward(self, v: Tensor) -> Tensor:
         """Return 1 where v > 0 and 0 elsewhere, in the dtype of v; NaN stays NaN."""
         smooth = self.primitive(v)
-        there = self.primitive(v.detach()) if self._exact_values else smooth.detach()
-        return (v > 0).to(v.dtype) + (smooth - there).to(v.dtype)
+        # smooth - constant is 0: it adds nothing but the gradient, that by v alone, or by what is learnt as well
+        if self._exact_values:
+            constant = self.primitive(v.detach())
+        else:
+            constant = smooth.detach()
+        return (v > 0).to(v.dtype) + (smooth - constant).to(v.dtype)
 
     def config(self) -> dict[str, object]:
         """This surrogate's keyword arguments as JSON values; learnt values are in the state."""

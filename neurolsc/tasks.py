@@ -65,8 +65,11 @@ class Classification:
         return {name: getattr(metrics, name)(logits, targets) for name in self.kinds}
 
     def _counted(self, logits: Tensor, targets: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-        if self.last is None or mask is None:
-            return (logits if self.last is None else logits[-self.last :]), targets, mask
+        """Logits, targets and mask of the last steps, which count."""
+        if self.last is None:
+            return logits, targets, mask
+        if mask is None:
+            return logits[-self.last :], targets, None
         left = mask.flip(0).cumsum(0).flip(0)  # steps to the end, this one included
         counted = mask & (left <= self.last)
         return logits * counted.unsqueeze(-1), targets, counted
@@ -80,7 +83,9 @@ class _PerStep:
 
     def loss(self, logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
         losses = self._losses(logits, targets)
-        return losses.mean() if mask is None else (losses * metrics.step_weights(mask, losses).to(losses.dtype)).sum()
+        if mask is None:
+            return losses.mean()
+        return (losses * metrics.step_weights(mask, losses).to(losses.dtype)).sum()
 
     def measures(self, logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> dict[str, float]:
         return {name: getattr(metrics, name)(logits, targets, mask) for name in self.kinds}

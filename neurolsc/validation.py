@@ -12,14 +12,19 @@ from torch import Tensor
 
 def numpy_hint(value: object) -> str:
     """How to make a tensor, for an error message, if a NumPy array was passed; else empty."""
-    return ": torch.from_numpy makes it one" if type(value).__module__ == "numpy" else ""
+    if type(value).__module__ == "numpy":
+        return ": torch.from_numpy makes it one"
+    return ""
 
 
 def tensor(name: str, value: object) -> Tensor:
     """Return the value if it is a tensor."""
     if isinstance(value, Tensor):
         return value
-    cure = f": give {name} alone" if isinstance(value, tuple | list) else numpy_hint(value)
+    if isinstance(value, tuple | list):
+        cure = f": give {name} alone"
+    else:
+        cure = numpy_hint(value)
     raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}{cure}.")
 
 
@@ -35,13 +40,17 @@ def dense(x: object, name: str = "x") -> Tensor:
         raise TypeError(f"{name} must be a tensor of samples of one length, got a nested one: pad it, and give a mask.")
     if value.device.type == "meta":
         raise ValueError(f"{name} lies on the device meta, which holds no values.")
-    return value if value.layout == torch.strided else value.to_dense()
+    if value.layout == torch.strided:
+        return value
+    return value.to_dense()
 
 
 def shown(value: object) -> str:
     """What a value is, in a few words for a message: a short repr, or its type."""
     text = repr(value)
-    return text if len(text) < 80 and "\n" not in text else f"a {type(value).__name__}"
+    if len(text) < 80 and "\n" not in text:
+        return text
+    return f"a {type(value).__name__}"
 
 
 class BatchParts(NamedTuple):
@@ -77,7 +86,10 @@ def swapped_axes(x: Tensor, targets: object) -> str:
     if not isinstance(targets, Tensor) or x.ndim < 2 or x.shape[0] == x.shape[1]:
         return ""
     steps, samples = x.shape[:2]
-    swapped = targets.shape == (steps,) if targets.ndim == 1 else targets.shape[:2] == (samples, steps)
+    if targets.ndim == 1:
+        swapped = targets.shape == (steps,)
+    else:
+        swapped = targets.shape[:2] == (samples, steps)
     if not swapped:
         return ""
     return f"x {tuple(x.shape)} looks batch first, as there are targets of {steps} samples: give x.transpose(0, 1)"
@@ -85,12 +97,17 @@ def swapped_axes(x: Tensor, targets: object) -> str:
 
 def positive(name: str, value: float | Tensor, *, zero_allowed: bool = False) -> Tensor:
     """Return the value as a detached float tensor if every entry is positive and finite."""
-    tensor = value.detach() if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
+    if isinstance(value, Tensor):
+        tensor = value.detach()
+    else:
+        tensor = torch.tensor(value, dtype=torch.float64)
     if not tensor.is_floating_point():
         tensor = tensor.to(torch.get_default_dtype())
     good = tensor.isfinite() & ((tensor >= 0) if zero_allowed else (tensor > 0))
     if not good.all():
-        wanted = "zero or positive" if zero_allowed else "positive"
+        wanted = "positive"
+        if zero_allowed:
+            wanted = "zero or positive"
         raise ValueError(f"{name} must be {wanted} and finite, got {tensor[~good].flatten()[0].item():g}.")
     return tensor.clone()
 
@@ -137,7 +154,9 @@ def meant(known: Iterable[str], *unknown: object) -> str:
     """
     lower = {name.lower(): name for name in known}
     near = [lower[n] for name in unknown for n in difflib.get_close_matches(str(name)[:80].lower(), lower, n=1)]
-    return f"; did you mean {', '.join(dict.fromkeys(near))}?" if near else "."
+    if near:
+        return f"; did you mean {', '.join(dict.fromkeys(near))}?"
+    return "."
 
 
 def words_of(kind: Any) -> tuple[str, ...]:

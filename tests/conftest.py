@@ -19,6 +19,16 @@ settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.load_profile("repeatable")
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow tests first: at the end the workers share many quick ones, and none waits for the other."""
+    items.sort(key=is_quick)
+
+
+def is_quick(item: pytest.Item) -> bool:
+    return item.get_closest_marker("slow") is None
+
+
 @pytest.fixture(autouse=True)
 def fresh_torch() -> Iterator[None]:
     """Every test starts from the same seed and leaves torch's default dtype as it was."""

@@ -10,7 +10,7 @@ import neurolsc
 
 ROOT = Path(neurolsc.__file__).parent
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("validation", "display", "surrogate"),
+    ("validation", "display", "surrogate", "surroundings"),
     ("neurons",),
     ("network", "io", "metrics", "tasks", "plots"),
     ("hdf5", "interop"),

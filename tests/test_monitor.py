@@ -10,6 +10,7 @@ import norse.torch as norse
 import pytest
 import snntorch as snn
 import torch
+from click.testing import CliRunner
 from snntorch import surrogate
 from spikingjelly.activation_based import functional, neuron
 from spikingjelly.activation_based import surrogate as sj_surrogate
@@ -17,10 +18,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from neurolsc import LIF, Monitor, Network, train
+from neurolsc.cli import app
 from neurolsc.monitor import Event
 from neurolsc.surrogate import FastSigmoid
 from neurolsc.tasks import Classification
-from tests.patterns import Patterns, small_network
+from tests.patterns import Patterns, small_network, stopped, succeed
 
 T, B, N, C = 16, 24, 12, 4
 EVERY, PLANTED, UPDATES = 10, 60, 120
@@ -529,3 +531,56 @@ def test_train_counts_its_updates_in_a_monitor_and_ends_in_the_same_weights():
     assert monitor.rows[-1]["loss"] < monitor.rows[1]["loss"]
     for name, value in ends[0].items():
         assert torch.equal(value, ends[1][name]), name
+
+
+def watched(path) -> tuple[Network, Monitor]:
+    """A small network and a monitor of it."""
+    network = small_network()
+    data = Patterns(12, seed=2)
+    x = torch.stack([data[i][0] for i in range(12)], 1).float()
+    return network, Monitor(network, x, data.labels, loss=Classification(), every=4, path=path)
+
+
+def test_a_training_that_was_killed_between_rows_goes_on_with_those_before_its_checkpoint(tmp_path):
+    data, validation = Patterns(36), Patterns(12, seed=1)
+    settings = {"batch_size": 6, "progress": False, "checkpoint": tmp_path / "train.checkpoint"}
+    network, monitor = watched(tmp_path / "through.jsonl")
+    train(
+        network, data, validation, epochs=3, schedule="constant", **(settings | {"checkpoint": None}), monitor=monitor
+    )
+
+    network, cut = watched(tmp_path / "rows.jsonl")
+    train(network, data, validation, epochs=1, schedule="constant", **settings, monitor=cut)
+    cut.updates = 11
+    cut.step(7.0)  # an update of the second epoch, whose checkpoint was not written any more
+    assert [row["update"] for row in cut.rows] == [0, 4, 12]
+
+    network, again = watched(tmp_path / "rows.jsonl")
+    train(network, data, validation, epochs=3, schedule="constant", **settings, monitor=again)
+    assert [row["update"] for row in again.rows] == [0, 4, 8, 12, 16]
+    assert [row["loss"] for row in again.rows[3:]] == pytest.approx([row["loss"] for row in monitor.rows[3:]])
+    assert [row["rate_1"] for row in again.rows] == pytest.approx([row["rate_1"] for row in monitor.rows])
+    assert "drift_1" not in again.rows[2]  # since a row whose weights are gone
+    assert again.rows[3]["drift_1"] == pytest.approx(monitor.rows[3]["drift_1"])
+    lines = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert [line for line in lines if "event" not in line] == again.rows
+
+
+@pytest.mark.slow
+def test_the_command_writes_rows_into_its_run_and_goes_on_with_them(tmp_path, monkeypatch):
+    digits = ["--data", "shd", "--channels", "70", "--dt", "0.05", "--repeat", "1"]
+    words = ["--width", "8", "--init", "Default", *digits, "--epochs", "3", "--monitor", "2", "--out", tmp_path / "run"]
+    with monkeypatch.context() as patched:
+        patched.setattr("neurolsc.experiment.run.train", stopped(KeyboardInterrupt(), 2))
+        result = CliRunner().invoke(app, [str(word) for word in ["train", *words]])
+    assert result.exit_code == 130
+    before = (tmp_path / "run.partial" / "monitor.jsonl").read_text()
+    output = succeed("train", *words)
+    after = (tmp_path / "run" / "monitor.jsonl").read_text()
+    assert after.startswith(before)
+    updates = [line["update"] for line in map(json.loads, after.splitlines()) if "event" not in line]
+    assert updates == list(range(0, updates[-1] + 1, 2))
+    assert len(updates) > len(before.splitlines())
+    assert "gradient     step" in output
+    assert (tmp_path / "run" / "monitor.png").stat().st_size > 10_000
+    assert "monitor" not in (tmp_path / "run" / "settings.toml").read_text()

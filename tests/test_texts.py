@@ -2,7 +2,6 @@
 
 import re
 import shlex
-import shutil
 import tomllib
 from pathlib import Path
 
@@ -12,8 +11,7 @@ from click.testing import CliRunner
 
 import neurolsc
 from docs import sessions, tables
-from neurolsc.cli import app
-from neurolsc.datasets import SHD
+from neurolsc.cli import app, commands
 
 ROOT = Path(__file__).parent.parent
 TEXTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "benchmarks").glob("*.md"))]
@@ -77,16 +75,27 @@ def usual_day() -> list[list[str]]:
     return [shlex.split(re.split(r"  (?! *--)", line)[0]) for line in lines]
 
 
+SMALLER = {
+    "radii": ["--width", "8"],
+    "pretrain": ["--width", "8", "--pretrain-samples", "2"],
+    "train": ["--width", "8", "--batch-size", "200", "--epochs", "1"],
+    "demo": ["--epochs", "1"],
+}
+"""what is added to a command that makes networks; of two values of a flag the last one holds"""
+
+
 @pytest.mark.slow
 def test_the_usual_day_succeeds_as_the_help_prints_it(tmp_path: Path, monkeypatch):
-    """The demo with one epoch: its twelve take minutes."""
-    shutil.copy(SHD.embedded("train").path, tmp_path / "train.h5")
+    """On few neurons and one epoch: as large as they are printed, the commands take minutes."""
+    fixed = commands.DEMO["fixed"] | {"width": 8, "batch_size": 200}
+    monkeypatch.setattr(commands, "DEMO", commands.DEMO | {"fixed": fixed})
     monkeypatch.chdir(tmp_path)
-    commands = usual_day()
-    assert len(commands) == 9
-    for command in commands:
-        shorter = ["--epochs", "1"] if command == ["demo"] else []
-        done = CliRunner().invoke(app, [*command, *shorter], catch_exceptions=False)
+    day = usual_day()
+    assert len(day) == 9
+    for command in day:
+        of_a_run = command[1:2] == ["runs/digits"]
+        smaller = [] if of_a_run else SMALLER[command[0]]
+        done = CliRunner().invoke(app, [*command, *smaller], catch_exceptions=False)
         assert done.exit_code == 0
         assert done.output
 

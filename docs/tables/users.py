@@ -32,7 +32,7 @@ def about(found: list[dict[str, str]], note: str) -> list[str]:
     seeds = " to ".join(map(str, sorted({min(counts), max(counts)})))
     said = {
         "date": max(row["date"] for row in found),
-        "data": f"{seeds} seeds that chose nothing; 1,000 digits, or 2,025 spoken ones; 5 epochs of plain Adam",
+        "data": f"{seeds} seeds not used to choose the method; 1,000 digits, or 2,025 spoken ones; 5 epochs of plain Adam",
     }
     return caption(said, note)
 
@@ -133,7 +133,7 @@ def users_counts() -> list[str]:
                 f"{epochs['Identity()']} ({epochs['built']})",
             ]
         )
-    head = ["network, loss", "above as built, where least", "best score", "rates within 5 of it", "epochs to 95 %"]
+    head = ["network, loss", "smallest gain", "best score", "learning rates near it", "epochs"]
     return [
         *rows(head, body),
         *about(found, "95 % intervals, paired by seed; in brackets the best other arm, or as built"),

@@ -126,7 +126,7 @@ ax.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
 plt.show()
 
 # %% [markdown]
-# One seed and four epochs are an illustration; [eight seeds on more networks](../initialise.md) are evidence.
+# One seed and four epochs are an illustration; [more seeds and networks](../study.md#in-a-plain-loop) are evidence.
 #
 # ## Measure it
 #

@@ -2,7 +2,7 @@
 # # 5. One network in your own loop, from diagnosis to chip
 #
 # After this page you can take a network through everything: diagnose, initialise, train, export. The network is that of
-# snnTorch's tutorial 5, in a loop of its own; `neurolsc` adds five calls.
+# snnTorch's tutorial 5, in a loop of its own.
 
 # %%
 import tempfile
@@ -80,7 +80,7 @@ print("refused:", refusals(initialised, x))
 # ## Train it
 #
 # Your own loop, with your own optimizer. [`accelerate`](../accelerate.md) runs the same network, with the same
-# parameters, on faster kernels; leave it out and only the time changes.
+# parameters, on faster kernels; without it the loop takes longer and learns the same.
 
 
 # %%
@@ -134,4 +134,4 @@ assert checked.exact
 assert curves["initialised"][-1] > curves["as built"][-1] + 0.1
 
 # %% [markdown]
-# One seed is an illustration; [eight seeds on more networks](../initialise.md) are evidence.
+# One seed is an illustration; [more seeds and networks](../study.md#in-a-plain-loop) are evidence.

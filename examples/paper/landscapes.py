@@ -252,7 +252,7 @@ class AngleFigure(Figure[Paths]):
     name, title = "memory-7", "Memory, Fig. 7"
 
     def measure(self, scale: Scale, results: Sequence[Result]) -> Paths:
-        steps, rate = (50_000, 1e-3) if scale.full else (5_000, 1e-2)
+        steps, rate = (50_000, 1e-3) if scale.full else (600, 1e-2)
         ring = torch.tensor(0.99, dtype=torch.float64)
         teacher, start = (torch.polar(ring, torch.tensor(a).double()) for a in (ANGLE, math.pi / 4))
         ways, losses = {}, {}

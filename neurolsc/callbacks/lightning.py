@@ -182,4 +182,4 @@ class MonitorCallback(Callback):
         if trainer.global_step == self._updates:
             return  # gradients are accumulated
         self._updates = trainer.global_step
-        self.monitor.step(outputs["loss"])
+        self.monitor.step(outputs["loss"], scaler=getattr(trainer.precision_plugin, "scaler", None))

@@ -76,6 +76,7 @@ OF_AN_INIT = ("network", "data", "init")
 
 
 def _use_run(ctx: click.Context, _: click.Parameter, saved: Path | None) -> Path | None:
+    """Take the settings of a run; return its network file, or the argument as it is if it names no folder."""
     if saved is not None and saved.is_dir():
         Experiment.of(saved)  # refuses any folder but a finished run
         options.use_file(ctx, saved / SETTINGS, OF_AN_INIT)
@@ -114,7 +115,8 @@ def radii(
     truncated backpropagation has to go back from each loss, or how many steps long the chunks
     between two detached states have to be, until each layer's gradient is within 1 %.
     """
-    source, seed = click.get_current_context().get_parameter_source, experiment.network.seed
+    source = click.get_current_context().get_parameter_source
+    seed = experiment.network.seed
     if saved is not None:
         own = [name for name in setting_names(["network"]) if name not in ("cell", "seed")]  # cell: its module
         flags = [f"--{name.replace('_', '-')}" for name in own if source(name) is ParameterSource.COMMANDLINE]
@@ -173,8 +175,17 @@ def pretrain(experiment: Experiment, out: Path) -> None:
 @app.command(cls=options.Command)
 @options.settings(*OF_AN_INIT, "pretraining", "training")
 @options.chip
+@click.option(
+    "--monitor",
+    is_flag=False,
+    flag_value=100,
+    default=0,
+    type=click.IntRange(0),
+    metavar="[UPDATES]",
+    help="Say what happens to a layer when it happens; rows every so many updates (100) in monitor.jsonl.",
+)
 @options.out
-def train(experiment: Experiment, chip: str | None, out: Path) -> None:
+def train(experiment: Experiment, chip: str | None, monitor: int, out: Path) -> None:
     """Initialise a network and train it.
 
     First --init initialises it, then its radii are set if a --target is given. The loss is that of the task (for labels
@@ -187,7 +198,7 @@ def train(experiment: Experiment, chip: str | None, out: Path) -> None:
             quantize(experiment.build(), force=True)  # whatever its weights become
         except (TypeError, ValueError) as error:
             raise click.UsageError(f"not for {chip}: {error}") from error
-    result = experiment.run(out, say=click.echo).training
+    result = experiment.run(out, say=click.echo, monitor=monitor).training
     assert result is not None
     score = experiment.data.task.score
     best = metric_spec(experiment.data.task, score).text(result.best[f"validation_{score}"])
@@ -288,7 +299,9 @@ def export(
     for name, value in ({"dt": dt} if target == "netx" else netx_only).items():
         if value:
             raise click.UsageError(f"--{name} does not fit --to {target}.")
-    experiment, network, out = Experiment.of(run), experiments.load_network(run), out or run / target
+    experiment = Experiment.of(run)
+    network = experiments.load_network(run)
+    out = out or run / target
     if target == "nir":
         if dt is None:
             raise click.UsageError("--to nir needs --dt, the seconds that a time step stands for.")
@@ -306,7 +319,8 @@ def export(
         if fine_tune and experiment.training is not None:
             how = vars(replace(experiment.training, epochs=fine_tune, lr=experiment.training.lr / SLOWER))
             sets: Any = (experiment.data.load("train"), experiment.data.load("validation"))
-            seed, checkpoint = experiment.network.seed, folder / TRAINING
+            seed = experiment.network.seed
+            checkpoint = folder / TRAINING
             train_network(QuantizationAware(network, x), *sets, seed=seed, checkpoint=checkpoint, **how)
             save(network, folder / NETWORK)
         report = to_netx(network, folder / "network.net", x, labels=labels)
@@ -341,8 +355,12 @@ def sweep(grid: Path, out: Path | None, workers: int, device: str, ray: str | No
     table.csv. Whatever stops the sweep, the same command goes on where it was: no finished trial is repeated.
     """
     read = experiments.read_grid(grid)
-    out = Path("runs") / read.name if out is None else out
-    pool = experiments.Processes(workers) if ray is None else experiments.RayTasks(ray)
+    if out is None:
+        out = Path("runs") / read.name
+    if ray is None:
+        pool = experiments.Processes(workers)
+    else:
+        pool = experiments.RayTasks(ray)
     rows = experiments.run_sweep(read, out, pool, retry=retry, device=device)
     click.echo(f"{len(rows)} trials in {out / TABLE}")
     _report_failures(rows)
@@ -442,12 +460,14 @@ def demo(out: Path, epochs: int, seed: int, workers: int) -> None:
     rows = experiments.run_sweep(grid, out, experiments.Processes(workers))
     curves = {}
     for trial in grid.trials:
-        s, history = trial.settings, read_history(out / trial.name)
+        s = trial.settings
+        history = read_history(out / trial.name)
         if history:
             curves[s["init"] + (f", {s['cell']}, images moved" if s["shift"] else "")] = history
     title = f"Initialisations of two layers of {fixed['width']} neurons, 1,800 spike-latency MNIST digits, seed {seed}"
     plot_learning_curves(curves, out / "learning.png", chance=0.1, title=title)
-    table, seconds = experiments.markdown(grid, rows), time.perf_counter() - began
+    table = experiments.markdown(grid, rows)
+    seconds = time.perf_counter() - began
     write_text(out / "report.md", REPORT.format(width=fixed["width"], epochs=epochs, seconds=seconds, table=table))
     click.echo(f"\n{table}\n{seconds:.0f} s. The report with its picture: {out / 'report.md'}")
     _report_failures(rows)

@@ -84,21 +84,28 @@ def settings(*parts: str) -> Callable[[Function], Function]:
         names = setting_names(parts)
 
         def call(**flags: Any) -> None:
-            values, on = {name: flags.pop(name) for name in names}, flags.pop("device")
+            values = {name: flags.pop(name) for name in names}
+            on = flags.pop("device")
             if flags.get("chip"):
                 values = _fit_to_chip(values)
             command(Experiment.from_settings(values, parts=parts, device=on), **flags)
 
-        call.__doc__, call.__name__ = command.__doc__, command.__name__
+        call.__doc__ = command.__doc__
+        call.__name__ = command.__name__
         call.__click_params__ = list(getattr(command, "__click_params__", []))  # type: ignore[attr-defined]
         call = device(call)
         for f in reversed([f for part in parts for f in dataclasses.fields(PARTS[part])]):
-            flag, words = "--" + f.name.replace("_", "-"), words_of(f.type)
+            flag = "--" + f.name.replace("_", "-")
+            words = words_of(f.type)
             more: dict[str, Any] = {"type": click.Choice(words) if words else f.type}
             if f.type is bool:
-                flag, more = f"{flag}/--no-{flag[2:]}", {}
+                flag = f"{flag}/--no-{flag[2:]}"
+                more = {}
             owners = ", ".join(f.metadata["data"])
-            text = f"{owners}: {f.metadata['help']}" if owners else f.metadata["help"]
+            if owners:
+                text = f"{owners}: {f.metadata['help']}"
+            else:
+                text = f.metadata["help"]
             shown = f.default != ""  # else the help says what an empty text means
             call = click.option(flag, f.name, default=f.default, show_default=shown, help=text, **more)(call)
         return click.option(

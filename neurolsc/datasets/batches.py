@@ -48,7 +48,9 @@ class Batch(Sequence[Item]):
                 f"a batch must be x (T, B, N) with labels (B,) or targets (T, B, ...), got {tuple(x.shape)} "
                 f"and {tuple(labels.shape)}."
             )
-        self.x, self.labels, self.mask = x, labels, mask
+        self.x = x
+        self.labels = labels
+        self.mask = mask
 
     def __repr__(self) -> str:
         return f"Batch({shapes('TB', x=self.x, mask=self.mask)})"
@@ -59,8 +61,13 @@ class Batch(Sequence[Item]):
     def __getitem__(self, index: Any) -> Any:
         """One item, without its padding."""
         x = self.x.select(1, index)
-        steps = len(x) if self.mask is None else int(self.mask[:, index].sum())
-        return x[:steps], int(self.labels[index]) if self.labels.ndim == 1 else self.labels[:steps, index]
+        if self.mask is None:
+            steps = len(x)
+        else:
+            steps = int(self.mask[:, index].sum())
+        if self.labels.ndim == 1:
+            return x[:steps], int(self.labels[index])
+        return x[:steps], self.labels[:steps, index]
 
 
 class BatchDataset(Dataset[Item]):
@@ -120,7 +127,9 @@ def collate(items: Sequence[ItemT]) -> tuple[Tensor, ...]:
         (torch.Size([2, 2, 700]), [3, 7], [[1, 1], [0, 1]])
     """
     if isinstance(items, Batch):
-        return (items.x, items.labels) if items.mask is None else (items.x, items.labels, items.mask)
+        if items.mask is None:
+            return (items.x, items.labels)
+        return (items.x, items.labels, items.mask)
     if len(items) == 0:
         raise ValueError("a batch needs at least one item (x (T, N), label), got none.")
     inputs: list[Any] = [x for x, _ in items]
@@ -150,7 +159,9 @@ def collate(items: Sequence[ItemT]) -> tuple[Tensor, ...]:
             ) from None
     x = pad_sequence(inputs)
     mask = torch.arange(len(x))[:, None] < torch.tensor(lengths)
-    return (x, labels) if mask.all() else (x, labels, mask)
+    if mask.all():
+        return (x, labels)
+    return (x, labels, mask)
 
 
 def fetch(dataset: Dataset[Any], indices: Sequence[int]) -> Sequence[tuple[Tensor, int]]:
@@ -179,13 +190,21 @@ def input_batches(dataset: Dataset[Any], batch_size: int, *, count: int = 16, se
     if total == 0:
         raise ValueError("input_batches needs a data set with items, got an empty one.")
     order = torch.randperm(total, generator=torch.Generator().manual_seed(seed))
-    drawn = [collate(fetch(dataset, part.tolist())) for part in order[: whole("count", count) * size].split(size)]
-    lasting = [mask[0].sum(0) if mask else torch.full((x.shape[1],), len(x)) for x, _, *mask in drawn]
-    lengths = torch.cat(lasting)
-    steps = int(lengths.median())
-    if (lengths == steps).all():
-        return [x for x, *_ in drawn]
-    kept = [x[:steps, each >= steps] for (x, *_), each in zip(drawn, lasting, strict=True) if (each >= steps).any()]
+    inputs = []
+    lengths = []  # of the items of each batch
+    for part in order[: whole("count", count) * size].split(size):
+        x, _, *mask = collate(fetch(dataset, part.tolist()))
+        inputs.append(x)
+        lengths.append(mask[0].sum(0) if mask else torch.full((x.shape[1],), len(x)))
+    every = torch.cat(lengths)
+    steps = int(every.median())
+    if (every == steps).all():
+        return inputs
+    kept = []
+    for x, lasts in zip(inputs, lengths, strict=True):
+        long_enough = lasts >= steps
+        if long_enough.any():  # else x may be shorter
+            kept.append(x[:steps, long_enough])
     return list(torch.cat(kept, 1).split(size, 1))
 
 
@@ -250,7 +269,9 @@ def hold_out(speakers: np.ndarray, by: By, *, share: float = 0.1, seed: int = 0)
         raise ValueError(f"share must be between 0 and 1, got {share}.")
     if by == "speaker" and (speakers < 0).any():
         raise ValueError("validation by speaker needs extra/speaker in the file, who speaks; draw it at random.")
-    owners = np.arange(len(speakers)) if by == "random" else speakers
+    owners = speakers
+    if by == "random":
+        owners = np.arange(len(speakers))
     drawn_from = np.unique(owners)
     size = max(1, round(share * len(drawn_from)))
     if size >= len(drawn_from):

@@ -71,7 +71,8 @@ def fetch(root: str | PathLike[str], name: str, *others: str) -> Path:
     the file may be; ``ConnectionError`` if no address has it. A root that is one of the data set's files stands for its
     folder; ``ValueError`` of another file.
     """
-    root, remote = Path(root), FILES[name]
+    root = Path(root)
+    remote = FILES[name]
     if root.is_file():
         known = {*FILES, *(each.archive for each in FILES.values()), *(Path(other).name for other in others)}
         if root.name not in known:
@@ -102,7 +103,10 @@ def fetch(root: str | PathLike[str], name: str, *others: str) -> Path:
     if remote.folder is None:
         return archive
     member = f"{remote.folder}/{name}".lstrip("/")
-    unpack = pooch.Unzip if archive.suffix == ".zip" else pooch.Untar
+    if archive.suffix == ".zip":
+        unpack = pooch.Unzip
+    else:
+        unpack = pooch.Untar
     with tempfile.TemporaryDirectory(dir=root) as temporary, refusing(archive, "the archive is damaged"):
         unpack(members=[member], extract_dir=temporary)(os.fspath(archive.resolve()), "download", None)
         (root / member).parent.mkdir(exist_ok=True)

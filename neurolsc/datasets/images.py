@@ -106,7 +106,8 @@ class LatencyEncoding:
 
     def frames(self, times: Tensor) -> Tensor:
         """Frames (T, ..., N), zeros and ones, uint8, of spike times (..., N) in ms, infinite for no spike."""
-        bins, late = count_bins(self.dt, self.window), ~(times < self.window)
+        bins = count_bins(self.dt, self.window)
+        late = ~(times < self.window)
         # The clamp keeps a time just below the window in its last bin when the division rounds up.
         index = (times.double() / self.dt).floor().clamp(max=bins - 1).masked_fill(late, bins).long()
         frames = torch.zeros(bins + 1, *times.shape, dtype=torch.uint8, device=times.device)
@@ -174,7 +175,8 @@ def read_idx(path: str | PathLike[str]) -> Tensor:
         shape = struct.unpack_from(f">{axes}I", data, 4)
         if zeros != 0 or code != 8 or not 1 <= axes <= 8:
             raise ValueError(f"it must start with 0x000008 and 1 to 8 axes, got 0x{data[:4].hex()}.")
-        start, wanted = 4 + 4 * axes, math.prod(shape)
+        start = 4 + 4 * axes
+        wanted = math.prod(shape)
         if len(data) - start != wanted:
             raise ValueError(f"the header states {shape}, so {wanted} bytes after it, got {len(data) - start}.")
         return torch.from_numpy(np.frombuffer(data, np.uint8, offset=start).reshape(shape).copy())
@@ -182,7 +184,9 @@ def read_idx(path: str | PathLike[str]) -> Tensor:
 
 def read_mnist(root: str | PathLike[str] | None, split: Split, seed: int) -> tuple[Tensor, Tensor]:
     """Images (n, 784), uint8, and labels (n,), int64, of a split of MNIST in a folder, or (None) of the sample."""
-    part = "t10k" if one_of("split", split, SPLITS) == "test" else "train"
+    part = "train"
+    if one_of("split", split, SPLITS) == "test":
+        part = "t10k"
     images, labels = (
         read_idx(SAMPLES / "mnist" / f"{name}.gz" if root is None else fetch(root, name))
         for name in (f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte")
@@ -192,7 +196,8 @@ def read_mnist(root: str | PathLike[str] | None, split: Split, seed: int) -> tup
             f"{root}: {part} must hold images (n, {SIDE}, {SIDE}) with n digits 0 to 9, got {tuple(images.shape)} and "
             f"{tuple(labels.shape)}, up to {labels.max().item()}."
         )
-    images, labels = images.flatten(1), labels.long()
+    images = images.flatten(1)
+    labels = labels.long()
     if split == "test":
         return images, labels
     chosen = carve(len(images), SAMPLE_SIZES if root is None else MNIST_SIZES, seed)[split]
@@ -247,9 +252,13 @@ class SpikeLatencyMNIST(BatchDataset):
     ) -> None:
         if whole("shift", shift, at_least=0) and split != "train":
             raise ValueError(f"shift is for the training split, got {shift} for {split!r}.")
-        self.split, self.encoding, self.shift = split, encoding, shift
+        self.split = split
+        self.encoding = encoding
+        self.shift = shift
         self.images, self.labels = read_mnist(root, split, seed)
-        self.n_in, self.n_classes, self.steps = SIDE * SIDE, 10, encoding.steps
+        self.n_in = SIDE * SIDE
+        self.n_classes = 10
+        self.steps = encoding.steps
         self._time_of_level = encoding.times(torch.arange(256, dtype=torch.float64) / 255)
 
     @classmethod
@@ -263,7 +272,9 @@ class SpikeLatencyMNIST(BatchDataset):
         if self.shift:
             padded = nn.functional.pad(images.view(-1, SIDE, SIDE), (self.shift,) * 4)
             moves = generator(indices).integers(0, 2 * self.shift + 1, (2, len(images)), np.int64)
-            rows, columns = (torch.from_numpy(move)[:, None] + torch.arange(SIDE) for move in moves)
+            top, left = torch.from_numpy(moves)  # of the part that is shown, for each image
+            rows = top[:, None] + torch.arange(SIDE)
+            columns = left[:, None] + torch.arange(SIDE)
             images = padded[torch.arange(len(images))[:, None, None], rows[:, :, None], columns[:, None]].flatten(1)
         return Batch(self.encoding.frames(self._time_of_level[images.long()]), self.labels[chosen])
 
@@ -281,8 +292,13 @@ class Pixels(BatchDataset):
     """
 
     def __init__(self, images: Tensor, labels: Tensor, names: Sequence[str], split: Split) -> None:
-        self.split, self.images, self.labels, self.names = split, images, labels, tuple(names)
-        self.n_in, self.n_classes, self.steps = images.shape[1], len(names), 1
+        self.split = split
+        self.images = images
+        self.labels = labels
+        self.names = tuple(names)
+        self.n_in = images.shape[1]
+        self.n_classes = len(names)
+        self.steps = 1
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         chosen = torch.as_tensor(indices, dtype=torch.long)
@@ -336,8 +352,10 @@ class SequentialMNIST(MNISTPixels):
             got = f"{permutation.dtype} {tuple(permutation.shape)}"
             raise ValueError(f"permutation must hold each of the places 0 ... {n - 1} once, int64 ({n},), got {got}.")
         super().__init__(root, split, seed=seed)
-        self.permutation, self.images = permutation, self.images[:, permutation]
-        self.n_in, self.steps = 1, n
+        self.permutation = permutation
+        self.images = self.images[:, permutation]
+        self.n_in = 1
+        self.steps = n
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         chosen = torch.as_tensor(indices, dtype=torch.long)
@@ -375,7 +393,10 @@ class CIFAR10(Pixels):
         files, n = ((self._test,), self._sizes["test"]) if test else (self._train, self._sizes["train"])
         parts = [read_records(fetch(root, name), self._classes, n // len(files)) for name in files]
         images, labels = (torch.cat(part) for part in zip(*parts, strict=True))
-        chosen = torch.arange(n) if test else carve(n, {"validation": n // 10, "train": n - n // 10}, seed)[split]
+        if test:
+            chosen = torch.arange(n)
+        else:
+            chosen = carve(n, {"validation": n // 10, "train": n - n // 10}, seed)[split]
         super().__init__(images[chosen], labels[chosen].long(), self._names, split)
 
 
@@ -394,7 +415,8 @@ def read_records(path: str | PathLike[str], classes: Sequence[int], count: int) 
     Of each image it has as many labels, a byte each, as there are numbers of classes, of which the last counts, and
     then 3,072 bytes; ``ValueError`` if it has another size, or a label is out of range.
     """
-    head, length = len(classes), len(classes) + 3072
+    head = len(classes)
+    length = len(classes) + 3072
     data = np.fromfile(path, np.uint8)
     if len(data) != count * length:
         raise ValueError(f"{path}: {count:,} images are {count * length:,} bytes, {length:,} each, got {len(data):,}.")

@@ -38,7 +38,8 @@ class Vocabulary(Sequence[str]):
     def __init__(self, words: Iterable[str]) -> None:
         self.words = tuple(words)
         self._numbers = {word: number for number, word in enumerate(self.words)}
-        if not 0 < len(self.words) == (different := len(self._numbers)):
+        different = len(self._numbers)
+        if not 0 < len(self.words) == different:
             raise ValueError(f"a vocabulary takes different words, got {len(self.words)}, {different} different.")
 
     @classmethod
@@ -62,7 +63,8 @@ class Vocabulary(Sequence[str]):
         Raises:
             ValueError: if a word is not there and ``<unk>`` neither; the message names the first.
         """
-        words, unknown = list(words), self._numbers.get(UNKNOWN)
+        words = list(words)
+        unknown = self._numbers.get(UNKNOWN)
         if unknown is None and (odd := [word for word in words if word not in self._numbers]):
             raise ValueError(
                 f"{len(odd)} of {len(words)} words are not in the vocabulary of {len(self)}, which has no {UNKNOWN}; "
@@ -128,14 +130,22 @@ class Words(BatchDataset):
         switch: float = 0.0,
         switch_epochs: int = 0,
     ) -> None:
-        self.window, self.repeat = whole("steps", steps), whole("repeat", repeat)
+        self.window = whole("steps", steps)
+        self.repeat = whole("repeat", repeat)
         self.switch = probability("switch", switch)
         self.switch_epochs = whole("switch_epochs", switch_epochs, at_least=0)
         if text.ndim != 1 or text.dtype != torch.int64:
             raise ValueError(f"a text must be numbers of words (n,), int64, got {text.dtype} {tuple(text.shape)}.")
-        self.split, self.text, self.vocabulary = split, text, vocabulary
-        self.n_in, self.n_words, self.n_classes, self.steps = 1, len(vocabulary), len(vocabulary), None
-        parts = 1 if streams is None else whole("streams", streams)
+        self.split = split
+        self.text = text
+        self.vocabulary = vocabulary
+        self.n_in = 1
+        self.n_words = len(vocabulary)
+        self.n_classes = len(vocabulary)
+        self.steps = None
+        parts = 1
+        if streams is not None:
+            parts = whole("streams", streams)
         if len(text) - 1 < parts * self.window:
             raise ValueError(
                 f"{parts} x {self.window} words take a text of {parts * self.window + 1} words, got {len(text)}: fewer "
@@ -155,15 +165,17 @@ class Words(BatchDataset):
         places = starts + torch.arange(self.window)[:, None]
         inside = places < len(self.text) - 1
         places = places.clamp(max=len(self.text) - 2)
-        x, y = self.text[places], self.text[places + 1]
+        x = self.text[places]
+        y = self.text[places + 1]
         if self.switch and (epoch_of_training() or 1) <= (self.switch_epochs or math.inf):
             random = generator(indices)
             switched = torch.from_numpy(random.random(x.shape) < self.switch)
             others = torch.from_numpy(random.integers(0, self.n_words - 1, x.shape))
-            x = torch.where(switched, others + (others >= x), x)
+            x = torch.where(switched, others + (others >= x), x)  # any word but x itself
         steps = int(inside.sum(0).max())  # a batch is as long as its longest window
         mask = inside[:steps].repeat_interleave(self.repeat, 0)
-        x, y = (values[:steps].repeat_interleave(self.repeat, 0) * mask for values in (x, y))
+        x = x[:steps].repeat_interleave(self.repeat, 0) * mask
+        y = y[:steps].repeat_interleave(self.repeat, 0) * mask
         return Batch(x.unsqueeze(-1), y, None if mask.all() else mask)
 
 
@@ -189,8 +201,12 @@ def characters_of(words: Sequence[str]) -> list[str]:
     """The characters of words, with ``_`` for a blank and ``<eos>`` behind every line, as T. Mikolov's files have."""
     found: list[str] = []
     for before, word in pairwise([END, *words]):
-        found += [] if END in (before, word) else ["_"]
-        found += [END] if word == END else list(word)
+        if END not in (before, word):
+            found.append("_")
+        if word == END:
+            found.append(END)
+        else:
+            found += word
     return found
 
 
@@ -287,7 +303,9 @@ class PennTreebank(Words):
     def __init__(self, root: str | PathLike[str], split: Split, *, characters: bool = False, **options: Any) -> None:
         def read(part: str) -> list[str]:
             words = read_words(fetch(root, self._file.format(part)))
-            return characters_of(words) if characters else words
+            if characters:
+                return characters_of(words)
+            return words
 
         part = {"train": "train", "validation": "valid", "test": "test"}[one_of("split", split, SPLITS)]
         text = read("train")
@@ -401,7 +419,9 @@ def read_slots(path: str | PathLike[str]) -> list[tuple[list[str], list[str]]]:
 
 # ---- music
 
-LOWEST, HIGHEST = 21, 108  # MIDI numbers of the keys of a piano, A0 to C8
+# MIDI numbers of the keys of a piano, A0 to C8
+LOWEST = 21
+HIGHEST = 108
 KEYS = HIGHEST - LOWEST + 1
 NAME = "jsb-chorales-quarter.json"
 
@@ -452,9 +472,14 @@ class JSBChorales(BatchDataset):
         return cls.from_file(SAMPLES / "jsb" / "jsb-chorales-sample.json.gz", split)
 
     def _open(self, path: str | PathLike[str], split: Split) -> None:
-        part = "valid" if one_of("split", split, SPLITS) == "validation" else split
-        self.split, self.pieces = split, tuple(map(torch.from_numpy, read_pieces(path, part)))
-        self.n_in, self.n_classes, self.steps = KEYS, KEYS, None
+        part = split
+        if one_of("split", split, SPLITS) == "validation":
+            part = "valid"
+        self.split = split
+        self.pieces = tuple(map(torch.from_numpy, read_pieces(path, part)))
+        self.n_in = KEYS
+        self.n_classes = KEYS
+        self.steps = None
 
     def __len__(self) -> int:
         return len(self.pieces)
@@ -482,7 +507,9 @@ def read_pieces(path: str | PathLike[str], part: str) -> list[np.ndarray]:
     text = read_unpacked(path)
     with refusing(path, "damaged: it is not a JSON file of music"):
         tree: Any = json.loads(text)
-        pieces = tree.get(part) if isinstance(tree, dict) else None
+        pieces = None
+        if isinstance(tree, dict):
+            pieces = tree.get(part)
         if not isinstance(pieces, list) or not pieces:
             raise ValueError(f"wanted is an object with a list {part!r} of pieces, got {clean(tree)}.")
         read = []
@@ -505,8 +532,11 @@ def read_pieces(path: str | PathLike[str], part: str) -> list[np.ndarray]:
 # ---- store and recall
 
 PERIOD = 20  # steps
-VALUES, GROUP = 4, 10  # how many values there are, and neurons of a group
-ON, OFF = 0.2, 0.01  # probability of a spike in a step, of a neuron whose group is on or off
+VALUES = 4
+GROUP = 10  # neurons for each value
+# probability of a spike in a step
+ON = 0.2  # of neurons of the value that is sent
+OFF = 0.01  # of all others
 SIZES = {"train": 2_000, "validation": 500, "test": 1_000}
 
 
@@ -541,7 +571,9 @@ class StoreRecall(BatchDataset):
         whole("seed", seed, at_least=0)
         if whole("delay", delay, at_least=0) % PERIOD:
             raise ValueError(f"delay must be a multiple of the period of {PERIOD} steps, got {delay}.")
-        self.split, self.n_classes, self.n_in = split, VALUES, (VALUES + 2) * GROUP
+        self.split = split
+        self.n_classes = VALUES
+        self.n_in = (VALUES + 2) * GROUP
         self.steps = 2 * PERIOD + delay
         draw = torch.Generator().manual_seed(3 * seed + list(SIZES).index(split))
         periods = 1 + delay // PERIOD

@@ -44,9 +44,11 @@ class Events(NamedTuple):
 
     def take(self, indices: np.ndarray) -> "Events":
         """The spikes of some utterances (n,), int64, in the order of the indices."""
-        starts, ends = self.offsets[indices], self.offsets[indices + 1]
+        starts = self.offsets[indices]
+        ends = self.offsets[indices + 1]
         places = [slice(a, b) for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
-        times, units = (np.concatenate([values[place] for place in places]) for values in (self.times, self.units))
+        times = np.concatenate([self.times[place] for place in places])
+        units = np.concatenate([self.units[place] for place in places])
         return Events(times, units, np.concatenate([[0], np.cumsum(ends - starts)]))
 
 
@@ -79,7 +81,10 @@ class EventFile:
         self.path = Path(path)
         with self.path.open("rb") as opened:
             plain = opened.read(4) == b"\x89HDF"
-        source = self.path if plain else read_unpacked(self.path)
+        if plain:
+            source = self.path
+        else:
+            source = read_unpacked(self.path)
         with refusing(self.path, "not a whole HDF5 file"), HDF5(source) as file:
             spoken = file.has("extra/speaker")
             names = ("spikes/times", "spikes/units", "labels", *["extra/speaker"] * spoken)
@@ -97,7 +102,10 @@ class EventFile:
                 if not isinstance(inside, np.dtype) or inside.kind not in kinds or not inside.isnative:
                     got = inside or parts[name].dtype
                     raise ValueError(f"{name} must hold {word} of variable length in native byte order, got {got}.")
-            keys = file.values("extra/keys", 1, "SO") if file.has("extra/keys") else np.arange(CLASSES).astype("S")
+            if file.has("extra/keys"):
+                keys = file.values("extra/keys", 1, "SO")
+            else:
+                keys = np.arange(CLASSES).astype("S")
             self.names = [clean(key.decode("utf-8", "replace")) for key in keys]
             found: dict[str, np.ndarray] = {}
             for name, end in zip(names[2:], (len(self.names), 2**31), strict=False):
@@ -108,24 +116,32 @@ class EventFile:
                 found[name] = values.astype(np.int64)
             self.labels = found["labels"]
             self.speakers = found.get("extra/speaker", np.full(len(self.labels), -1))
-            self.events = _checked(*(list(parts[name][()]) for name in names[:2]))
+            self.events = _checked(list(parts["spikes/times"][()]), list(parts["spikes/units"][()]))
 
     def __len__(self) -> int:
         return len(self.labels)
 
 
 def _checked(times_of: list[np.ndarray], units_of: list[np.ndarray]) -> Events:
-    """The spikes of all utterances, one after the other."""
-    counts, others = (np.array(list(map(len, part))) for part in (times_of, units_of))
+    """The spikes of all utterances, one after the other; ValueError for one that is wrong.
+
+    Args:
+        times_of: times of each utterance.
+        units_of: units of each utterance.
+    """
+    counts = np.array(list(map(len, times_of)))
+    others = np.array(list(map(len, units_of)))
     if (bad := (counts != others) | (counts == 0)).any():
         i = int(bad.argmax())
         raise ValueError(
             f"utterance {i} has {counts[i]} times in spikes/times and {others[i]} units in spikes/units; each needs "
             "spikes, and a unit for every time."
         )
-    times, units, offsets = np.concatenate(times_of), np.concatenate(units_of), np.concatenate([[0], np.cumsum(counts)])
-    # As integers, half-precision numbers are compared several times as fast: the bits of floats that are not negative
-    # ascend as these do, then come infinity, NaN, and negative ones.
+    times = np.concatenate(times_of)
+    units = np.concatenate(units_of)
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    # Times are compared by their bits, as integers, which of half-precision numbers is several times as fast: those of
+    # floats that are not negative ascend as the floats do, then come infinity, NaN, and negative ones.
     bits = times.view(f"u{times.itemsize}")
     falls = np.zeros(len(times), bool)
     np.less(bits[1:], bits[:-1], out=falls[1:])
@@ -268,7 +284,9 @@ class Binning:
     @property
     def steps(self) -> int | None:
         """Number of time steps T; None if every utterance has its own."""
-        return None if self.window is None else self.repeat * count_bins(self.dt, self.window, unit="s")
+        if self.window is None:
+            return None
+        return self.repeat * count_bins(self.dt, self.window, unit="s")
 
     def frames(self, events: Events) -> tuple[Tensor, Tensor | None]:
         """Count spikes, in time proportional to spikes + T B N.
@@ -279,7 +297,8 @@ class Binning:
         Raises:
             ValueError: if a bin holds more than 255 spikes (not if binary).
         """
-        B, N = len(events.offsets) - 1, self.channels
+        B = len(events.offsets) - 1
+        N = self.channels
         seconds = events.times.astype(np.float64)
         step = np.floor(seconds / self.dt).astype(np.int64)
         if self.window is None:
@@ -371,7 +390,9 @@ class SHD(BatchDataset):
         seed: int = 0,
         **options: Any,
     ) -> None:
-        part = "test" if one_of("split", split, SPLITS) == "test" else "train"
+        part = "train"
+        if one_of("split", split, SPLITS) == "test":
+            part = "test"
         if root is None:
             path = SAMPLES / "spoken_digits" / f"{part}.h5.xz"
         elif Path(root).is_file() and Path(root).name not in OF_SHD:
@@ -385,8 +406,11 @@ class SHD(BatchDataset):
         self._open(path, split, **options)
         if split != "test":
             train, validation = hold_out(self.speakers.numpy(), by, share=share, seed=seed)
-            self.indices = train if split == "train" else validation
-            self.labels, self.speakers = self.labels[self.indices], self.speakers[self.indices]
+            self.indices = validation
+            if split == "train":
+                self.indices = train
+            self.labels = self.labels[self.indices]
+            self.speakers = self.speakers[self.indices]
             self._events = self._events.take(self.indices)
 
     @classmethod
@@ -415,18 +439,24 @@ class SHD(BatchDataset):
     ) -> None:
         self.binning = Binning(**binning)
         file = EventFile(path)
-        self._events, dtype = file.events, file.events.times.dtype
+        self._events = file.events
+        dtype = file.events.times.dtype
         last = np.nextafter(dtype.type(self.binning.window or 1.0), dtype.type(0))
         if self.binning.dt < (resolution := float(np.spacing(last))):
             raise ValueError(
                 f"dt must not be below the resolution of the times, {resolution * 1e3:.3g} ms in {dtype} below "
                 f"{float(last):g} s, got {self.binning.dt * 1e3:g} ms."
             )
-        self.augment, self.split = tuple(augment), split
-        self.path, self.names = file.path, file.names
+        self.augment = tuple(augment)
+        self.split = split
+        self.path = file.path
+        self.names = file.names
         self.indices = np.arange(len(file))
-        self.labels, self.speakers = torch.from_numpy(file.labels), torch.from_numpy(file.speakers)
-        self.n_in, self.n_classes, self.steps = self.binning.channels, len(file.names), self.binning.steps
+        self.labels = torch.from_numpy(file.labels)
+        self.speakers = torch.from_numpy(file.speakers)
+        self.n_in = self.binning.channels
+        self.n_classes = len(file.names)
+        self.steps = self.binning.steps
         some = file.events.times[:: max(1, len(file.events.times) // 10_000)]
         if len(some) and (late := (some >= (self.binning.window or np.inf)).mean()) > 0.9:
             warnings.warn(
@@ -451,5 +481,8 @@ class SHD(BatchDataset):
     @property
     def left_out(self) -> int:
         """How many spikes of all items stand at the end of the window or later."""
-        late = np.inf if self.binning.window is None else self.binning.window
+        if self.binning.window is None:
+            late = np.inf
+        else:
+            late = self.binning.window
         return int((self._events.times.astype(np.float64) >= late).sum())

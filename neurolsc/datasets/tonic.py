@@ -36,8 +36,13 @@ class TonicFrames(BatchDataset):
     n_in: Any = field(init=False)  # None of frames, unless a sensor_size is known
 
     def __post_init__(self) -> None:
-        self.steps = None if self.dt is None or self.window is None else count_bins(self.dt, self.window, unit="s")
-        self.n_in = None if self.sensor_size is None else math.prod(self.sensor_size)
+        if self.dt is None or self.window is None:
+            self.steps = None
+        else:
+            self.steps = count_bins(self.dt, self.window, unit="s")
+        self.n_in = None
+        if self.sensor_size is not None:
+            self.n_in = math.prod(self.sensor_size)
         self.n_classes = len(self.names)
         # these three are compared when a training is resumed
         self.source = type(self._dataset).__name__
@@ -64,7 +69,9 @@ class TonicFrames(BatchDataset):
                 f"frames have {x.shape[1]} values, and the sensor {self.sensor_size} has {self.n_in}, in item {index}: "
                 "give the sensor_size of the frames."
             )
-        return (x > 0).to(torch.uint8) if self.binary else x, self._label(index, target)
+        if self.binary:
+            x = (x > 0).to(torch.uint8)
+        return x, self._label(index, target)
 
     def _binned(self, index: int, events: Any, dt: float) -> Tensor:
         """Counts of events, (T, N), uint8."""
@@ -73,7 +80,10 @@ class TonicFrames(BatchDataset):
         wanted = ["t", "x"] + ["y"] * (H > 1) + ["p"] * (P > 1)
         fields = getattr(getattr(events, "dtype", None), "names", None) or ()
         if not set(wanted) <= set(fields):
-            got = f"fields {fields}" if fields else f"{type(events).__name__}; of frames leave out dt"
+            if fields:
+                got = f"fields {fields}"
+            else:
+                got = f"{type(events).__name__}; of frames leave out dt"
             raise TypeError(
                 f"events of a sensor {self.sensor_size} must be a structured array with {', '.join(wanted)}, got {got} "
                 f"in item {index}."
@@ -89,7 +99,10 @@ class TonicFrames(BatchDataset):
         width = dt * 1e6
         if math.isclose(width, round(width), rel_tol=1e-9):
             width = round(width)  # whole microseconds divide without rounding
-        late = np.iinfo(np.int64).max // 2 if self.steps is None else self.steps
+        if self.steps is None:
+            late = np.iinfo(np.int64).max // 2
+        else:
+            late = self.steps
         step = np.minimum(times // width, late).astype(np.int64)
         place = np.zeros(len(events), np.int64)
         for name, size in (("p", P), ("y", H), ("x", W)):
@@ -101,7 +114,10 @@ class TonicFrames(BatchDataset):
                         f"to {values.max()} in item {index}: give the sensor_size that the transforms leave."
                     )
                 place = place * size + values
-        steps = int(step.max(initial=0)) + 1 if self.steps is None else self.steps
+        if self.steps is None:
+            steps = int(step.max(initial=0)) + 1
+        else:
+            steps = self.steps
         counts = np.bincount((step * self.n_in + place)[step < steps], minlength=steps * self.n_in)
         if self.binary:
             counts = counts > 0
@@ -114,7 +130,8 @@ class TonicFrames(BatchDataset):
 
     def _label(self, index: int, target: Any) -> int:
         """The number of a class."""
-        target = target.decode() if isinstance(target, bytes) else target
+        if isinstance(target, bytes):
+            target = target.decode()
         if isinstance(target, str) and target in self.names:
             return self.names.index(target)
         if isinstance(target, str) or not 0 <= operator.index(target) < self.n_classes:
@@ -173,7 +190,9 @@ def from_tonic(
                 [0, 0, 0],
                 [0, 0, 1]], dtype=torch.uint8), 1)
     """
-    size = getattr(dataset, "sensor_size", None) if sensor_size is None else sensor_size
+    size = sensor_size
+    if sensor_size is None:
+        size = getattr(dataset, "sensor_size", None)
     if size is None and dt is not None:
         raise ValueError("the data set has no sensor_size: give one, (W, H, P).")
     if size is not None and len(size) != 3:
@@ -181,15 +200,21 @@ def from_tonic(
     if dt is None and window is not None:
         raise ValueError(f"window needs dt, the width of a bin in seconds, got window={window} alone.")
     known: Any = getattr(dataset, "classes", None) if classes is None else classes
-    by_number = known.__getitem__ if isinstance(known, dict) else None  # numbers by name
-    known = [] if known is None else sorted(known, key=by_number) if by_number else list(known)
+    if isinstance(known, dict):  # numbers by name
+        known = sorted(known, key=known.__getitem__)
+    elif known is not None:
+        known = list(known)
     if not known and (targets := _targets(dataset)):
-        known = sorted(set(targets)) if isinstance(targets[0], str | bytes) else range(max(map(int, targets)) + 1)
+        if isinstance(targets[0], str | bytes):
+            known = sorted(set(targets))
+        else:
+            known = range(max(map(int, targets)) + 1)
     if not known:
         raise ValueError("the data set does not say which classes there are: give classes, their names in order.")
     names = [name.decode() if isinstance(name, bytes) else str(name) for name in known]
     step = None if dt is None else number("dt", dt)
-    size = None if size is None else tuple(map(int, size))
+    if size is not None:
+        size = tuple(map(int, size))
     return TonicFrames(dataset, names, step, window, one_of("start", start, ("zero", "first")), size, binary)
 
 
@@ -197,4 +222,6 @@ def _targets(dataset: Any) -> list[Any]:
     """The labels in memory; none where a target is yet to be changed."""
     changed = getattr(dataset, "target_transform", None) or getattr(dataset, "transforms", None)
     targets = getattr(dataset, "targets", None)
-    return [] if changed or targets is None else list(targets)
+    if changed or targets is None:
+        return []
+    return list(targets)

@@ -25,7 +25,7 @@ UPDATE_SAMPLES = 64  # of a batch, on which copies are trained: enough to tell w
 
 
 class Sign(NamedTuple):
-    """What a rule has found."""
+    """A fault that a rule has found."""
 
     layer: int | None  # counted from 1; None: of the whole network
     problem: str
@@ -157,12 +157,12 @@ class Case:
 
     @cached_property
     def treated(self) -> "Case | None":
-        """The case of the initialised copy."""
+        """The same case with the initialised copy, measured again as far as cures ask; None if there is no copy."""
         copy = self.initialised_copy
         if copy is None:
             return None
         found, _ = passes(copy, self.batch, self.loss)
-        layers = [replace(layer, **again) for layer, again in zip(self.measured.layers, found, strict=True)]
+        layers = [replace(layer, **now) for layer, now in zip(self.measured.layers, found, strict=True)]
         if product_across(self.measured) > self.bounds.across:
             _, across = singular_values(copy, self.few, steps=min(self.steps, len(self.few)), seed=self.seed)
             means = across.mean((1, 2)).tolist()
@@ -179,11 +179,13 @@ class Case:
     def start_of(self, outcome: Outcome) -> float:
         """The loss from which learning is counted: the first one, or that of guessing where the first is higher."""
         classes = self.measured.classes or 0
-        return min(outcome.first, math.log(classes)) if classes > 1 else outcome.first
+        if classes > 1:
+            return min(outcome.first, math.log(classes))
+        return outcome.first
 
     @cached_property
     def outcomes(self) -> dict[float, Outcome]:
-        """What a few updates on copies come to, by learning rate; a lower one is tried where the user's does badly."""
+        """The result of a few updates on copies, by learning rate; a tenth is tried where the user's does badly."""
         if self.lr is None or self.batch.targets is None or self.judged:
             return {}
         found = {self.lr: self.trained(self.measurable, self.lr)}
@@ -193,7 +195,7 @@ class Case:
 
     @cached_property
     def initialised_outcome(self) -> Outcome | None:
-        """What the same updates make of a copy that was initialised; None where the user's network does well."""
+        """The result of the same updates on an initialised copy; None where the user's network does well."""
         if not self.outcomes or self.initialised or self.lr is None:
             return None
         if self.falls(self.outcomes[self.lr]) or self.initialised_copy is None:
@@ -201,7 +203,7 @@ class Case:
         return self.trained(self.initialised_copy, self.lr)
 
     def trained(self, network: Network, lr: float) -> Outcome:
-        """What a few updates come to, on a copy of a network."""
+        """The result of a few updates on a copy of a network."""
         return update(copied(network), self.updated_samples, self.loss, lr, self.bounds.updates)
 
     @property
@@ -217,7 +219,10 @@ class Case:
     def updates(self) -> str:
         """The updates on copies, in words."""
         samples = self.batch.x.shape[1]
-        batch = "this batch" if samples <= UPDATE_SAMPLES else f"{UPDATE_SAMPLES} samples of this batch"
+        if samples <= UPDATE_SAMPLES:
+            batch = "this batch"
+        else:
+            batch = f"{UPDATE_SAMPLES} samples of this batch"
         return f"{self.bounds.updates} updates on {batch}"
 
     def broken(self, outcome: Outcome) -> list[str]:
@@ -243,15 +248,15 @@ def product_across(measured: Measurements) -> float:
 
 
 def found_by(case: Case, *rules: Callable[[Case], Iterator[Sign]]) -> bool:
-    """True if a rule finds something, which then explains what others would say."""
-    return any(True for rule in rules for _ in rule(case))
+    """True if one of some rules finds a fault."""
+    return any(next(rule(case), None) is not None for rule in rules)
 
 
 def mended(case: Case, test: Callable[[Case], Iterator[Sign]], sign: Sign) -> bool:
-    """True if the recommended initialisation takes a fault away, on a copy; it is not advised twice."""
+    """True if the recommended initialisation takes a fault away, on a copy; False if the network was initialised so."""
     if case.initialised or case.treated is None:
         return False
-    return all(again.layer != sign.layer for again in test(case.treated))
+    return all(left.layer != sign.layer for left in test(case.treated))
 
 
 def listed(numbers: Sequence[object]) -> str:

@@ -78,7 +78,7 @@ def growth(network: Network, x: Tensor, layer: int, *, seed: int = 0) -> Growth:
 
 
 def own_feedback(cell: Cell) -> list[str]:
-    """Names of what a neuron's spikes do to itself besides reset and recurrence, such as the adaptation."""
+    """Names of parameters by which a neuron's spikes act on itself besides reset and recurrence, as the adaptation."""
     recurrent = {matrix.name for matrix in recurrent_weights(cell)}
     names = []
     for each in cell.scaled_parameters:
@@ -90,7 +90,7 @@ def own_feedback(cell: Cell) -> list[str]:
 
 @contextmanager
 def scaled(places: list[tuple[Cell, str]], factor: float) -> Iterator[None]:
-    """Multiply parameters of cells for a while."""
+    """Multiply parameters of cells inside the block."""
     before = []
     for cell, name in places:
         owner, last = owner_of(cell, name)
@@ -106,7 +106,7 @@ def scaled(places: list[tuple[Cell, str]], factor: float) -> Iterator[None]:
 
 @contextmanager
 def switched(switch: ResetSwitch) -> Iterator[None]:
-    """Detach a reset for a while."""
+    """Detach a reset inside the block."""
     before = getattr(switch.owner, switch.name)
     setattr(switch.owner, switch.name, switch.value)
     try:
@@ -204,7 +204,7 @@ def set_statistics(network: Network, x: Tensor) -> None:
 
 
 def step_sizes(network: Network, reads: Sequence[Tensor], memory: Sequence[float] | None = None) -> list[float]:
-    r"""How many thresholds a voltage moves if every input weight of its neuron grows by 1; NaN where that is not known.
+    r"""The number of thresholds by which a voltage moves if all input weights of its neuron grow by 1; NaN: not known.
 
     .. math:: S_l = \frac{N_{l-1}\, r_{l-1}}{\vartheta_l} \sum_{t < T} k_l[t]
 

@@ -113,7 +113,7 @@ def adam_step(parameters: Sequence[Tensor], lr: float) -> Callable[[Tensor], Non
                 [gradient for gradient in gradients if gradient is not None],
                 [means[i] for i in reached],
                 [squares[i] for i in reached],
-                [],
+                [],  # of AMSGrad
                 [counts[i] for i in reached],
                 amsgrad=False,
                 beta1=0.9,

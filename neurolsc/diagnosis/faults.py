@@ -90,7 +90,7 @@ class Fault:
         test: yields what is found of a case.
         cure: what is to be done about one thing that was found.
         treatment: what `try_cures` does about it in some layers, counted from 1; None: nothing.
-        untrained: True if it says nothing of a network that has learnt.
+        unless_learnt: True if it is no fault in a network that has learnt.
     """
 
     name: str
@@ -99,7 +99,7 @@ class Fault:
     test: Callable[[Case], Iterator[Sign]]
     cure: Callable[[Case, Sign], str]
     treatment: Callable[[Case, Sequence[int]], Treatment | None] | None = None
-    untrained: bool = False
+    unless_learnt: bool = False
 
 
 FAULTS: tuple[Fault, ...] = (
@@ -108,42 +108,42 @@ FAULTS: tuple[Fault, ...] = (
         "as many targets as steps",
         "transpose the input",
         rules.is_batch_first,
-        rules.turn_the_input,
+        rules.cure_batch_first,
     ),
     Fault(
         NO_SURROGATE,
         "spikes without a derivative",
         "take a surrogate",
         rules.has_no_surrogate,
-        rules.take_another_surrogate,
+        rules.cure_surrogate,
     ),
     Fault(
         NOT_FINITE,
         "a derivative NaN or infinite near the threshold",
         "take another surrogate",
         rules.is_not_finite,
-        rules.take_another_surrogate,
+        rules.cure_surrogate,
     ),
     Fault(
         "closed surrogate",
         f"the layer fires, and the mean derivative at its voltages is below {BOUNDS.closed:g} spikes per threshold",
         "take another surrogate",
         rules.is_closed,
-        rules.take_another_surrogate,
+        rules.cure_surrogate,
     ),
     Fault(
         "fresh batch norm",
         "a batch norm in training mode that has seen no batch",
         "run a few batches first",
         rules.has_fresh_batch_norms,
-        rules.run_in_training_mode,
+        rules.cure_fresh_batch_norms,
     ),
     Fault(
         DEAD,
         "no spike in the batch; not of an integrator, or of an output above a layer that fires",
         "`initialize`, of the lowest",
         rules.is_dead,
-        rules.reinitialise,
+        rules.cure_dead,
         rules.treat_by_initialising,
     ),
     Fault(
@@ -151,7 +151,7 @@ FAULTS: tuple[Fault, ...] = (
         f"above {BOUNDS.busy:g} spikes per step, or {BOUNDS.most_busy:.0%} of neurons fire at nearly all steps",
         "`initialize`",
         rules.is_saturated,
-        rules.calm_down,
+        rules.cure_saturated,
         rules.treat_by_initialising,
     ),
     Fault(
@@ -159,72 +159,72 @@ FAULTS: tuple[Fault, ...] = (
         f"similarity to the input below {BOUNDS.lost:.0%} in {BOUNDS.lost_layers} hidden layers in a row",
         "`initialize`",
         rules.has_lost_the_input,
-        rules.carry_the_input,
+        rules.cure_lost_input,
         rules.treat_by_initialising,
-        untrained=True,
+        unless_learnt=True,
     ),
     Fault(
         "vanishing gradient",
         f"root mean square below {BOUNDS.unmoved * EPSILON:g}, or {BOUNDS.faded:.0e} times smaller than another layer's",
         "`initialize`",
         rules.is_vanishing,
-        rules.let_through,
+        rules.cure_vanishing,
         rules.treat_by_initialising,
-        untrained=True,
+        unless_learnt=True,
     ),
     Fault(
         "exploding through time",
         f"{BOUNDS.growth:g}-fold growth over a run",
         "by its cause: scale the recurrence, detach the reset, lower the surrogate's peak",
         rules.explodes_in_time,
-        rules.take_growth_away,
+        rules.cure_growth_in_time,
         rules.treat_growth,
-        untrained=True,
+        unless_learnt=True,
     ),
     Fault(
         "exploding through depth",
         f"product of singular values above {BOUNDS.across:g}",
         "lower the surrogate's peak; else `initialize`",
         rules.explodes_in_depth,
-        rules.take_depth_away,
-        untrained=True,
+        rules.cure_growth_in_depth,
+        unless_learnt=True,
     ),
     Fault(
         "noisy gradient",
         f"lowest layer: signal-to-noise ratio below {BOUNDS.noise:g} of that of noise alone",
         "`initialize`, or a larger batch",
         rules.is_noise,
-        rules.hear_the_signal,
+        rules.cure_noise,
         rules.treat_by_initialising,
-        untrained=True,
+        unless_learnt=True,
     ),
     Fault(
         "unstable below threshold",
         f"own radius above 1, in more than {BOUNDS.unstable:.0%} of neurons",
         "change the parameter that is named",
         rules.is_unstable,
-        rules.stabilise,
+        rules.cure_unstable,
     ),
     Fault(
         "frozen time constant",
         "a parameter with `requires_grad=False`",
         "unfreeze it",
         rules.is_frozen,
-        rules.unfreeze,
+        rules.cure_frozen,
     ),
     Fault(
         "stuck time constant",
         f"a parameter that no step can move, in more than {BOUNDS.stuck:.0%} of neurons: too long, or clamped",
         "bring it into its range",
         rules.is_stuck,
-        rules.bring_into_range,
+        rules.cure_stuck,
     ),
     Fault(
         MISSING,
         f"a class that y lacks, if the chance of that is below {BOUNDS.chance:.0%}",
         "complete the data, or take fewer outputs",
         rules.misses_classes,
-        rules.complete_the_data,
+        rules.cure_missing_classes,
     ),
     Fault(
         "learning rate too high for a layer",
@@ -232,7 +232,7 @@ FAULTS: tuple[Fault, ...] = (
         f"({BOUNDS.step_below_linear:g} where no spikes are read out)",
         "lower the learning rate to the one given",
         rules.steps_are_large,
-        rules.bear_the_step,
+        rules.cure_large_steps,
         rules.treat_the_rate,
     ),
     Fault(
@@ -241,17 +241,17 @@ FAULTS: tuple[Fault, ...] = (
         f"initialised copy {1 / BOUNDS.slow:g} times as much, to a loss {BOUNDS.gains:.0%} lower",
         "`initialize`",
         rules.starts_slowly,
-        rules.start_faster,
+        rules.cure_slow_start,
         rules.treat_by_initialising,
-        untrained=True,
+        unless_learnt=True,
     ),
     Fault(
         "learning rate too high",
-        f"with `lr` and `y`: {BOUNDS.updates} updates end higher than a tenth of it, or with silent or saturated layers; "
-        "with `history`: the loss only grew",
+        f"with `lr` and `y`: after {BOUNDS.updates} updates the loss is higher than at a tenth of it, or layers are "
+        "silent or saturated; with `history`: the loss only grew",
         "lower the learning rate tenfold",
         rules.is_too_fast,
-        rules.slow_down,
+        rules.cure_too_fast,
         rules.treat_the_rate,
     ),
 )
@@ -263,19 +263,21 @@ OF_THE_RATE = tuple(fault.name for fault in FAULTS if fault.treatment is rules.t
 
 
 def findings(case: Case) -> tuple[Finding, ...]:
-    """What all rules find, in the order of the table."""
+    """The findings of all faults in FAULTS, in its order."""
     found = []
     for fault in FAULTS:
-        if fault.untrained and case.learnt:
+        if fault.unless_learnt and case.learnt:
             continue
         for sign in fault.test(case):
-            found.append(Finding(sign.layer, sign.problem, fault.cure(case, sign), sign.cause, fault.name))
+            cure = fault.cure(case, sign)
+            found.append(Finding(sign.layer, sign.problem, cure, cause=sign.cause, name=fault.name))
     return tuple(found)
 
 
 def of_labels(labels: Tensor, classes: int) -> tuple[Finding, ...]:
-    """What the labels of a whole data set lack."""
+    """A finding if the labels of a whole data set lack one of so many classes."""
     found = []
     for sign in rules.missing_classes(labels, classes, BOUNDS.chance):
-        found.append(Finding(sign.layer, sign.problem, rules.complete_the_data(None, sign), sign.cause, MISSING))
+        cure = rules.cure_missing_classes(None, sign)
+        found.append(Finding(sign.layer, sign.problem, cure, cause=sign.cause, name=MISSING))
     return tuple(found)

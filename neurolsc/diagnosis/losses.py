@@ -126,7 +126,8 @@ def check_classes(word: str, out: Tensor, y: Tensor) -> None:
         raise ValueError(f'y must have the shape {wanted} for loss="{word}", got {tuple(y.shape)}.')
     if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
         raise TypeError(f'y must be classes, whole numbers, for loss="{word}", got {y.dtype}.')
-    low, high = y.min().item(), y.max().item()
+    low = y.min().item()
+    high = y.max().item()
     if low < 0 or high >= classes:
         span = f"0 to {classes - 1}, as this network has {classes} outputs"
         raise ValueError(f"y must be classes from {span}, got {low} to {high}.")

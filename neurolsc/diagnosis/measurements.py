@@ -52,15 +52,19 @@ class Batch:
         return targets is not None and targets.ndim > 1 and targets.shape[:2] == self.x.shape[:2]
 
     def part(self, start: int, stop: int) -> "Batch":
+        """The samples from `start` to before `stop`."""
         targets = self.targets
+        mask = self.mask
         if targets is not None and self.per_step:
             targets = targets[:, start:stop]
         elif targets is not None:
             targets = targets[start:stop]
-        return Batch(self.x[:, start:stop], targets, None if self.mask is None else self.mask[:, start:stop])
+        if mask is not None:
+            mask = mask[:, start:stop]
+        return Batch(self.x[:, start:stop], targets, mask)
 
     def pieces(self, most: int = PIECES) -> list["Batch"]:
-        """Parts of as many samples, at most so many; none of a single sample."""
+        """At most `most` parts with equal numbers of samples; none if there is a single sample."""
         samples = self.x.shape[1]
         count = min(most, samples)
         if count == 1:
@@ -76,7 +80,9 @@ class Batch:
     def lengths(self) -> Tensor:
         """Steps of each sample (B,)."""
         steps, samples = self.x.shape[:2]
-        return torch.full((samples,), steps, device=self.x.device) if self.mask is None else self.mask.sum(0)
+        if self.mask is None:
+            return torch.full((samples,), steps, device=self.x.device)
+        return self.mask.sum(0)
 
 
 # ---- the measurements
@@ -211,7 +217,11 @@ def measure(
 
 
 def passes(network: Network, batch: Batch, loss: Objective) -> tuple[list[dict[str, Any]], float | None]:
-    """What runs forwards and backwards measure of each layer, by name; and the loss, None without targets."""
+    """Measure what one run and its gradients show.
+
+    Returns:
+        Fields of :class:`LayerMeasurements` for each layer, and the loss, None without targets.
+    """
     with eval_mode(network), torch.no_grad():
         run = network.run(batch.x, mask=batch.mask)
     value = None
@@ -261,7 +271,7 @@ def _back(network: Network, batch: Batch, loss: Objective) -> Tensor:
         return loss(torch.where(last, logits, logits.detach()), batch.targets, batch.mask)  # type: ignore[arg-type]
 
     norms = state_gradients(network, batch.x, of_last)
-    at = end - at_step  # the step that lies k back, of each sample
+    at = end - at_step  # the step k before the last, of each sample (T, B)
     there = at >= 0
     rows = samples * norms.gather(1, at.clamp(min=0).expand_as(norms))  # the loss is a mean over samples
     return (rows * there).sum(2).cpu() / there.sum(1).cpu()

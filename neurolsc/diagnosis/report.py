@@ -20,12 +20,14 @@ from neurolsc.display import Displayed, Table, or_dash
 from neurolsc.interop.prepared import prepare
 from neurolsc.network import Network, copied, eval_mode
 from neurolsc.stability.conditions import Finding, finite_distances, surrogate_fault
+from neurolsc.surroundings import in_full_precision
 from neurolsc.validation import positive
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+@in_full_precision
 def diagnose(
     net: nn.Module,
     x: Any,
@@ -90,11 +92,11 @@ def examined(
     seed: int = 0,
     measured: Measurements | None = None,
 ) -> Case:
-    """What the rules read; arguments as of :func:`diagnose`, `measured` by an earlier call of it."""
+    """The case that the rules read; arguments as of :func:`diagnose`, and `measured` from an earlier call of it."""
     if lr is not None:
         lr = learning_rate(lr)
     chosen = objective(loss)
-    prepared = prepare(net, x, y, turn=True, float32_copy=True, prefers_membrane=loss == "membrane")
+    prepared = prepare(net, x, y, turn=True, prefers_membrane=loss == "membrane")
     batch = Batch.of(prepared)
     substitute = measurable(prepared.network, batch)
     if batch.targets is not None:
@@ -148,7 +150,9 @@ class Clamped(nn.Module):
 
     def __init__(self, spike: Callable[[Tensor], Tensor], low: float, high: float) -> None:
         super().__init__()
-        self.spike, self.low, self.high = spike, low, high
+        self.spike = spike
+        self.low = low
+        self.high = high
 
     def forward(self, v: Tensor) -> Tensor:
         return self.spike(v.clamp(self.low, self.high))
@@ -157,9 +161,9 @@ class Clamped(nn.Module):
 def make_finite(network: Network) -> None:
     """Give surrogates the derivative 0 where they have none that is finite, in place."""
     for cell in network.cells:
-        # of the finite derivatives those at 0.8 of the distance are so also times a large gradient
+        # at 0.8 of the distance a derivative stays finite also when it is multiplied with a large gradient
         low, high = (0.8 * end for end in finite_distances(cell))
-        if (low, high) == (-math.inf, math.inf):
+        if low == -math.inf and high == math.inf:
             continue
         for module in (cell, getattr(cell, "layer", None)):
             for name in ("spike", "spike_grad"):  # ours, snnTorch's
@@ -184,7 +188,9 @@ class Trial:
     helped: bool  # True if the treated one ends lower by more than half a hundredth
 
     def __str__(self) -> str:
-        where = f" of layer {', '.join(map(str, self.layers))}" if self.layers else ""
+        where = ""
+        if self.layers:
+            where = f" of layer {', '.join(map(str, self.layers))}"
         helped = "helped" if self.helped else "did not help"
         losses = f"loss {self.before:.4g} -> {self.after:.4g}, untreated {self.untreated:.4g}"
         return f"tried for {self.name}{where}: {self.cure}; {helped}: {losses}"
@@ -226,7 +232,7 @@ class Diagnosis(Displayed, Sequence[Finding]):
         loss = self.measurements.loss
         classes = self.measurements.classes or 0
         guessing = math.log(max(classes, 1))
-        # within 2 % nothing is learnt yet: a silent network is there exactly
+        # within 2 % nothing is learnt yet; a silent network is exactly at the loss of guessing
         if loss is not None and classes > 1 and abs(loss - guessing) < 0.02 * guessing:
             notes.append(f"note: loss {loss:.3g} is that of guessing among {classes} classes ({guessing:.3g})")
         last = len(self.measurements.layers)
@@ -272,7 +278,8 @@ class Diagnosis(Displayed, Sequence[Finding]):
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON values; None where a number is not known."""
         measured = self.measurements
-        profile, back = measured.profile.to_dict(), measured.back
+        profile = measured.profile.to_dict()
+        back = measured.back
         values = {
             "findings": [asdict(finding) for finding in self.findings],
             "trials": [asdict(trial) for trial in self.trials],

@@ -1,7 +1,8 @@
 """Rules: what is found of a case, what is to be done about it, and how that is tried; the table is in `faults`.
 
-A rule yields a `Sign` for each place where it finds something. Next to it stands its cure, in words, and where the
-package can do it a treatment of some layers.
+A rule yields a `Sign` for each place where it finds a fault. Next to it stands its cure, what a user is to do in words,
+and where the package can do it a treatment of some layers. A cure advises the recommended initialisation only if that
+takes the fault away on a copy (`mended`).
 """
 
 import math
@@ -18,36 +19,38 @@ from neurolsc.diagnosis.measurements import EPSILON
 from neurolsc.neurons.cell import recurrent_weights
 from neurolsc.stability.conditions import NO_SURROGATE, NOT_FINITE, below_threshold, states_stability
 
+LARGEST_LOG = 700  # the exponential of more overflows float64
+
 # ---------------------------------------------------------------- the input and the modules
 
 
 def is_batch_first(case: Case) -> Iterator[Sign]:
-    """As many targets as the input has steps."""
+    """The input looks batch first: it has as many steps as there are targets."""
     if case.turned:
         yield Sign(None, "the input looks batch first, (B, T, ...) in place of (T, B, ...)", case.turned)
 
 
-def turn_the_input(case: Case, sign: Sign) -> str:
-    """The input with time first."""
+def cure_batch_first(case: Case, sign: Sign) -> str:
+    """What is to be done: put time first."""
     return "give x.transpose(0, 1)"
 
 
 def has_no_surrogate(case: Case) -> Iterator[Sign]:
-    """Spikes without a derivative."""
+    """Layers whose spikes have no derivative."""
     for fault in case.surrogates:
         if fault.name == NO_SURROGATE:
             yield Sign(fault.layer, fault.problem, fault.cause)
 
 
 def is_not_finite(case: Case) -> Iterator[Sign]:
-    """A derivative of a surrogate that is NaN or infinite."""
+    """Layers whose surrogate has a derivative that is NaN or infinite."""
     for fault in case.surrogates:
         if fault.name == NOT_FINITE:
             yield Sign(fault.layer, fault.problem, fault.cause)
 
 
 def is_closed(case: Case) -> Iterator[Sign]:
-    """A layer that fires, and whose surrogate has no derivative at its voltages."""
+    """Layers that fire, and whose surrogate has no derivative at their voltages."""
     for i, layer in case.layers:
         slope = case.slopes[i - 1]
         if layer.activity.rate > 0 and slope < case.bounds.closed:
@@ -57,8 +60,8 @@ def is_closed(case: Case) -> Iterator[Sign]:
             yield Sign(i, problem, "it is open elsewhere")
 
 
-def take_another_surrogate(case: Case, sign: Sign) -> str:
-    """A surrogate that passes gradients at all voltages."""
+def cure_surrogate(case: Case, sign: Sign) -> str:
+    """What is to be done: take a surrogate with a gradient at all voltages."""
     return "use fast_sigmoid or atan"
 
 
@@ -66,7 +69,9 @@ def has_fresh_batch_norms(case: Case) -> Iterator[Sign]:
     """Batch norms that have seen no batch."""
     modules = [*case.network.cells, case.network.readout]
     counts = {i: len(fresh_batch_norms(module)) for i, module in enumerate(modules, start=1)}
-    layers: list[object] = [i if i < len(modules) else "readout" for i, count in counts.items() if count]
+    layers: list[object] = [i for i, count in counts.items() if count]
+    if counts[len(modules)]:
+        layers[-1] = "readout"
     if layers:
         problem = f"batch norms of {listed(layers)} have seen no batch: in evaluation they change nothing"
         yield Sign(
@@ -74,8 +79,8 @@ def has_fresh_batch_norms(case: Case) -> Iterator[Sign]:
         )
 
 
-def run_in_training_mode(case: Case, sign: Sign) -> str:
-    """Statistics of some batches."""
+def cure_fresh_batch_norms(case: Case, sign: Sign) -> str:
+    """What is to be done: let batch norms collect statistics."""
     return "run a few batches in training mode before you evaluate, initialise or measure it"
 
 
@@ -83,14 +88,16 @@ def run_in_training_mode(case: Case, sign: Sign) -> str:
 
 
 def is_dead(case: Case) -> Iterator[Sign]:
-    """A layer without a spike."""
+    """Layers without a spike."""
     for i in case.dead:
-        cause = "the layer below is silent" if i - 1 in case.dead else "its thresholds lie above all that it gets"
+        cause = "its thresholds lie above all that it gets"
+        if i - 1 in case.dead:
+            cause = "the layer below is silent"
         yield Sign(i, "never fires", cause)
 
 
-def reinitialise(case: Case, sign: Sign) -> str:
-    """The initialisation, if the layer fires then."""
+def cure_dead(case: Case, sign: Sign) -> str:
+    """What is to be done: the initialisation, if the layer of a copy then fires; the lowest dead layer first."""
     if sign.layer != case.dead[0]:
         return f"mend layer {case.dead[0]} first"
     if mended(case, is_dead, sign):
@@ -99,7 +106,7 @@ def reinitialise(case: Case, sign: Sign) -> str:
 
 
 def is_saturated(case: Case) -> Iterator[Sign]:
-    """A layer that fires nearly always."""
+    """Layers that fire nearly always."""
     for i, layer in case.layers:
         if not case.saturated(layer.activity):
             continue
@@ -110,8 +117,8 @@ def is_saturated(case: Case) -> Iterator[Sign]:
             yield Sign(i, f"{layer.activity.saturated:.0%} of its neurons fire at nearly all steps", cause)
 
 
-def calm_down(case: Case, sign: Sign) -> str:
-    """The initialisation, if the layer fires less then."""
+def cure_saturated(case: Case, sign: Sign) -> str:
+    """What is to be done: the initialisation, if the layer of a copy then fires less."""
     if mended(case, is_saturated, sign):
         return cures.ADVICE
     return "raise its thresholds, or lower its weights"
@@ -136,8 +143,8 @@ def has_lost_the_input(case: Case) -> Iterator[Sign]:
     yield Sign(lost[0], problem, "each layer of random weights drops a part")
 
 
-def carry_the_input(case: Case, sign: Sign) -> str:
-    """The initialisation, if layers tell samples apart then."""
+def cure_lost_input(case: Case, sign: Sign) -> str:
+    """What is to be done: the initialisation, if layers of a copy then tell samples apart."""
     if mended(case, has_lost_the_input, sign):
         return cures.ADVICE
     return "take fewer layers, or connections that skip some"
@@ -155,20 +162,22 @@ def is_vanishing(case: Case) -> Iterator[Sign]:
     gone = []
     for i, layer in trained:
         size = layer.gradient or 0.0
-        mean = size / math.sqrt(layer.entries)
-        if mean < case.bounds.unmoved * EPSILON or size * case.bounds.faded < largest:
+        root_mean_square = size / math.sqrt(layer.entries)
+        if root_mean_square < case.bounds.unmoved * EPSILON or size * case.bounds.faded < largest:
             gone.append((i, size))
     if not gone:
         return
     layer, size = gone[0]
     others = [i for i, _ in gone[1:]]
-    also = f", and little {listed(others)}" if others else ""
+    also = ""
+    if others:
+        also = f", and little {listed(others)}"
     cause = f"its norm is {size:.0e}, in the layer that gets most {largest:.0e}; Adam's epsilon is {EPSILON:g}"
     yield Sign(layer, f"no gradient reaches it{also}", cause)
 
 
-def let_through(case: Case, sign: Sign) -> str:
-    """The initialisation, if the layer gets a gradient then."""
+def cure_vanishing(case: Case, sign: Sign) -> str:
+    """What is to be done: the initialisation, if the layer of a copy then gets a gradient."""
     if mended(case, is_vanishing, sign):
         return cures.ADVICE
     return "take a surrogate with wider tails, such as atan, or normalise the currents of each layer"
@@ -187,8 +196,8 @@ def is_noise(case: Case) -> Iterator[Sign]:
         yield Sign(i, problem, f"noise alone gives {1 / pieces:.2g}")
 
 
-def hear_the_signal(case: Case, sign: Sign) -> str:
-    """The initialisation, if parts of the batch agree then."""
+def cure_noise(case: Case, sign: Sign) -> str:
+    """What is to be done: the initialisation, if parts of the batch then agree on a copy."""
     if mended(case, is_noise, sign):
         return cures.ADVICE
     return "take a larger batch"
@@ -197,7 +206,7 @@ def hear_the_signal(case: Case, sign: Sign) -> str:
 def explodes_in_time(case: Case) -> Iterator[Sign]:
     """Gradients that grow along a run; the cause is the part without which they grow least."""
     for i, found in case.growths.items():
-        fold = math.exp(min(found.rate, 700))
+        fold = math.exp(min(found.rate, LARGEST_LOG))
         problem = f"gradients grow {fold:.2f}-fold at every step back in time"
         size = case.measured.layers[i - 1].gradient
         if size is not None and not math.isfinite(size):
@@ -209,8 +218,8 @@ def explodes_in_time(case: Case) -> Iterator[Sign]:
         yield Sign(i, problem, f"due to the {found.part}: without it {left:.2f}-fold")
 
 
-def take_growth_away(case: Case, sign: Sign) -> str:
-    """Less of the part that makes gradients grow, in a way that the layer can take."""
+def cure_growth_in_time(case: Case, sign: Sign) -> str:
+    """What is to be done: lower the part that makes gradients grow, in a way that the layer allows."""
     assert sign.layer is not None
     cell = case.measurable.cells[sign.layer - 1]
     found = case.growths[sign.layer]
@@ -224,13 +233,18 @@ def take_growth_away(case: Case, sign: Sign) -> str:
         return f"lower the peak of its surrogate, {found.peak:.3g}, by its slope or alpha"
     if found.part != "leak":
         return f"lower {found.part}"
-    alone = below_threshold(cell).main_bound() if states_stability(cell) else None
-    return alone.cure if alone is not None else "shorten its time constants, or let its gates retain less"
+    alone = None
+    if states_stability(cell):
+        alone = below_threshold(cell).main_bound()
+    if alone is not None:
+        return alone.cure
+    return "shorten its time constants, or let its gates retain less"
 
 
 def bearable(found: Growth) -> float:
-    """The share of a part at which gradients would neither grow nor shrink, if growth were linear in it."""
-    whole, without = math.exp(min(found.rate, 700)), math.exp(found.without)
+    """The factor of a part at which gradients would neither grow nor shrink, if the growth were linear in it."""
+    whole = math.exp(min(found.rate, LARGEST_LOG))
+    without = math.exp(found.without)
     return min(max((1 - without) / (whole - without), 0.05), 0.95)
 
 
@@ -254,7 +268,9 @@ def treat_growth(case: Case, layers: Sequence[int]) -> Treatment | None:
         factors |= {(i - 1, name): bearable(found) for name in names}
     words = ["the reset detached"] if detached else []
     words += [f"{name} of layer {layer + 1} scaled by {factor:.2f}" for (layer, name), factor in factors.items()]
-    return Treatment("; ".join(words), Calming(factors, tuple(detached))) if words else None
+    if words:
+        return Treatment("; ".join(words), Calming(factors, tuple(detached)))
+    return None
 
 
 def explodes_in_depth(case: Case) -> Iterator[Sign]:
@@ -275,8 +291,8 @@ def peaks(case: Case) -> dict[int, float]:
     return {i: value for i, value in found.items() if not math.isnan(value)}
 
 
-def take_depth_away(case: Case, sign: Sign) -> str:
-    """A surrogate with a lower peak, or the initialisation, if gradients grow less then."""
+def cure_growth_in_depth(case: Case, sign: Sign) -> str:
+    """What is to be done: lower the peak of a surrogate; else the initialisation, if it helps a copy."""
     if any(value > case.bounds.steep for value in peaks(case).values()):
         return "lower that peak, by the slope or alpha of the surrogate"
     if mended(case, explodes_in_depth, sign):
@@ -290,7 +306,9 @@ def take_depth_away(case: Case, sign: Sign) -> str:
 def is_unstable(case: Case) -> Iterator[Sign]:
     """Neurons whose own variables grow without a spike or a weight."""
     for i, cell in enumerate(case.measurable.cells, start=1):
-        alone = below_threshold(cell) if states_stability(cell) else None
+        alone = None
+        if states_stability(cell):
+            alone = below_threshold(cell)
         if alone is None or alone.outside <= case.bounds.unstable:
             continue
         broken = alone.main_bound()
@@ -300,11 +318,13 @@ def is_unstable(case: Case) -> Iterator[Sign]:
         yield Sign(i, f"{alone.outside:.0%} of its neurons are unstable below threshold", cause)
 
 
-def stabilise(case: Case, sign: Sign) -> str:
-    """The condition that most neurons break."""
+def cure_unstable(case: Case, sign: Sign) -> str:
+    """What is to be done: keep the condition that most neurons break."""
     assert sign.layer is not None
     broken = below_threshold(case.measurable.cells[sign.layer - 1]).main_bound()
-    return "bring its parameters back" if broken is None else broken.cure
+    if broken is None:
+        return "bring its parameters back"
+    return broken.cure
 
 
 def is_frozen(case: Case) -> Iterator[Sign]:
@@ -315,8 +335,8 @@ def is_frozen(case: Case) -> Iterator[Sign]:
                 yield Sign(i, f"{constant.name} is frozen", "its requires_grad is False")
 
 
-def unfreeze(case: Case, sign: Sign) -> str:
-    """A gradient for the parameter."""
+def cure_frozen(case: Case, sign: Sign) -> str:
+    """What is to be done: train the parameter."""
     return "give it requires_grad=True"
 
 
@@ -335,8 +355,8 @@ def is_stuck(case: Case) -> Iterator[Sign]:
                 yield Sign(i, problem, "its gradient is 0, as behind a clamp")
 
 
-def bring_into_range(case: Case, sign: Sign) -> str:
-    """A value whose decay moves."""
+def cure_stuck(case: Case, sign: Sign) -> str:
+    """What is to be done: a value at which the decay can move."""
     return "set it to between 0.1 and 1e4 steps, a decay to between 0 and 1"
 
 
@@ -351,21 +371,25 @@ def missing_classes(labels: Tensor, classes: int, chance: float) -> Iterator[Sig
     counts = torch.bincount(labels.flatten().long().cpu(), minlength=classes)
     absent = (counts == 0).nonzero().flatten().tolist()
     if absent and classes * (1 - 1 / classes) ** labels.numel() < chance:
-        which = f"class {absent[0]} is" if len(absent) == 1 else f"classes {', '.join(map(str, absent))} are"
+        if len(absent) == 1:
+            which = f"class {absent[0]} is"
+        else:
+            which = f"classes {', '.join(map(str, absent))} are"
         yield Sign(None, f"{which} missing from {labels.numel()} labels", "the data lack it")
 
 
 def misses_classes(case: Case) -> Iterator[Sign]:
     """Classes that the targets of the batch do not name."""
-    y, classes = case.batch.targets, case.network.n_out
+    y = case.batch.targets
+    classes = case.network.n_out
     if y is None or y.ndim != 1 or y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
         return
     if len(y) and y.min() >= 0 and y.max() < classes:
         yield from missing_classes(y, classes, case.bounds.chance)
 
 
-def complete_the_data(case: Case | None, sign: Sign) -> str:
-    """All classes in the data, or as many outputs."""
+def cure_missing_classes(case: Case | None, sign: Sign) -> str:
+    """What is to be done: complete the data, or take fewer outputs."""
     return "give samples of every class, or a readout of as many classes as there are"
 
 
@@ -373,21 +397,26 @@ def steps_are_large(case: Case) -> Iterator[Sign]:
     """The layer above the first whose voltages a step of the optimizer moves farthest, if that is too far."""
     if case.lr is None or case.learnt:
         return
-    sizes = {i: size * case.lr for i, size in enumerate(case.step_sizes, start=1) if i > 1}
-    sizes = {i: size for i, size in sizes.items() if size > largest_step(case)}
-    if sizes:
-        worst = max(sizes, key=sizes.__getitem__)
-        problem = f"a step of Adam at {case.lr:g} moves its voltages by up to {sizes[worst]:.2g} thresholds"
+    worst = 0
+    largest = largest_step(case)
+    for layer, step_size in enumerate(case.step_sizes, start=1):
+        if layer > 1 and step_size * case.lr > largest:
+            worst = layer
+            largest = step_size * case.lr
+    if worst:
+        problem = f"a step of Adam at {case.lr:g} moves its voltages by up to {largest:.2g} thresholds"
         yield Sign(worst, problem, "inputs x their rate x memory / threshold, times the learning rate")
 
 
 def largest_step(case: Case) -> float:
-    """Thresholds by which a step may move voltages."""
-    return case.bounds.step if case.spikes_are_read else case.bounds.step_below_linear
+    """The number of thresholds by which a step may move voltages."""
+    if case.spikes_are_read:
+        return case.bounds.step
+    return case.bounds.step_below_linear
 
 
-def bear_the_step(case: Case, sign: Sign) -> str:
-    """The learning rate whose step the layer bears."""
+def cure_large_steps(case: Case, sign: Sign) -> str:
+    """What is to be done: a learning rate whose steps are half of what the layer can take."""
     assert sign.layer is not None
     lr = largest_step(case) / 2 / case.step_sizes[sign.layer - 1]
     return f"lower the learning rate to {lr:.1g}, or begin at a lower firing rate"
@@ -408,8 +437,8 @@ def starts_slowly(case: Case) -> Iterator[Sign]:
         yield Sign(None, problem, f"that of an initialised copy falls to {treated.loss:.4g}")
 
 
-def start_faster(case: Case, sign: Sign) -> str:
-    """The initialisation."""
+def cure_slow_start(case: Case, sign: Sign) -> str:
+    """What is to be done: the initialisation."""
     return cures.ADVICE
 
 
@@ -432,14 +461,18 @@ def is_too_fast(case: Case) -> Iterator[Sign]:
     yield Sign(None, problem, f"at {lower:g} they bring it to {low.loss:.4g}")
 
 
-def slow_down(case: Case, sign: Sign) -> str:
-    """A tenth of the learning rate."""
-    return "lower the learning rate tenfold" if case.lr is None else f"lower the learning rate to {case.lr / 10:g}"
+def cure_too_fast(case: Case, sign: Sign) -> str:
+    """What is to be done: a tenth of the learning rate."""
+    if case.lr is None:
+        return "lower the learning rate tenfold"
+    return f"lower the learning rate to {case.lr / 10:g}"
 
 
 def treat_by_initialising(case: Case, layers: Sequence[int]) -> Treatment | None:
     """The recommended initialisation, if it takes the network."""
-    return None if case.initialised_copy is None else Treatment(cures.ADVICE, cures.initialise)
+    if case.initialised_copy is None:
+        return None
+    return Treatment(cures.ADVICE, cures.initialise)
 
 
 def treat_the_rate(case: Case, layers: Sequence[int]) -> Treatment | None:

@@ -13,10 +13,12 @@ from neurolsc.diagnosis.losses import Loss
 from neurolsc.diagnosis.report import Diagnosis, Trial, examined, learning_rate
 from neurolsc.network import copied
 from neurolsc.stability.conditions import Finding
+from neurolsc.surroundings import in_full_precision
 
 LOWER = 0.995  # share of the untreated loss below which a cure has helped: orders of summation move it by 0.001
 
 
+@in_full_precision
 def try_cures(
     net: nn.Module,
     x: Any,
@@ -54,11 +56,16 @@ def try_cures(
     Cost: ``updates`` training steps on the batch per cure and for the untreated copy.
     """
     lr = learning_rate(lr)
-    measured = None if diagnosis is None else diagnosis.measurements
+    measured = None
+    if diagnosis is not None:
+        measured = diagnosis.measurements
     case = examined(net, x, y, loss=loss, lr=lr, seed=seed, measured=measured)
     if case.batch.targets is None:
         raise ValueError("trials need targets: give y.")
-    found = findings(case) if diagnosis is None else tuple(diagnosis)
+    if diagnosis is None:
+        found = findings(case)
+    else:
+        found = tuple(diagnosis)
     treatments = treatments_of(case, found)
     if not treatments:
         return ()
@@ -70,8 +77,17 @@ def try_cures(
         before = update(patient, case.batch, case.loss, lr, 0).loss
         after = update(patient, case.batch, case.loss, lr * treatment.lr, updates).loss
         helped = math.isfinite(after) and not after >= LOWER * untreated
-        layers = layers_of(found, names)
-        trials.append(Trial(", ".join(names), layers, treatment.words, before, after, untreated, helped))
+        trials.append(
+            Trial(
+                name=", ".join(names),
+                layers=layers_of(found, names),
+                cure=treatment.words,
+                before=before,
+                after=after,
+                untreated=untreated,
+                helped=helped,
+            )
+        )
     return tuple(trials)
 
 

@@ -88,20 +88,20 @@ class NetworkSettings:
             ValueError: if cell or surrogate are not known, the cell does not take a setting that differs from its
                 default, or an embedding is set for data without words.
         """
-        cell = CELLS.find(self.cell)  # the module of a cell of one's own is imported, for a file as well
+        cell = CELLS.find(self.cell)  # imports the module of a cell of one's own, which loading a file needs, too
         if self.weights:
             return load(self.weights)
-        taken: set[str] = set()
-        for base in cell.__mro__:  # with what a constructor passes on as **keywords
+        taken: set[str] = set()  # the arguments of the cell's constructor
+        for base in cell.__mro__:
             if "__init__" in vars(base):
                 parameters = inspect.signature(vars(base)["__init__"]).parameters.values()
                 taken |= {p.name for p in parameters}
                 if not any(p.kind is p.VAR_KEYWORD for p in parameters):
-                    break
+                    break  # it passes nothing on to the constructor of the next base
         not_taken = [*(set(OF_A_CELL) - taken), *(() if "spike" in taken else OF_A_SPIKE)]
         if odd := [f.name for f in fields(self) if f.name in not_taken and getattr(self, f.name) != f.default]:
             raise ValueError(f"a cell {self.cell} does not take {', '.join(odd)}.")
-        if self.embedding if words is None else self.readout_bias:
+        if (words is None and self.embedding) or (words is not None and self.readout_bias):
             raise ValueError("embedding is only for data that are words, readout_bias only for others.")
         torch.manual_seed(self.seed)
         widths = [n_in, *[whole("width", self.width)] * self.layers]
@@ -114,10 +114,10 @@ class NetworkSettings:
             if shape is not None:  # a new one for each layer: it may be learnable
                 own["spike"] = shape(self.dampening, self.sharpness, learnable=self.learnable)
             cells.append(cell(below, width, **own))
-        rest: Any = {"layer_delay": self.layer_delay, "readout_bias": self.readout_bias}
+        options: Any = {"layer_delay": self.layer_delay, "readout_bias": self.readout_bias}
         if words is None:
-            return Network(cells, n_out, **rest)
-        return Network(cells, embedding=Embedding(words, widths[0]), **rest)
+            return Network(cells, n_out, **options)
+        return Network(cells, embedding=Embedding(words, widths[0]), **options)
 
 
 # ---- the data
@@ -189,11 +189,16 @@ class DataSettings:
         title = DATA[self.data][0]
         if self.data == "store-recall":
             return f"{title} after {self.delay} steps"
-        title += ", released encoding" if self.encoding == "released" else ""
+        if self.encoding == "released":
+            title += ", released encoding"
         if self.data == "text" and self.root:
             name = Path(self.root).name
-            return f"{title} ({name})" if Path(self.root).is_file() else f"{title} ({name}: {self.text_train})"
-        return title if self.root else f"{title} (sample in the package)"
+            if Path(self.root).is_file():
+                return f"{title} ({name})"
+            return f"{title} ({name}: {self.text_train})"
+        if not self.root:
+            return f"{title} (sample in the package)"
+        return title
 
     @property
     def task(self) -> DataTask:
@@ -217,20 +222,24 @@ class DataSettings:
         of_files = [f.name for f in changed if f.metadata["data"] == ("text",) or f.name == "split_share"]
         if self.data == "text" and not self.root and of_files:
             raise ValueError(f"{', '.join(of_files)}: for texts in a root; the sample in the package has its own.")
-        root, training, kind = self.root, split == "train", DATA[self.data][2]
+        root = self.root
+        training = split == "train"
+        kind = DATA[self.data][2]
         options: dict[str, Any] = {}
         match self.data:
             case "store-recall":
                 return kind(split, seed=self.split_seed, delay=self.delay)
             case "mnist" | "smnist" | "psmnist" | "cifar10" | "cifar100":
                 options = {"seed": self.split_seed}
-                options |= {"permutation": 0} if self.data == "psmnist" else {}
+                if self.data == "psmnist":
+                    options["permutation"] = 0  # its seed: one permutation for all runs
             case "sl-mnist":
                 options = {"seed": self.split_seed, "shift": self.shift if training else 0}
                 if self.encoding == "released":
                     options["encoding"] = datasets.ReleasedEncoding()
             case "shd":
-                stretch, augment = self.time_stretch, []
+                augment: list[Any] = []
+                stretch = self.time_stretch
                 if training and self.channel_jitter:
                     augment.append(datasets.ChannelJitter(self.channel_jitter))
                 if training and stretch:
@@ -242,7 +251,8 @@ class DataSettings:
                 options |= {"by": self.split_by, "share": self.split_share, "seed": self.split_seed}
             case "text" | "ptb" | "ptb-characters" | "wikitext-2":
                 options = {"steps": self.words, "repeat": self.repeat, "streams": self.streams or None}
-                options |= {"characters": True} if self.data == "ptb-characters" else {}
+                if self.data == "ptb-characters":
+                    options["characters"] = True
                 if training:
                     options |= {"switch": self.word_switch, "switch_epochs": self.word_switch_epochs}
         if self.data == "text" and root and Path(root).is_file():
@@ -253,9 +263,12 @@ class DataSettings:
             return kind.from_files(split, train=root, test=root, share=self.split_share, at_least=self.rare, **options)
         if self.data == "text" and root:
             files: dict[str, Any] = {"train": Path(root) / self.text_train, "test": Path(root) / self.text_test}
-            files["validation"] = Path(root) / self.text_validation if self.text_validation else None
+            if self.text_validation:
+                files["validation"] = Path(root) / self.text_validation
             return kind.from_files(split, **files, share=self.split_share, at_least=self.rare, **options)
-        return kind(root, split, **options) if root else kind.embedded(split, **options)
+        if root:
+            return kind(root, split, **options)
+        return kind.embedded(split, **options)
 
 
 # ---- the initialisation, radii before training, the training
@@ -276,7 +289,7 @@ class InitSettings:
 
 
 def _of_lsc(name: str) -> Any:
-    """A setting with the default and the help of a field of LSC, whose name here is that of a flag."""
+    """A setting with the default and the help of a field of LSC; the command line has another name for it."""
     declared = LSC.__dataclass_fields__[name]
     return setting(declared.default, declared.metadata["help"])
 
@@ -297,22 +310,32 @@ class PretrainSettings:
     pretrain_times: int = _of_lsc("steps")
 
     def __post_init__(self) -> None:
-        for name in ("pretrain_steps", "pretrain_samples", "pretrain_times"):  # LSC has other names for them
-            whole(name, getattr(self, name), at_least=int(name != "pretrain_steps"))
-        _ = self.lsc  # refuses the rest
+        # checked here, so that an error has the names of the flags
+        whole("pretrain_steps", self.pretrain_steps, at_least=0)
+        whole("pretrain_samples", self.pretrain_samples)
+        whole("pretrain_times", self.pretrain_times)
+        _ = self.lsc  # raises for all other settings
 
     @property
     def lsc(self) -> LSC | None:
         """The initialiser that sets the radii; None if the target is 'none'."""
-        options: dict[str, Any] = {"max_steps": self.pretrain_steps or None, "loop": self.loop}
-        options |= {"samples": self.pretrain_samples, "steps": self.pretrain_times}
         if self.target == "none":
             return None
         try:
-            target = "balanced" if self.target == "balanced" else float(self.target)
+            target = "balanced"
+            if self.target != "balanced":
+                target = float(self.target)
         except ValueError:
             raise ValueError(f"target must be a number, 'balanced' or 'none', got {self.target!r}.") from None
-        return LSC(target, self.rule, method=self.method, **options)
+        return LSC(
+            target,
+            self.rule,
+            method=self.method,
+            loop=self.loop,
+            max_steps=self.pretrain_steps or None,
+            samples=self.pretrain_samples,
+            steps=self.pretrain_times,
+        )
 
 
 # ---- all settings, as names and values
@@ -344,10 +367,11 @@ def make(kind: type[Any], values: Mapping[str, Any]) -> Any:
     for f in fields(kind):
         if f.name not in values:
             continue
-        value, words = values[f.name], words_of(f.type)
+        value = values[f.name]
+        words = words_of(f.type)
         wanted: Any = str if words else f.type
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        if number and (wanted is float or f.name == "target"):
+        if number and (wanted is float or f.name == "target"):  # a target is text: a number, or a word
             value = wanted(value)
         if type(value) is not wanted:
             raise ValueError(f"{f.name} must be {wanted.__name__}, got {clean(reprlib.repr(value))}.")

@@ -30,10 +30,10 @@ class Choice:
 
     def best(self, scores: Mapping[Experiment, float | None]) -> Any:
         """The best value of the setting, the first of equals; None if every value has a failed trial (score None)."""
-        by_value: dict[Any, list[float | None]] = {}
+        by_value: dict[Any, list[Any]] = {}
         for trial, score in scores.items():
             by_value.setdefault(trial.settings[self.setting], []).append(score)
-        means = {value: fmean(found) for value, found in by_value.items() if None not in found}  # type: ignore[arg-type]
+        means = {value: fmean(found) for value, found in by_value.items() if None not in found}
         sign = -1 if self.lower_is_better else 1
         return max(means, key=lambda value: sign * means[value], default=None)
 
@@ -86,54 +86,71 @@ class Grid:
 
     @cached_property
     def trials(self) -> tuple[Experiment, ...]:
-        """All points of the product; those of the first seed come first."""
+        """All combinations of the factors' alternatives; those of the first seed come first."""
         points = [dict(ChainMap(*options, self.fixed)) for options in itertools.product(*self.factors)]
         check_names([name for point in points for name in point], setting_names(), "setting")
         seeds = list(dict.fromkeys(point.get("seed") for point in points))
-        return tuple(map(Experiment.from_settings, sorted(points, key=lambda point: seeds.index(point.get("seed")))))
+        points.sort(key=lambda point: seeds.index(point.get("seed")))
+        return tuple(map(Experiment.from_settings, points))
 
     def arm(self, trial: Experiment) -> tuple[Any, ...]:
         """The values of a trial's arm settings."""
         return tuple(trial.settings[name] for name in self.arm_settings)
 
     def total(self, rows: Iterable[Mapping[str, Any]] = ()) -> int:
-        """Number of trials that will have been run at the end, if all arms but those lost in `rows` find a choice."""
+        """Number of trials that the whole sweep runs.
+
+        Args:
+            rows: the table so far. Arms that find no choice in it run no other seeds; all others are taken to find one.
+        """
         if self.choice is None:
             return len(self.trials)
-        deciding, lost = [t for t in self.trials if t.settings["seed"] in self.choice.seeds], self.without_choice(rows)
-        others = {
-            (self.arm(t), t.settings["seed"]) for t in self.trials if t not in deciding and self.arm(t) not in lost
-        }
-        return len(deciding) + len(others)
+        without_choice = self.without_choice(rows)
+        deciding = 0
+        others = set()
+        for trial in self.trials:
+            seed = trial.settings["seed"]
+            arm = self.arm(trial)
+            if seed in self.choice.seeds:
+                deciding += 1
+            elif arm not in without_choice:
+                others.add((arm, seed))  # once: with the chosen value alone
+        return deciding + len(others)
+
+    def _deciding(self) -> dict[tuple[Any, ...], list[Experiment]]:
+        """For each arm the trials that decide which value is chosen; empty without a choice."""
+        arms: dict[tuple[Any, ...], list[Experiment]] = {}
+        if self.choice is not None:
+            for trial in self.trials:
+                if trial.settings["seed"] in self.choice.seeds:
+                    arms.setdefault(self.arm(trial), []).append(trial)
+        return arms
 
     def without_choice(self, rows: Iterable[Mapping[str, Any]]) -> set[tuple[Any, ...]]:
-        """The arms of which a table has all choosing trials, and none that is chosen: each value has a failed one."""
-        over, arms = {row["trial"]: row["chosen"] for row in rows}, dict[tuple[Any, ...], list[bool | None]]()
-        for trial in self.trials if self.choice else ():
-            if trial.settings["seed"] in self.choice.seeds:  # type: ignore[union-attr]
-                arms.setdefault(self.arm(trial), []).append(over.get(trial.name))
-        return {arm for arm, chosen in arms.items() if None not in chosen and not any(chosen)}
+        """The arms that find no choice: a table has all their deciding trials, and each value has a failed one."""
+        over = {row["trial"]: row["chosen"] for row in rows}
+        found = set()
+        for arm, trials in self._deciding().items():
+            chosen = [over.get(trial.name) for trial in trials]  # None: not over yet
+            if None not in chosen and not any(chosen):
+                found.add(arm)
+        return found
 
     def wanted(self, scores: Mapping[Experiment, float | None]) -> dict[Experiment, bool]:
         """The trials to be run, as far as known by now, each with True if it is chosen.
 
-        Without a choice these are all trials, and all are chosen. With one they are those of the choosing seeds first,
-        and once all of an arm are over, those of the other seeds with the chosen value.
+        Without a choice these are all trials, and all are chosen. With one they are the deciding trials, and once all
+        of an arm are over, those of the other seeds with the chosen value.
 
         Args:
             scores: of every trial that is over; None if it failed.
         """
         if self.choice is None:
             return dict.fromkeys(self.trials, True)
-        arms: dict[tuple[Any, ...], list[Experiment]] = {}
-        for trial in self.trials:
-            if trial.settings["seed"] in self.choice.seeds:
-                arms.setdefault(self.arm(trial), []).append(trial)
-        chosen = {
-            arm: self.choice.best({trial: scores[trial] for trial in trials})
-            for arm, trials in arms.items()
-            if all(trial in scores for trial in trials)
-        }
+        chosen = {}
+        for arm, trials in self._deciding().items():
+            if all(trial in scores for trial in trials):
+                chosen[arm] = self.choice.best({trial: scores[trial] for trial in trials})
         plan = {}
         for trial in self.trials:
             best = chosen.get(self.arm(trial))
@@ -164,24 +181,29 @@ def read_grid(path: str | PathLike[str]) -> Grid:
 def make_grid(content: dict[str, Any]) -> Grid:
     """The grid of a grid file's content, with the errors of :func:`read_grid`."""
 
-    def require(right: bool, what: str, value: object) -> None:
+    def require(right: bool, wanted: str, value: object) -> None:
         if not right:
-            raise ValueError(f"{what}, got {clean(repr(value))}.")
+            raise ValueError(f"{wanted}, got {clean(repr(value))}.")
 
     check_names(content, ("name", "fixed", "grid", "either", "choose", "test", "budgets"), "key")
-    name, test = content.get("name", "sweep"), content.get("test", "choose" in content)
+    name = content.get("name", "sweep")
+    test = content.get("test", "choose" in content)
     fits = re.fullmatch(r"[\w.=, -]*\w[\w.=, -]*", name) is not None
     require(fits, "name must be a text that can be a folder's", name)
     require(isinstance(test, bool), "test must be true or false", test)
     budgets = content.get("budgets", Grid.budgets)
     good = all(type(n) is int and n > 0 for n in budgets)
     require(good, "budgets must be a list of numbers of epochs", budgets)
-    fixed, either, factors = content.get("fixed", {}), content.get("either", []), []
+    fixed = content.get("fixed", {})
+    factors = []
     for setting, values in content.get("grid", {}).items():
         good = isinstance(values, list) and bool(values)
         require(good, f"grid: {clean(setting)} must be a list of at least one value", values)
         factors.append(tuple({setting: value} for value in values))
-    factors += [tuple(map(dict, part)) for part in (either.values() if isinstance(either, dict) else [either]) if part]
+    either = content.get("either", [])
+    for alternatives in either.values() if isinstance(either, dict) else [either]:  # [[either.NAME]], or [[either]]
+        if alternatives:
+            factors.append(tuple(map(dict, alternatives)))
     places = [set(fixed), *({name for option in factor for name in option} for factor in factors)]
     if twice := {name for one, other in itertools.combinations(places, 2) for name in one & other}:
         raise ValueError(f"{', '.join(sorted(twice))}: more than once in fixed, grid and either.")
@@ -195,7 +217,8 @@ def make_grid(content: dict[str, Any]) -> Grid:
     if not (choose := content.get("choose", {})):
         return grid
     check_names(choose, ("setting", "by", "seeds"), "key of [choose]")
-    setting, task = choose.get("setting"), grid.trials[0].data.task
+    setting = choose.get("setting")
+    task = grid.trials[0].data.task
     varies = setting != "seed" and setting in grid.varied
     require(varies, "choose: setting must be one that varies, but not the seed", setting)
     lower = {f"validation_{name}": metric_spec(task, name).lower_is_better for name in task.kinds}

@@ -50,6 +50,7 @@ from neurolsc.io import (
     write_json,
     write_text,
 )
+from neurolsc.monitor import Monitor
 from neurolsc.network import Network
 from neurolsc.neurons.cell import CELLS, Cell
 from neurolsc.stability import PretrainResult, RadiusProfile, radius_profile
@@ -58,8 +59,14 @@ from neurolsc.tasks import Classification
 from neurolsc.training import Scores, TrainResult, evaluate, train
 from neurolsc.validation import usable_device
 
-SETTINGS, NETWORK, UNFINISHED = "settings.toml", "network.safetensors", ".partial"
-INIT, PRETRAINING, TRAINING = CHECKPOINTS = ("init.checkpoint", "pretrain.checkpoint", "train.checkpoint")
+SETTINGS = "settings.toml"
+NETWORK = "network.safetensors"
+UNFINISHED = ".partial"
+INIT = "init.checkpoint"
+PRETRAINING = "pretrain.checkpoint"
+TRAINING = "train.checkpoint"
+CHECKPOINTS = (INIT, PRETRAINING, TRAINING)
+PROBE = 32  # training samples on which a monitor measures
 Say = Callable[[object], object]
 
 
@@ -71,9 +78,9 @@ class Stopped(KeyboardInterrupt):
 def run_folder(path: str | PathLike[str], settings: dict[str, Any]) -> Iterator[Path]:
     """Make a folder to work in, which gets its final name once the work is done.
 
-    Until then it is ``<path>.partial``, which one process alone uses; it yields that folder, and removes checkpoints in
-    it at the end. If the folder exists, from a run that was stopped, the new run goes on from its checkpoints, provided
-    that its settings are the same. A run that fails before it has a checkpoint or a network leaves nothing.
+    Until then it is ``<path>.partial``, which one process alone uses; that folder is yielded, and its checkpoints are
+    removed at the end. If the folder exists, from a run that was stopped, the new run goes on from its checkpoints,
+    provided that its settings are the same. A run that fails before it has a checkpoint or a network leaves nothing.
 
     Args:
         path: folder of the finished run.
@@ -93,10 +100,11 @@ def run_folder(path: str | PathLike[str], settings: dict[str, Any]) -> Iterator[
     with locked(final):
         if final.exists():
             raise FileExistsError(f"{final} exists already; choose another folder.")
-        fresh, written = not partial.exists(), partial / SETTINGS
+        is_new = not partial.exists()
         partial.mkdir(exist_ok=True)
         remove_temporaries(partial)
         rename_files(partial)
+        written = partial / SETTINGS
         if not written.exists():
             write_text(written, tomli_w.dumps(settings))
         elif changed := differences(read_settings(written), settings):
@@ -107,13 +115,20 @@ def run_folder(path: str | PathLike[str], settings: dict[str, Any]) -> Iterator[
         try:
             yield partial
         except BaseException as error:
-            refused = isinstance(error, ValueError | TypeError)
-            progress = any((partial / name).exists() for name in (PRETRAINING, TRAINING, NETWORK))
-            if not progress and (refused or not (partial / INIT).exists()):
-                if fresh and partial.exists():  # else its removal is the error
+            refused = isinstance(error, ValueError | TypeError)  # settings that do not fit
+            if refused:
+                worth_keeping = (PRETRAINING, TRAINING, NETWORK)
+            else:
+                worth_keeping = (*CHECKPOINTS, NETWORK)
+            if not any((partial / name).exists() for name in worth_keeping):
+                if is_new and partial.exists():  # else its removal is the error
                     for entry in partial.iterdir():  # settings last: until then they say whose the rest is
-                        if entry.name != SETTINGS:
-                            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+                        if entry.name == SETTINGS:
+                            continue
+                        if entry.is_dir():
+                            shutil.rmtree(entry)
+                        else:
+                            entry.unlink()
                     shutil.rmtree(partial)
             elif isinstance(error, KeyboardInterrupt):
                 raise Stopped(f"its checkpoints are in {partial}") from error
@@ -182,28 +197,39 @@ class Experiment:
     @cached_property
     def settings(self) -> dict[str, Any]:
         """All settings as one flat dictionary, as they stand in a run folder."""
-        parts = (part for name in PARTS if (part := getattr(self, name)) is not None)
-        return {f.name: getattr(part, f.name) for part in parts for f in fields(part)} | {"init": self.initialiser}
+        settings = {}
+        for name in PARTS:
+            part = getattr(self, name)
+            if part is not None:
+                settings |= {f.name: getattr(part, f.name) for f in fields(part)}
+        return settings | {"init": self.initialiser}
 
     @cached_property
     def name(self) -> str:
-        """Settings that differ from their defaults, readable in part, and a digest of them: its folder in a sweep."""
+        """Name of its folder in a sweep: the settings that differ from their defaults, some of them as a digest."""
         return self.name_with({})
 
-    def name_with(self, called: Mapping[str, str]) -> str:
-        """The name if some settings are called otherwise, as in earlier versions."""
+    def name_with(self, other_names: Mapping[str, str]) -> str:
+        """The name if some settings had other names, as they had in earlier versions."""
         defaults = {f.name: f.default for kind in PARTS.values() for f in fields(kind)}
-        odd = {called.get(name, name): value for name, value in self.settings.items() if value != defaults[name]}
-        digest = hashlib.sha256(tomli_w.dumps(dict(sorted(odd.items()))).encode()).hexdigest()[:12]
-        hidden = {*setting_names(["data"]), "weights"} - {"data"}
-        words = ",".join(f"{name}={value}" for name, value in odd.items() if name not in hidden)
+        changed = {}
+        for name, value in self.settings.items():
+            if value != defaults[name]:
+                changed[other_names.get(name, name)] = value
+        digest = hashlib.sha256(tomli_w.dumps(dict(sorted(changed.items()))).encode()).hexdigest()[:12]
+        hidden = {*setting_names(["data"]), "weights"} - {"data"}  # they are long, such as paths
+        words = ",".join(f"{name}={value}" for name, value in changed.items() if name not in hidden)
         readable = re.sub(r"[^A-Za-z0-9.=,_-]+", "-", words)[:80].strip("-,.=")
-        return f"{readable}-{digest}" if readable else digest
+        if readable:
+            return f"{readable}-{digest}"
+        return digest
 
     @property
     def lsc(self) -> LSC | None:
         """The LSC initialiser of these settings; None if there is none."""
-        return None if self.pretraining is None else self.pretraining.lsc
+        if self.pretraining is None:
+            return None
+        return self.pretraining.lsc
 
     @property
     def initialiser(self) -> str:
@@ -218,9 +244,11 @@ class Experiment:
             cell = CELLS.find(self.network.cell)
         except ValueError:
             return "Identity()"  # building the network raises
-        named = cell.thresholds is not Cell.thresholds and cell.membrane is not Cell.membrane
-        has_inputs = any(parameter.radius == "depth" for parameter in cell.scaled_parameters)
-        return "Identity()" if named and has_inputs and self.lsc is None and not self.network.weights else "Default"
+        names_voltage = cell.thresholds is not Cell.thresholds and cell.membrane is not Cell.membrane
+        names_inputs = any(parameter.radius == "depth" for parameter in cell.scaled_parameters)
+        if self.network.weights or self.lsc is not None or not (names_voltage and names_inputs):
+            return "Default"
+        return "Identity()"
 
     @property
     def title(self) -> str:
@@ -232,9 +260,15 @@ class Experiment:
         return f"{network}, {self.data.title}, seed {n.seed}"
 
     def build(self) -> Network:
-        """The network as built, with the same weights on every device; ``ValueError`` if it cannot be."""
+        """The network before its initialisation, with the same weights on every device.
+
+        Raises:
+            ValueError: if it cannot be built, or does not fit the data.
+        """
         training = self.data.load("train")
-        words = training.n_words if isinstance(training, Words) else None
+        words = None
+        if isinstance(training, Words):
+            words = training.n_words
         network = self.network.build(training.n_in, training.n_classes, words)
         if words is None and network.n_in != training.n_in:
             raise ValueError(
@@ -248,7 +282,7 @@ class Experiment:
         return network.to(usable_device(self.device))
 
     def begin(self) -> tuple[Network, tuple[Finding, ...]]:
-        """A new network, initialised, and findings about the targets that the initialisation missed."""
+        """A new network, initialised, and a finding for every target that the initialisation missed."""
         network = self.build()
         if self.initialiser == "Default":
             return network, ()
@@ -259,10 +293,19 @@ class Experiment:
         dataset = self.data.load(split)
         return collate(fetch(dataset, range(min(count, len(dataset)))))
 
+    def drawn_samples(self, count: int) -> tuple[Tensor, ...]:
+        """Samples of the training split, drawn by the seed: x (T, B, n_in), labels (B,), a mask if lengths differ."""
+        data = self.data.load("train")
+        generator = torch.Generator().manual_seed(self.network.seed)
+        return collate(fetch(data, torch.randperm(len(data), generator=generator)[:count].tolist()))
+
     def first_inputs(self, split: Split, count: int) -> Tensor:
         """Inputs x of the first `count` samples, cut to the length of the shortest."""
         x, _, *mask = self.first_samples(split, count)
-        return x[: int(mask[0].sum(0).min())] if mask else x
+        if not mask:
+            return x
+        shortest = int(mask[0].sum(0).min())
+        return x[:shortest]
 
     def input_batches(self) -> Sequence[Any]:
         """Batches of inputs for the initialisation and for setting the radii.
@@ -279,7 +322,10 @@ class Experiment:
     def reads_all(self) -> bool:
         """True if radii are set by one of the paper's loops."""
         init = named(self.initialiser)
-        parts = init.parts if isinstance(init, Chain) else (init,)
+        if isinstance(init, Chain):
+            parts = init.parts
+        else:
+            parts = (init,)
         return any(isinstance(part, LSC) and part.loop != "neurolsc" for part in (*parts, self.lsc))
 
     def run(
@@ -289,6 +335,7 @@ class Experiment:
         say: Say = lambda _: None,
         before_training: Callable[[Network, Path], object] = lambda *_: None,
         progress: bool = True,
+        monitor: int = 0,
     ) -> Outcome:
         """Build the network, initialise it, set its radii, train it, and save all of that in a folder.
 
@@ -297,6 +344,8 @@ class Experiment:
             say: called with each finding of the initialisation, and with the result of pre-training.
             before_training: called with the network and the folder of the unfinished run.
             progress: show bars.
+            monitor: updates from row to row of a :class:`neurolsc.Monitor` on some training samples, whose rows and
+                picture are files of the run; 0: none.
 
         Raises:
             ValueError: if a setting is wrong, or an unfinished run has other settings.
@@ -304,10 +353,15 @@ class Experiment:
             FloatingPointError: if the loss or the gradient becomes NaN or infinite; the best network until then is
                 saved in the folder of the unfinished run.
         """
-        seed, task, pretraining, training = self.network.seed, self.data.task, None, None
+        seed = self.network.seed
+        task = self.data.task
+        pretraining = None
+        training = None
         with run_folder(out, self.settings) as folder:
             device = usable_device(self.device)
-            data: Any = tuple(self.data.load(split) for split in ("train", "validation")) if self.training else ()
+            data: Any = ()
+            if self.training:  # data that cannot be read are an error before the work, not after it
+                data = tuple(self.data.load(split) for split in ("train", "validation"))
 
             # The initialisation, unless it was done before the run was stopped.
             report = init_report(folder)
@@ -319,11 +373,15 @@ class Experiment:
                 began = time.perf_counter()
                 network, found = self.begin()
                 seconds = time.perf_counter() - began
-                lines = str(found).splitlines() if isinstance(found, InitReport) else [str(f) for f in found]
+                if isinstance(found, InitReport):
+                    lines = str(found).splitlines()
+                else:
+                    lines = [str(f) for f in found]
                 write_json(report, {"init": self.initialiser, "seconds": seconds, "findings": lines})
                 save(network, folder / INIT)
-            for finding in json.loads(report.read_text())["findings"] if report.exists() else ():
-                say(finding)
+            if report.exists():
+                for finding in json.loads(report.read_text())["findings"]:
+                    say(finding)
 
             # The radii.
             if self.pretraining is not None and (lsc := self.lsc) is not None:
@@ -332,8 +390,9 @@ class Experiment:
                     steps = min(self.pretraining.pretrain_times, x.shape[0])
                     before = radius_profile(network, x, steps=steps, seed=seed, progress=None if progress else False)
                     write_profile(before, folder / "radii_before", f"{self.title}, before pre-training")
-                how: dict[str, Any] = {"checkpoint": folder / PRETRAINING, "progress": progress}
-                pretraining = lsc.run(network, self.input_batches(), seed=seed, **how)
+                pretraining = lsc.run(
+                    network, self.input_batches(), seed=seed, checkpoint=folder / PRETRAINING, progress=progress
+                )
                 write_profile(pretraining.profile, folder / "radii_after", f"{self.title}, after pre-training")
                 content = {name: getattr(pretraining, name) for name in ("converged", "steps", "seconds", "history")}
                 content["findings"] = [str(finding) for finding in pretraining.findings]
@@ -345,22 +404,34 @@ class Experiment:
             # The training.
             before_training(network, folder)
             if self.training is not None:
-                if all(hasattr(part, "speakers") and (part.speakers >= 0).all() for part in data):
+                if all(hasattr(part, "speakers") and (part.speakers >= 0).all() for part in data):  # -1: unknown
                     split = {p.split: {"utterances": len(p), "speakers": p.speakers.unique().tolist()} for p in data}
                     write_json(folder / "split.json", split)
-                how = vars(self.training) | {"checkpoint": folder / TRAINING, "progress": progress}
+                options = vars(self.training) | {"checkpoint": folder / TRAINING, "progress": progress}
+                watch = None
+                if monitor:
+                    watch = Monitor(
+                        network, self.drawn_samples(PROBE), loss=task, every=monitor, path=folder / "monitor.jsonl"
+                    )
                 try:
-                    training = train(network, *data, seed=seed, task=task, **how)
+                    training = train(network, *data, seed=seed, task=task, monitor=watch, **options)
                 except FloatingPointError as error:
                     save(network, folder / NETWORK)
                     raise FloatingPointError(f"{error} They are saved in {folder / NETWORK}.") from error
                 write_csv(folder / "history.csv", training.history)
                 content = {name: getattr(training, name) for name in ("history", "best_epoch", "stopped_early")}
                 write_json(folder / "history.json", content)
-                radii = f", radii set to {self.pretraining.target}" if self.pretraining and self.lsc else ""
-                chance = 1 / network.n_out if isinstance(task, Classification) else None
+                radii = ""
+                if self.pretraining and self.lsc:
+                    radii = f", radii set to {self.pretraining.target}"
+                chance = None
+                if isinstance(task, Classification):
+                    chance = 1 / network.n_out
                 title = f"{self.title}, initialised by {self.initialiser}{radii}"
                 training.plot(folder / "learning.png", chance=chance, title=title)
+                if watch is not None:
+                    watch.plot(folder / "monitor.png", title=title)
+                    say(watch)
             save(network, folder / NETWORK)
         return Outcome(network, pretraining, training)
 
@@ -373,8 +444,9 @@ def load_network(run: str | PathLike[str], *, device: str = "cpu") -> Network:
 
 def score(run: str | PathLike[str], split: Split, *, batch_size: int = 256, device: str = "cpu") -> Scores:
     """Score a finished run, and write the scores into its folder; ``ValueError`` if it is not that of one."""
-    settings, network = Experiment.of(run).data, load_network(run, device=device)
-    scores = evaluate(network, settings.load(split), task=settings.task, batch_size=batch_size)
+    data = Experiment.of(run).data
+    network = load_network(run, device=device)
+    scores = evaluate(network, data.load(split), task=data.task, batch_size=batch_size)
     write_json(Path(run) / f"{split}.json", scores.to_dict())
     return scores
 
@@ -384,17 +456,22 @@ def diagnose_run(run: str | PathLike[str], *, samples: int = 64, cures: bool = F
 
     With ``cures`` the cure of every finding is tried. ``ValueError`` if the folder is not that of a run.
     """
-    experiment, network = Experiment.of(run), load_network(run)
-    data, seed, task = experiment.data.load("train"), experiment.network.seed, experiment.data.task
-    drawn = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))[:samples]
-    batch = collate(fetch(data, drawn.tolist()))
-    history = Path(run) / "history.json"
-    rows = json.loads(history.read_text(encoding="utf-8"))["history"] if history.exists() else []
+    experiment = Experiment.of(run)
+    network = load_network(run)
+    data = experiment.data.load("train")
+    task = experiment.data.task
+    seed = experiment.network.seed
+    batch = experiment.drawn_samples(samples)
+    history = []
+    file = Path(run) / "history.json"
+    if file.exists():
+        history = json.loads(file.read_text(encoding="utf-8"))["history"]
     lr = (experiment.training or TrainSettings()).lr
     labels = getattr(data, "labels", None)  # music has none
-    found = diagnose(network, batch, loss=task, history=rows, lr=lr, seed=seed)
+    found = diagnose(network, batch, loss=task, history=history, lr=lr, seed=seed)
     if labels is not None and not any(finding.name == MISSING for finding in found):
-        found = replace(found, findings=(*found, *of_labels(labels, network.n_out)))  # of all, not of the batch alone
+        # a class that the batch lacks by chance is in the data; one that the data lack is a fault
+        found = replace(found, findings=(*found, *of_labels(labels, network.n_out)))
     if not cures:
         return found
     return replace(found, trials=try_cures(network, batch, loss=task, lr=lr, diagnosis=found))

@@ -1,6 +1,6 @@
 """A sweep: the trials of a grid, run by processes or on a Ray cluster, as one table.
 
-Every trial is a run in a folder of its own, so that a sweep goes on after whatever stopped it.
+Every trial is a run in a folder of its own, so that a sweep can be interrupted and continued.
 """
 
 import concurrent.futures
@@ -45,7 +45,7 @@ class Job:
 
     trial: Experiment
     sweep: Path  # folder of the sweep
-    test: bool  # score it on the test set, too
+    test: bool = False  # score it on the test set, too
     device: str = "cpu"
 
     @property
@@ -58,42 +58,47 @@ class Job:
 
     def is_over(self) -> bool:
         """True if nothing is left to be done."""
-        return (self.folder / TEST if self.test else self.folder).exists() or self.failure.exists()
+        # what is written last
+        if self.test:
+            last = self.folder / TEST
+        else:
+            last = self.folder
+        return last.exists() or self.failure.exists()
 
     def run(self) -> bool:
         """Run the trial from its last checkpoint on; False if another process is at work on it.
 
-        An error that comes from its settings is noted, and ends it.
+        An error that comes from its settings is written into a note, with which the trial is over.
         """
         usable_device(self.device)  # a missing device is no fault of the trial
         try:
             if not self.folder.exists():
                 experiment = replace(self.trial, device=self.device)
 
-                def before(network: Network, unfinished: Path) -> None:
+                def measure(network: Network, unfinished: Path) -> None:
                     if not (unfinished / BEFORE).exists():  # else this goes on after a stop
                         content = {"environment": environment(self.device)}
                         write_json(unfinished / BEFORE, content | {"statistics": statistics(network, experiment)})
 
-                experiment.run(self.folder, before_training=before, progress=False)
+                experiment.run(self.folder, before_training=measure, progress=False)
             if self.test:
                 with locked(self.folder):
                     if not (self.folder / TEST).exists():
                         score(self.folder, "test", device=self.device)
         except BlockingIOError:
             return False
-        except FileExistsError:
+        except FileExistsError:  # another process finished it meanwhile
             return self.is_over()
         except EXPECTED as error:
             self.fail(f"{type(error).__name__}: {error}")
         return True
 
     def fail(self, error: str) -> None:
-        """Note an error, which ends the trial."""
+        """Write an error into a note, with which the trial is over."""
         write_json(self.failure, {"error": error, "environment": environment(self.device)})
 
     def forget(self) -> None:
-        """Remove the note of an error with the unfinished run, else a damaged run."""
+        """Remove the note of an error with the unfinished run; if there is none, the finished run, which is damaged."""
         with locked(self.folder):
             if not self.failure.exists():
                 shutil.rmtree(self.folder)
@@ -115,20 +120,29 @@ class Processes:
 
     def __exit__(self, *_: object) -> None:
         for executor, future in self.executors.items():
-            for process in () if future.done() else (executor._processes or {}).values():
-                process.terminate()  # terminate_workers() from Python 3.14 on
+            if not future.done():
+                for process in (executor._processes or {}).values():
+                    process.terminate()  # terminate_workers() from Python 3.14 on
             executor.shutdown(cancel_futures=True)
         self.executors.clear()
 
     def submit(self, job: Job) -> Future[bool] | None:
-        """The future of a job, False if another process is at work on it; None while all workers are busy."""
-        ended = {executor: future for executor, future in self.executors.items() if future.done()}
-        alive = [executor for executor, future in ended.items() if future.exception() is None]
-        self.executors = {e: f for e, f in self.executors.items() if e not in ended or e in alive}
-        if not alive and len(self.executors) == self.size:
+        """The future result of :meth:`Job.run`; None while all workers are busy."""
+        free = []
+        for executor, future in list(self.executors.items()):
+            if not future.done():
+                continue
+            if future.exception() is None:
+                free.append(executor)
+            else:  # its process died
+                del self.executors[executor]
+        if free:
+            executor = free[0]
+        elif len(self.executors) < self.size:
+            spawn = multiprocessing.get_context("spawn")
+            executor = ProcessPoolExecutor(1, mp_context=spawn, initializer=_become_worker)
+        else:
             return None
-        spawn = multiprocessing.get_context("spawn")
-        executor = alive[0] if alive else ProcessPoolExecutor(1, mp_context=spawn, initializer=_become_worker)
         before = dict(os.environ)
         os.environ["OMP_NUM_THREADS"] = "1"  # read by a new process when it imports torch
         try:
@@ -144,13 +158,15 @@ class Processes:
 
 
 def _become_worker() -> None:
+    """Set up a new process: it ends with its parent, leaves Ctrl-C to the sweep, and uses one thread."""
+
     def die_with_parent() -> None:
         parent = multiprocessing.parent_process()
         assert parent is not None
         parent.join()
         os._exit(1)
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the sweep, which then stops its workers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=die_with_parent, daemon=True).start()
     tqdm.set_lock(threading.RLock())  # type: ignore[no-untyped-call]  # its semaphore would be left behind
     torch.set_num_threads(1)
@@ -168,7 +184,8 @@ class RayTasks:
             self.ray: Any = importlib.import_module("ray")
         except ImportError as error:
             raise ImportError("sweeps on a cluster need Ray: pip install 'ray>=2.40,<3'.") from error
-        self.address, self.ours = address, False
+        self.address = address
+        self.ours = False  # True if Ray was started here, and is to be stopped here
         self.futures: list[Any] = []
 
     def __enter__(self) -> Self:
@@ -197,10 +214,10 @@ class RayTasks:
         return isinstance(error, errors.RayError) and not isinstance(error, errors.RayTaskError)  # raised by the job
 
 
-def _run_on_node(job: Job, where: str) -> bool:
-    if os.path.isdir(where):
-        os.chdir(where)
-        sys.path.append(where)  # for settings such as cell = "module:Class"
+def _run_on_node(job: Job, working_directory: str) -> bool:
+    if os.path.isdir(working_directory):
+        os.chdir(working_directory)
+        sys.path.append(working_directory)  # for settings such as cell = "module:Class"
     torch.set_num_threads(1)
     return job.run()
 
@@ -213,14 +230,14 @@ def run_sweep(
 ) -> list[Row]:
     """Run the trials of a grid that are not over yet, and write the table.
 
-    Whatever stops the sweep, the same call goes on with it. Several sweeps on one folder share the trials.
+    After an interruption, call again with the same arguments to continue. Sweeps on one folder share the trials.
 
     Args:
         grid: the trials.
         folder: of the sweep; made if it is missing.
         pool: the workers.
-        retry: run trials anew that failed.
-        device: where their networks run, as torch calls it; not a setting, but a column.
+        retry: run failed trials again.
+        device: where the networks run, as torch calls it; the table has a column for it.
         progress: show a bar over the trials.
 
     Returns:
@@ -228,53 +245,69 @@ def run_sweep(
 
     Raises:
         ValueError: if torch cannot use the device.
-        OSError: if the folder cannot be written, or another process runs a trial that is to be run anew.
+        OSError: if the folder cannot be written, or another process runs a trial that is to be run again.
         Stopped: for a KeyboardInterrupt.
     """
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    rename_trials(folder, grid.trials, TRIAL_ENDS)
+    rename_trials(folder, grid.trials, TRIAL_ENDS)  # those of an earlier version
     write_text(folder / GRID, tomli_w.dumps(grid.content))
-    for trial in grid.trials if retry else ():
-        while (row := make_row(trial, folder, grid)) is not None and row["error"] is not None:
-            Job(trial, folder, False).forget()
+    if retry:
+        for trial in grid.trials:
+            row = make_row(trial, folder, grid)
+            while row is not None and row["error"] is not None:  # a note of an error, then perhaps a damaged run
+                Job(trial, folder).forget()
+                row = make_row(trial, folder, grid)
     state = _State(grid, folder, device)
     state.update()
     write_csv(folder / TABLE, state.table())
-    at_work: dict[Future[bool], Job] = {}
-    resting: dict[Job, float] = {}
+    running: dict[Future[bool], Job] = {}
+    not_before: dict[Job, float] = {}  # times until which jobs of other processes are left alone
     deaths: Counter[Job] = Counter()
-    # the time left is reckoned from the trials of this call
-    bar = progress_bar(grid.total(), desc=grid.name, unit="trial", shown=progress, initial=len(state.rows), smoothing=0)
+    bar = progress_bar(
+        grid.total(),
+        desc=grid.name,
+        unit="trial",
+        shown=progress,
+        initial=len(state.rows),
+        smoothing=0,  # the time left follows from the mean over all trials of this call
+    )
     try:
         with bar, pool:
             while jobs := state.jobs():
+                # Submit jobs until the pool is full.
                 for job in jobs:
-                    if job in at_work.values() or resting.get(job, 0) > time.monotonic():
+                    if job in running.values() or not_before.get(job, 0) > time.monotonic():
                         continue
-                    if (future := pool.submit(job)) is None:
+                    future = pool.submit(job)
+                    if future is None:
                         break
-                    at_work[future] = job
-                if not at_work:
+                    running[future] = job
+                if not running:  # other processes run all that is left
                     time.sleep(REST)
-                for future in concurrent.futures.wait(at_work, REST, concurrent.futures.FIRST_COMPLETED).done:
-                    job, error = at_work.pop(future), future.exception()
-                    if error is None and not future.result():
-                        resting[job] = time.monotonic() + REST
-                    elif error is not None and pool.died(error):
-                        deaths[job] += 1
-                        if deaths[job] == DEATHS:
-                            job.fail(f"its worker died {DEATHS} times: it was killed, or had too little memory.")
-                    elif error is not None:
+                # Wait until some end, or it is time to look for trials that other processes have ended.
+                for future in concurrent.futures.wait(running, REST, concurrent.futures.FIRST_COMPLETED).done:
+                    job = running.pop(future)
+                    error = future.exception()
+                    if error is None:
+                        if not future.result():  # another process runs it
+                            not_before[job] = time.monotonic() + REST
+                        continue
+                    if not pool.died(error):
                         raise error
+                    deaths[job] += 1
+                    if deaths[job] == DEATHS:
+                        job.fail(f"its worker died {DEATHS} times: it was killed, or had too little memory.")
+                # Show what is new.
                 before = len(state.rows)
                 if state.update():
                     bar.update(len(state.rows) - before)
                     write_csv(folder / TABLE, state.table())
     except KeyboardInterrupt as error:
         state.update()
-        write_csv(folder / TABLE, state.table())
-        raise Stopped(f"{len(state.rows)} of {grid.total(state.table())} trials are over, in {folder}") from error
+        table = state.table()
+        write_csv(folder / TABLE, table)
+        raise Stopped(f"{len(state.rows)} of {grid.total(table)} trials are over, in {folder}") from error
     return state.table()
 
 
@@ -290,32 +323,45 @@ def read_sweep(folder: Path) -> tuple[Grid, list[Row]]:
 
 
 class _State:
-    """The rows of the trials that are over, and which jobs that leaves."""
+    """The rows of the trials that are over, and the jobs that are left."""
 
     def __init__(self, grid: Grid, folder: Path, device: str = "cpu") -> None:
-        self.grid, self.folder, self.device = grid, folder, device
+        self.grid = grid
+        self.folder = folder
+        self.device = device
         self.rows: dict[Experiment, Row] = {}
         self.over: set[Job] = set()
 
     def plan(self) -> dict[Experiment, bool]:
         """The trials that are wanted by now, each with True if it is chosen."""
-        by = self.grid.choice.by if self.grid.choice else f"validation_{self.grid.score}"
-        # "finished": a failed scoring on the test set changes no choice
-        return self.grid.wanted({t: row.get(by) if row["finished"] else None for t, row in self.rows.items()})
+        if self.grid.choice:
+            score = self.grid.choice.by
+        else:
+            score = f"validation_{self.grid.score}"
+        scores = {}
+        for trial, row in self.rows.items():
+            # not by row["error"]: a failed scoring on the test set changes no choice
+            scores[trial] = row.get(score) if row["finished"] else None
+        return self.grid.wanted(scores)
 
     def jobs(self) -> list[Job]:
         """The jobs that are left."""
-        wanted = self.plan().items()
-        jobs = (Job(trial, self.folder, chosen and self.grid.test, self.device) for trial, chosen in wanted)
-        return [job for job in jobs if job not in self.over]
+        jobs = []
+        for trial, chosen in self.plan().items():
+            job = Job(trial, self.folder, test=chosen and self.grid.test, device=self.device)
+            if job not in self.over:
+                jobs.append(job)
+        return jobs
 
     def update(self) -> bool:
         """Read the rows of trials that ended, in whatever process; True if there are any."""
         found = False
+        # Again and again: with the rows of an arm known, a value is chosen for it, which makes new jobs.
         while ended := [job for job in self.jobs() if job.is_over()]:
             found = True
             for job in ended:
-                if (row := make_row(job.trial, self.folder, self.grid)) is not None:
+                row = make_row(job.trial, self.folder, self.grid)
+                if row is not None:
                     self.rows[job.trial] = row
                     self.over.add(job)
         return found

@@ -31,10 +31,12 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 TABLE = "table.csv"
-BEFORE, TEST = "before_training.json", "test.json"
+BEFORE = "before_training.json"
+TEST = "test.json"
 FAILED = ".failed.json"  # end of the name of the note that a trial failed
 SAMPLES = 32  # training samples, for rates
-FEW, TIMES = 4, 8  # samples, and time steps drawn at random, for derivatives
+FEW = 4  # samples for derivatives
+TIMES = 8  # time steps for derivatives, drawn at random
 
 # measured while a trial runs
 
@@ -42,21 +44,25 @@ FEW, TIMES = 4, 8  # samples, and time steps drawn at random, for derivatives
 def statistics(network: Network, experiment: Experiment) -> Row:
     """Radii, rates, and the measures of diagnose before the training, each by layer; ``init_...`` in the table."""
     batch = Batch.of(prepare(network, experiment.first_samples("train", SAMPLES)))
-    few, seed = batch.first(FEW), experiment.network.seed
+    few = batch.first(FEW)
+    seed = experiment.network.seed
     loss = objective(experiment.data.task)
     found = measure(network, batch, loss, samples=FEW, steps=TIMES, seed=seed, progress=False)
     with eval_mode(network), torch.no_grad():
         spikes = network.run(batch.x, mask=batch.mask).spikes
         times = draw_steps(len(few), min(TIMES, len(few)), torch.Generator().manual_seed(seed))
         recurrence = [recurrence_radius(t).mean().item() for t in follow(network, few, times)[0]]
-    counted = [layer if metrics.is_binary(layer) else None for layer in spikes]
     row: Row = {
         "time_radius": found.profile.time_mean.tolist(),
         "depth_radius": found.profile.depth_mean.tolist(),
         "recurrence_radius": recurrence,
-        "firing_rate": [None if z is None else metrics.firing_rate(z, batch.mask) for z in counted],
-        "silent_steps": [None if z is None else metrics.silent_steps(z, batch.mask) for z in counted],
+        "firing_rate": [],
+        "silent_steps": [],
     }
+    for z in spikes:
+        binary = metrics.is_binary(z)  # the outputs of an integrator or of a GRU are no spikes
+        row["firing_rate"].append(metrics.firing_rate(z, batch.mask) if binary else None)
+        row["silent_steps"].append(metrics.silent_steps(z, batch.mask) if binary else None)
     for name in (
         "exponent",
         "singular_time",
@@ -88,13 +94,15 @@ def environment(device: str = "cpu") -> Row:
 
 
 def visible(trial: Experiment) -> Row:
-    """The settings of a trial; of paths the last name alone."""
+    """The settings of a trial; of paths the last name alone, since the rest belongs to one machine."""
     return {name: Path(value).name if name in ("root", "weights") else value for name, value in trial.settings.items()}
 
 
 def make_row(trial: Experiment, sweep: Path, grid: "Grid") -> Row | None:
-    """The row of a trial that is over, of a failed one with its error and what was measured until then; else None."""
-    folder, failure, task = sweep / trial.name, sweep / (trial.name + FAILED), trial.data.task
+    """The row of a trial that is over, else None; a failed one has its error, and what was measured until then."""
+    folder = sweep / trial.name
+    failure = sweep / (trial.name + FAILED)
+    task = trial.data.task
     row: Row = {"trial": trial.name, "finished": folder.exists(), "error": None}
     if not row["finished"] and not failure.exists():
         return None
@@ -102,7 +110,8 @@ def make_row(trial: Experiment, sweep: Path, grid: "Grid") -> Row | None:
     try:
         if failure.exists():
             note = _read(failure)
-            row["error"], found = note["error"], note["environment"]
+            row["error"] = note["error"]
+            found = note["environment"]
         if not row["finished"]:
             folder = sweep / (trial.name + UNFINISHED)
         elif changed := differences(Experiment.of(folder).settings, trial.settings):
@@ -110,28 +119,38 @@ def make_row(trial: Experiment, sweep: Path, grid: "Grid") -> Row | None:
                 f"{folder.name} was run when defaults were others ({changed}): write these settings into the grid file, "
                 "or run it anew by --retry."
             )
-        before = _read(folder / BEFORE) if (folder / BEFORE).exists() else {}
+        before = {}
+        if (folder / BEFORE).exists():
+            before = _read(folder / BEFORE)
         reports = [file for file in (init_report(folder), folder / "pretraining.json") if file.exists()]
-        found |= before.get("environment", {}) | {"init_seconds": sum(_read(file)["seconds"] for file in reports)}
-        measured = before.get("statistics", {}).items()
-        found |= {f"init_{STATISTICS.get(name, name)}": value for name, value in measured}
+        found |= before.get("environment", {})
+        found["init_seconds"] = sum(_read(file)["seconds"] for file in reports)
+        for name, value in before.get("statistics", {}).items():
+            found[f"init_{STATISTICS.get(name, name)}"] = value
         if history := read_history(folder):
             with refusing(folder, "damaged: its history is not that of a training"):
-                so_far, score, kind = best_so_far(history), f"validation_{task.score}", metric_spec(task, task.score)
-                best, scores = so_far[-1], [epoch[score] for epoch in history]
+                score = f"validation_{task.score}"
+                so_far = best_so_far(history)
+                best = so_far[-1]
                 found |= {"epochs_run": len(history), "best_epoch": best["epoch"], "train_loss": best["train_loss"]}
                 found |= {f"validation_{name}": best[f"validation_{name}"] for name in ("loss", *task.kinds)}
                 found |= {f"end_{n}": best[n] for n in ("share_without_vote", "firing_rate", "silent_steps", "synops")}
-                found |= {f"lowest_{score}": min(scores)} if kind.lower_is_better else {f"highest_{score}": max(scores)}
-                budgets = [n for n in grid.budgets if n <= trial.settings["epochs"]]
-                found |= {f"after_{n}_{score}": so_far[:n][-1][score] for n in budgets}
+                scores = [epoch[score] for epoch in history]
+                if metric_spec(task, task.score).lower_is_better:
+                    found[f"lowest_{score}"] = min(scores)
+                else:
+                    found[f"highest_{score}"] = max(scores)
+                for epochs in grid.budgets:
+                    if epochs <= trial.settings["epochs"]:
+                        found[f"after_{epochs}_{score}"] = so_far[:epochs][-1][score]  # early stopping: the last one
                 found["train_seconds"] = sum(epoch["seconds"] for epoch in history)
         if (folder / TEST).exists():
-            test, names = _read(folder / TEST), ("loss", *task.kinds, "share_without_vote", "silent_steps", "synops")
+            test = _read(folder / TEST)
+            names = ("loss", *task.kinds, "share_without_vote", "silent_steps", "synops")
             found |= {f"test_{name}": test.get(name) for name in names}
     except (ValueError, OSError) as error:
         row["error"] = row["error"] or f"{type(error).__name__}: {error}"
-    if row["error"] is not None:  # names in the place of paths of this machine
+    if row["error"] is not None:  # without the paths of this machine
         row["error"] = row["error"].replace(f"{sweep}{os.sep}", "")
         if (root := trial.data.root) and Path(root).is_absolute():
             row["error"] = row["error"].replace(root, Path(root).name)
@@ -142,12 +161,20 @@ def read_history(folder: Path) -> list[Row]:
     """The epochs of a training, finished or not."""
     if (folder / "history.json").exists():
         return _read(folder / "history.json")["history"]
-    return read_tree(folder / TRAINING)["history"] if (folder / TRAINING).exists() else []
+    if (folder / TRAINING).exists():
+        return read_tree(folder / TRAINING)["history"]
+    return []
 
 
 def best_so_far(history: list[Row]) -> list[Row]:
-    """For every epoch the best until then: that of the lowest validation loss."""
-    return list(itertools.accumulate(history, lambda a, b: b if b["validation_loss"] < a["validation_loss"] else a))
+    """For every epoch the best one so far, by its validation loss."""
+
+    def better(best: Row, epoch: Row) -> Row:
+        if epoch["validation_loss"] < best["validation_loss"]:
+            return epoch
+        return best
+
+    return list(itertools.accumulate(history, better))
 
 
 def _read(path: Path) -> Any:
@@ -181,7 +208,7 @@ class Arm:
 
 
 def arms(grid: "Grid", rows: Iterable[Row], by: Sequence[str] = ()) -> list[Arm]:
-    """The chosen trials, and those of arms that find no choice, grouped by settings, in the order of the grid.
+    """The chosen trials, and those of arms that find no choice, grouped into arms in the order of the grid.
 
     Args:
         grid: the grid of the sweep.
@@ -194,34 +221,47 @@ def arms(grid: "Grid", rows: Iterable[Row], by: Sequence[str] = ()) -> list[Arm]
     by = by or grid.arm_settings
     if unknown := [name for name in by if name not in grid.trials[0].settings]:
         raise ValueError(f"there is no setting {', '.join(unknown)}; those that vary are {', '.join(grid.varied)}.")
-    found: dict[tuple[Any, ...], list[Row]] = {tuple(visible(t)[name] for name in by): [] for t in grid.trials}
     rows = list(rows)
-    lost = grid.without_choice(rows)
-    failed = {trial.name for trial in grid.trials if grid.arm(trial) in lost}
+    without_choice = grid.without_choice(rows)
+    grouped: dict[tuple[Any, ...], list[Row]] = {}
+    shown_trials = {row["trial"] for row in rows if row["chosen"]}
+    for trial in grid.trials:
+        grouped[tuple(visible(trial)[name] for name in by)] = []
+        if grid.arm(trial) in without_choice:
+            shown_trials.add(trial.name)
     for row in rows:
-        if row["chosen"] or row["trial"] in failed:
-            found[tuple(row[name] for name in by)].append(row)
-    return [Arm(dict(zip(by, values, strict=True)), tuple(part)) for values, part in found.items() if part]
+        if row["trial"] in shown_trials:
+            grouped[tuple(row[name] for name in by)].append(row)
+    return [Arm(dict(zip(by, values, strict=True)), tuple(group)) for values, group in grouped.items() if group]
 
 
 def markdown(grid: "Grid", rows: Iterable[Row], by: Sequence[str] = ()) -> str:
     """The arms (:func:`arms`) as a table in Markdown: mean ± sample deviation over seeds."""
-    score, share = f"validation_{grid.score}", grid.measure.share
+    score = f"validation_{grid.score}"
+    share = grid.measure.share
 
     def over_seeds(column: str, form: str, factor: float = 1) -> str:
         values = [factor * value for value in arm.values(column)]
-        deviation = f" ± {stdev(values):{form}}" if len(values) > 1 else ""
-        return f"{mean(values):{form}}{deviation}" if values else ""
+        if not values:
+            return ""
+        deviation = ""
+        if len(values) > 1:
+            deviation = f" ± {stdev(values):{form}}"
+        return f"{mean(values):{form}}{deviation}"
 
     def scores(column: str) -> str:
-        text = over_seeds(column, ".1f", 100) if share else over_seeds(column, ".4g")
-        return f"{text} %" if share and text else text
+        if not share:
+            return over_seeds(column, ".4g")
+        text = over_seeds(column, ".1f", 100)
+        return text and f"{text} %"
 
     def layers(column: str) -> str:  # lowest and highest layer, each a mean over trials
         means = []
-        while values := arm.values(f"{column}_{len(means) + 1}"):
+        while values := arm.values(f"{column}_{len(means) + 1}"):  # columns are numbered from 1
             means.append(mean(values))
-        return " to ".join(dict.fromkeys(f"{value:.2g}" for value in (min(means), max(means)))) if means else ""
+        if not means:
+            return ""
+        return " to ".join(dict.fromkeys(f"{value:.2g}" for value in (min(means), max(means))))
 
     lines = []
     for arm in arms(grid, rows, by):
@@ -235,23 +275,28 @@ def markdown(grid: "Grid", rows: Iterable[Row], by: Sequence[str] = ()) -> str:
         line["seeds"] = f"{len(arm.rows)} ({failed} failed)" if failed else str(len(arm.rows))
         line |= {f"after {n} epochs": scores(f"after_{n}_{score}") for n in grid.budgets}
         named = "" if share else f" {grid.score}"
-        line |= {f"validation{named}": scores(score), f"test{named}": scores(f"test_{grid.score}")}
+        line[f"validation{named}"] = scores(score)
+        line[f"test{named}"] = scores(f"test_{grid.score}")
         line["best epoch"] = over_seeds("best_epoch", ".0f")
-        line["rate before training"], line["at end"] = layers("init_firing_rate"), layers("end_firing_rate")
-        line["radius through time"], line["through depth"] = layers("init_time_radius"), layers("init_depth_radius")
-        line["initialisation, s"], line["training, s"] = (
-            over_seeds("init_seconds", ".3g"),
-            over_seeds("train_seconds", ".3g"),
-        )
+        line["rate before training"] = layers("init_firing_rate")
+        line["at end"] = layers("end_firing_rate")
+        line["radius through time"] = layers("init_time_radius")
+        line["through depth"] = layers("init_depth_radius")
+        line["initialisation, s"] = over_seeds("init_seconds", ".3g")
+        line["training, s"] = over_seeds("train_seconds", ".3g")
         lines.append(line)
-    titles = [title for title in lines[0] if any(line[title] for line in lines)] if lines else []
+    titles = []
+    if lines:
+        titles = [title for title in lines[0] if any(line[title] for line in lines)]  # no empty column
     cells = [titles, ["---"] * len(titles), *([line[title] or "-" for title in titles] for line in lines)]
     return "\n".join("| " + " | ".join(line) + " |" for line in cells) + "\n"
 
 
 def shown(value: Any) -> str:
     """A setting as text."""
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value)
 
 
 def draw(grid: "Grid", rows: Iterable[Row], sweep: Path, over: str | None = None) -> list[Path]:
@@ -271,15 +316,22 @@ def draw(grid: "Grid", rows: Iterable[Row], sweep: Path, over: str | None = None
     """
     from neurolsc.plots import plot_bands, plot_scores  # matplotlib is slow to import
 
-    varied, column, share = grid.arm_settings, f"validation_{grid.score}", grid.measure.share
-    over = over or ("layers" if "layers" in varied or not varied else varied[0])
+    varied = grid.arm_settings
+    column = f"validation_{grid.score}"
+    share = grid.measure.share
+    if not over:
+        if "layers" in varied or not varied:
+            over = "layers"
+        else:
+            over = varied[0]
     if varied and over not in varied:
         raise ValueError(f"over must be a setting that varies from arm to arm, {', '.join(varied)}, got {over!r}.")
     rest = [name for name in varied if name != over]
     panels: dict[str, dict[str, list[list[float]]]] = {}
     scores: dict[str, dict[Any, list[float]]] = {}
     for arm in arms(grid, rows, [over, *rest]):
-        value, name = arm.settings[over], Arm({name: arm.settings[name] for name in rest}, ()).name
+        value = arm.settings[over]
+        name = Arm({name: arm.settings[name] for name in rest}, ()).name
         if arm.values(column):
             histories = [best_so_far(read_history(sweep / row["trial"])) for row in arm.finished]
             curves = [[epoch[column] for epoch in history] for history in histories]
@@ -289,10 +341,12 @@ def draw(grid: "Grid", rows: Iterable[Row], sweep: Path, over: str | None = None
         raise ValueError("there is nothing to draw: no trial that was chosen is over.")
     settings = grid.trials[0].settings
     common = [f"{name} {shown(settings[name])}" for name in ("cell", "layers", "width") if name not in grid.varied]
-    common += [] if {"data", "root"} & set(grid.varied) else [grid.trials[0].data.title]
-    title, score = f"{grid.name}: {', '.join(common)}", column.replace("_", " ")
-    paths = [sweep / "learning.png", sweep / "scores.png"]
-    bands, best = f"{title}; bands from lowest to highest seed", f"{score}\nof the best epoch so far"
-    plot_bands(panels, paths[0], score=best, share=share, log=not share, title=bands)
-    plot_scores(scores, paths[1], over=over, score=score, share=share, title=title)
-    return paths
+    if not {"data", "root"} & set(grid.varied):
+        common.append(grid.trials[0].data.title)
+    title = f"{grid.name}: {', '.join(common)}"
+    score = column.replace("_", " ")
+    learning = sweep / "learning.png"
+    bands = f"{title}; bands from lowest to highest seed"
+    plot_bands(panels, learning, score=f"{score}\nof the best epoch so far", share=share, log=not share, title=bands)
+    plot_scores(scores, sweep / "scores.png", over=over, score=score, share=share, title=title)
+    return [learning, sweep / "scores.png"]

@@ -101,7 +101,9 @@ class IntegerLayer(ABC):
     def drive(self, below: Tensor, own: Tensor) -> Tensor:
         """Input of the next step, from the spikes below (B, N) and the layer's own (B, M)."""
         drive = below @ self.weight.T * 2**self.weight_exp
-        return drive if self.weight_rec is None else drive + own @ self.weight_rec.T * 2**self.weight_rec_exp
+        if self.weight_rec is None:
+            return drive
+        return drive + own @ self.weight_rec.T * 2**self.weight_rec_exp
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -178,10 +180,16 @@ def integer_steps(
     states = [layer.initial_state(x.shape[1]) for layer in layers]
     drives = [layer.weight.new_zeros(x.shape[1], layer.size) for layer in layers]
     for frame in x.unbind(0):
-        made = [layer.step(d, state, f) for layer, d, state, f in zip(layers, drives, states, spikes, strict=True)]
-        out, states, values = ([*each] for each in zip(*made, strict=True))
-        yield IntegerStep(tuple(out), tuple(states), tuple(values))
-        drives = [layer.drive(below, own) for layer, below, own in zip(layers, [frame, *out[:-1]], out, strict=True)]
+        sent = []
+        values = []
+        below = frame
+        for i, layer in enumerate(layers):
+            z, states[i], value = layer.step(drives[i], states[i], spikes[i])
+            drives[i] = layer.drive(below, z)  # of the next step
+            below = z
+            sent.append(z)
+            values.append(value)
+        yield IntegerStep(tuple(sent), tuple(states), tuple(values))
 
 
 def decay(x: Tensor, k: Tensor) -> Tensor:
@@ -191,7 +199,7 @@ def decay(x: Tensor, k: Tensor) -> Tensor:
 
 
 def wrap(u: Tensor) -> Tensor:
-    """U in 24 bits: above 2^23 it goes on from below, and at -2^23 or less from above."""
+    """U in 24 bits: what exceeds 2^23 wraps around to the lowest values, and -2^23 or less to the highest."""
     return u - 2 * LIMIT * (u.detach() > LIMIT) + 2 * LIMIT * (u.detach() <= -LIMIT)
 
 
@@ -213,16 +221,26 @@ class Extremes:
 
     @staticmethod
     def of(step: StepValues) -> "Extremes":
-        overflows = (UNIT * step.drive.abs() >= INPUT_LIMIT).sum()
-        for state in (step.u, step.v, step.theta):
-            overflows += 0 if state is None else (state.abs() >= LIMIT).sum()
-        peaks = (0 if x is None else int(x.abs().max()) for x in step[:4])
-        return Extremes(*peaks, overflows=int(overflows), ties=int((step.distance == 0).sum()))
+        """Those of one step."""
+        peaks = {"drive": int(step.drive.abs().max())}
+        overflows = int((UNIT * step.drive.abs() >= INPUT_LIMIT).sum())
+        for name in ("u", "v", "theta"):
+            state = getattr(step, name)
+            if state is not None:
+                peaks[name] = int(state.abs().max())
+                overflows += int((state.abs() >= LIMIT).sum())
+        return Extremes(**peaks, overflows=overflows, ties=int((step.distance == 0).sum()))
 
     def __or__(self, other: "Extremes") -> "Extremes":
         """Extremes of both together."""
-        pairs = list(zip(vars(self).values(), vars(other).values(), strict=True))
-        return Extremes(*map(max, pairs[:4]), *map(sum, pairs[4:]))
+        return Extremes(
+            drive=max(self.drive, other.drive),
+            u=max(self.u, other.u),
+            v=max(self.v, other.v),
+            theta=max(self.theta, other.theta),
+            overflows=self.overflows + other.overflows,
+            ties=self.ties + other.ties,
+        )
 
     @property
     def reach(self) -> float:

@@ -102,11 +102,26 @@ class ExportReport(Displayed):
         rows = []
         for i, layer in enumerate(self.layers, start=1):
             low, high = layer.threshold
-            units = "none" if low == NEVER else str(low) if low == high else f"{low} to {high}"
-            errors = f"{layer.weight_error_max:.4f}, {layer.weight_error_rms:.5f}", f"{layer.rounded_to_zero:.1%}"
-            sizes = (str(i), str(layer.neurons), str(layer.cores), f"{layer.synapse_bits / 8192:.0f}")
-            rows.append((*sizes, units, *errors, f"{layer.threshold_error:.4f}, {layer.decay_error:.5f}"))
-        lines: list[str | Table] = [] if self.layout == AS_READ else [f"x: {self.layout}"]
+            if low == high:
+                units = str(low)
+            else:
+                units = f"{low} to {high}"
+            if low == NEVER:
+                units = "none"
+            cells = (
+                i,
+                layer.neurons,
+                layer.cores,
+                f"{layer.synapse_bits / 8192:.0f}",  # 1024 bytes of 8 bits
+                units,
+                f"{layer.weight_error_max:.4f}, {layer.weight_error_rms:.5f}",
+                f"{layer.rounded_to_zero:.1%}",
+                f"{layer.threshold_error:.4f}, {layer.decay_error:.5f}",
+            )
+            rows.append([str(cell) for cell in cells])
+        lines: list[str | Table] = []
+        if self.layout != AS_READ:
+            lines.append(f"x: {self.layout}")
         lines.append(Table((*head, "threshold, decay error"), rows))
         lines += [f"layer {i}: {layer.neuron}" for i, layer in enumerate(self.layers, start=1)]
         lines += [
@@ -116,9 +131,11 @@ class ExportReport(Displayed):
         ]
         if self.readout is not None:
             lines.append(f"readout: at most {self.readout.reach:.0%} of the bits used")
-        if (d := self.decisions) is not None:
-            scores = "" if d.accuracy_float is None else f"; mode accuracy float {d.accuracy_float:.1%}"
-            scores += "" if d.accuracy_integer is None else f", integer {d.accuracy_integer:.1%}"
+        d = self.decisions
+        if d is not None:
+            scores = ""
+            if d.accuracy_float is not None:
+                scores = f"; mode accuracy float {d.accuracy_float:.1%}, integer {d.accuracy_integer:.1%}"
             lines.append(f"calibration: {d.same_as_float:.1%} of {d.samples} decided as in floats{scores}")
         return [*lines, *self.remarks]
 
@@ -160,7 +177,8 @@ def to_netx(
         network = network_of(net)
     else:
         network, x, targets, _, layout, _ = prepare(net, x, labels)
-        x, labels = x.detach().cpu(), targets
+        x = x.detach().cpu()
+        labels = targets
     own = copy.deepcopy(from_wrapped(network)).cpu().eval()
     quantized = quantize(own, x, force=force)
     report = make_report(own, quantized, x, None if labels is None else labels.cpu())
@@ -168,7 +186,8 @@ def to_netx(
         x = torch.rand(50, 1, quantized.n_in, generator=torch.Generator().manual_seed(0)) < 0.2
     elif any(isinstance(cell, WrappedCell) for cell in network.cells):
         with torch.no_grad(), eval_mode(network):
-            theirs, ours = network.run(x.to(**network.dtype_and_device)).spikes, own.run(x).spikes
+            theirs = network.run(x.to(**network.dtype_and_device)).spikes
+            ours = own.run(x).spikes
         pairs = [(theirs[i].cpu(), ours[i]) for i in network.spiking]
         shares = ", ".join(f"{(a == b).double().mean():.4%} of {int(a.sum())}" for a, b in pairs)
         remark = f"wrapped network against our cells, before rounding: spikes equal in {shares}."
@@ -189,13 +208,16 @@ def make_report(
     for cell, near, layer in zip(*cells, quantized.layers, strict=True):
         kind: Any = exported_kind(cell)
         name = "theta_rest" if kind is ALIF else "theta"  # of an LI neither
-        theta, rounded = (getattr(c, name, torch.ones(layer.size)).double() for c in (cell, near))
-        pairs = [(getattr(cell, w).double(), getattr(near, w)) for w in ("w_in", "w_rec") if hasattr(cell, w)]
-        error = torch.cat([((b - a) / theta.unsqueeze(1)).flatten() for a, b in pairs])
-        lost = torch.cat([((a != 0) & (b.abs() < 1e-12)).flatten() for a, b in pairs])
+        theta = getattr(cell, name, torch.ones(layer.size)).double()
+        rounded = getattr(near, name, torch.ones(layer.size)).double()
+        matrices = [w for w in ("w_in", "w_rec") if hasattr(cell, w)]
+        exact = torch.cat([getattr(cell, w).double() for w in matrices], 1)
+        integer = torch.cat([getattr(near, w) for w in matrices], 1)
+        error = (integer - exact) / theta.unsqueeze(1)
+        lost = (exact != 0) & (integer.abs() < 1e-12)
         m, n = layer.weight.shape
-        fan_in = n + (0 if layer.weight_rec is None else m)
-        bits = fan_in * m * 9
+        fan_in = n if layer.weight_rec is None else n + m
+        bits = fan_in * m * 9  # 9 for each weight
         layers.append(
             LayerReport(
                 neuron=BECOMES[kind, "none" if kind is LI else cell.reset.name],
@@ -213,15 +235,26 @@ def make_report(
     report = ExportReport(tuple(layers), quantized.readout_scale)
     if calibration is None:
         return report
-    exact, run, activity = network.run(calibration), quantized.run(calibration), []
+    floats = network.run(calibration)
+    run = quantized.run(calibration)
+    activity = []
     for i in network.spiking:
-        a, b = exact.spikes[i], run.spikes[i]
-        rates = a.double().mean().item(), b.double().mean().item()
-        activity.append(LayerActivity(*rates, (a == b).double().mean().item(), run.extremes[i]))
-    logits = (exact.logits, run.logits)
-    votes, others = map(metrics.mode_vote, logits)
-    scores = (None, None) if labels is None else (metrics.mode_accuracy(each, labels) for each in logits)
-    decisions = Decisions(len(votes), (votes == others).double().mean().item(), *scores)
+        z = floats.spikes[i]
+        z_integer = run.spikes[i]
+        activity.append(
+            LayerActivity(
+                rate_float=z.double().mean().item(),
+                rate_integer=z_integer.double().mean().item(),
+                agreement=(z == z_integer).double().mean().item(),
+                extremes=run.extremes[i],
+            )
+        )
+    votes = metrics.mode_vote(floats.logits)
+    same = (votes == metrics.mode_vote(run.logits)).double().mean().item()
+    decisions = Decisions(len(votes), same, None, None)
+    if labels is not None:
+        scores = (metrics.mode_accuracy(logits, labels) for logits in (floats.logits, run.logits))
+        decisions = Decisions(len(votes), same, *scores)
     return dataclasses.replace(report, activity=tuple(activity), readout=run.extremes[-1], decisions=decisions)
 
 
@@ -245,7 +278,10 @@ KINDS: dict[str, tuple[type[IntegerLayer], dict[str, str | int]]] = {
 
 @torch.no_grad()
 def replay(layers: Sequence[IntegerLayer], x: Tensor) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
-    """Run layers on x (T, B, N): of each its spikes, of an integrator voltages, and its states by name, (T, B, M)."""
+    """Run layers on x (T, B, N); yield the spikes of each (voltages of an integrator), and its states by name.
+
+    All are (T, B, M).
+    """
     steps = list(integer_steps(layers, x))
     for i, layer in enumerate(layers):
         states = {name: torch.stack([getattr(s.states[i], name) for s in steps]) for name in layer.variables}
@@ -268,7 +304,8 @@ def write_netx(quantized: QuantizedNetwork, path: str | PathLike[str], *, golden
     samples: dict[str, np.ndarray] = {}
     if golden is not None:
         x = quantized.padded(golden)
-        z, spikes = x, [x]
+        z = x
+        spikes = [x]
         for i, (z, states) in enumerate(replay(quantized.layers, x), start=1):
             spikes.append(z)
             samples[f"states_{i}"] = torch.stack([*states.values()]).sum((0, 3)).numpy().astype(np.int64)
@@ -277,12 +314,20 @@ def write_netx(quantized: QuantizedNetwork, path: str | PathLike[str], *, golden
             samples[f"spikes_{i}"] = np.packbits(z.numpy().astype(np.uint8), axis=2)
     buffer = io.BytesIO()
     with h5py.File(buffer, "w") as file:
-        file["layer/0/type"], file["layer/0/shape"] = np.array([b"input"], "S10"), np.array([quantized.n_in])
+        file["layer/0/type"] = np.array([b"input"], "S10")
+        file["layer/0/shape"] = np.array([quantized.n_in])
         for i, layer in enumerate((*quantized.layers, *(() if quantized.integrates else (None,))), start=1):
             group = file.create_group(f"layer/{i}")
-            weight, weight_rec = (layer.weight, layer.weight_rec) if layer else (quantized.readout, None)
+            if layer is None:
+                weight = quantized.readout
+            else:
+                weight = layer.weight
+            weight_rec = None
+            if layer is not None:
+                weight_rec = layer.weight_rec
             group["type"] = np.array([b"dense" if weight_rec is None else b"dense_rec"], "S10")
-            group["shape"], group["outFeatures"], group["inFeatures"] = np.array([len(weight)]), *weight.shape
+            group["shape"] = np.array([len(weight)])
+            group["outFeatures"], group["inFeatures"] = weight.shape
             group["weight"] = weight.numpy().astype(np.float32)
             if weight_rec is not None:
                 group["weight_rec"] = weight_rec.numpy().astype(np.float32)
@@ -350,7 +395,10 @@ def of_lava_dl(file: HDF5) -> QuantizedNetwork:
             n_in = int(integers(file, f"{at}/shape", None).prod())
             continue
         if kind not in ("dense", "dense_rec") or "delay" in entries:
-            what = f"{kind!r} with delays" if "delay" in entries else repr(kind)
+            if "delay" in entries:
+                what = f"{kind!r} with delays"
+            else:
+                what = repr(kind)
             raise ValueError(f"{at} is {what}: of lava-dl's layers 'dense' and 'dense_rec' without delays are read.")
         weight = integers(file, f"{at}/weight", None, n_in)
         n_in = len(weight)
@@ -362,7 +410,10 @@ def of_lava_dl(file: HDF5) -> QuantizedNetwork:
             raise ValueError(f"{at} has {neuron} neurons: of lava-dl's neurons CUBA ones are read.")
         if "gradedSpike" in file.group(f"{at}/neuron") and file.values(f"{at}/neuron/gradedSpike", 0):
             raise ValueError(f"{at} sends graded spikes, which are not supported.")
-        bias = integers(file, f"{at}/bias", n_in) if "bias" in entries else torch.zeros(n_in, dtype=torch.float64)
+        if "bias" in entries:
+            bias = integers(file, f"{at}/bias", n_in)
+        else:
+            bias = torch.zeros(n_in, dtype=torch.float64)
         layers.append(
             CubaLayer(
                 weight=weight,
@@ -400,7 +451,8 @@ def read_with_golden(path: str | PathLike[str]) -> tuple[QuantizedNetwork, dict[
         sizes = [int(numbers("layer/0/shape", 1)[0])]
         layers: list[IntegerLayer] = []
         for i in range(1, count + 1):
-            at, has = f"layer/{i}", file.group(f"layer/{i}")
+            at = f"layer/{i}"
+            has = file.group(f"layer/{i}")
             kind, entries = KINDS[file.values(f"{at}/neuron/type", 0, "SO").decode()]
             weight = numbers(f"{at}/weight", None, sizes[-1])
             m = len(weight)
@@ -431,11 +483,13 @@ def read_with_golden(path: str | PathLike[str]) -> tuple[QuantizedNetwork, dict[
             tuple(np.broadcast_to(notes["bias_neurons"], (count,)).tolist()),
             count if notes["latency"] else 0,
         )
-        at, golden = "neurolsc/golden", {}
+        at = "neurolsc/golden"
+        golden = {}
         if file.has(at):
             steps, samples = file.dataset(f"{at}/spikes_0", 3).shape[:2]
             for i, m in enumerate(sizes[: len(sizes) - integrates]):
-                packed, wanted = file.values(f"{at}/spikes_{i}", 3, "u"), (steps, samples, -(-m // 8))
+                packed = file.values(f"{at}/spikes_{i}", 3, "u")
+                wanted = (steps, samples, -(-m // 8))
                 if packed.dtype != np.uint8 or packed.shape != wanted or 0 in wanted:
                     raise ValueError(f"{at}/spikes_{i} has shape {packed.shape}, wanted bytes {wanted}.")
                 golden[f"spikes_{i}"] = torch.from_numpy(np.unpackbits(packed, axis=2, count=m))

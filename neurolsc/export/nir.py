@@ -102,12 +102,13 @@ def to_nir(
     """
     nir = load_nir()
     dt = number("dt", dt)
-    if x is None and not isinstance(path, str | PathLike | None):
+    if x is None and not isinstance(path, str | PathLike | None):  # to_nir(net, x, dt=dt)
         path, x = None, path
     network = exportable(network_of(net, x))
     nodes: dict[str, Any] = {"input": nir.Input(np.array([network.n_in]))}
     edges: list[tuple[str, str]] = []
-    source, neurons_of = "input", list[str]()
+    source = "input"
+    neurons_of = list[str]()
     cell: Any
     for i, cell in enumerate(network.cells, start=1):
         name, neurons, loop = _neurons(f"layer {i}", cell, dt, network.layer_delay)
@@ -137,12 +138,13 @@ def to_nir(
         x = golden.to_dense().to(**network.dtype_and_device)
         with torch.no_grad():
             run = Network(list(network.cells), network.readout, layer_delay=0).run(x)
-        values = dict(zip(neurons_of, run.spikes, strict=True))
-        values = {"input": x} | values | ({"output": run.logits} if source == "readout" else {})
-        samples = {
-            name: nir.NIRNodeData({"output": nir.TimeGriddedData(part.transpose(0, 1).cpu().numpy(), dt)})
-            for name, part in values.items()
-        }
+        values = {"input": x} | dict(zip(neurons_of, run.spikes, strict=True))
+        if source == "readout":
+            values["output"] = run.logits
+        samples = {}
+        for name, value in values.items():
+            batch_first = value.transpose(0, 1).cpu().numpy()
+            samples[name] = nir.NIRNodeData({"output": nir.TimeGriddedData(batch_first, dt)})
         data = io.BytesIO()
         nir.write_data(data, nir.NIRGraphData(samples))
         atomic_write(f"{fspath(path)}.data", lambda file: file.write(data.getvalue()))
@@ -168,18 +170,22 @@ def _printed_graph() -> Any:
 
 
 def _array(value: Tensor) -> np.ndarray:
+    """A copy as an array."""
     return np.ascontiguousarray(value.detach().cpu().numpy()).copy()
 
 
 def _linear(weight: Tensor, bias: Tensor | None = None) -> Any:
     """A ``Linear`` node, or ``Affine`` if there is a bias that is not zero."""
     nir = load_nir()
-    return nir.Linear(_array(weight)) if bias is None or not bias.any() else nir.Affine(_array(weight), _array(bias))
+    if bias is None or not bias.any():
+        return nir.Linear(_array(weight))
+    return nir.Affine(_array(weight), _array(bias))
 
 
 def _neurons(layer: str, cell: Any, dt: float, layer_delay: int) -> tuple[str, Any, Any]:
     """The name of a cell's neurons, their node or sub-graph, and the node of a LIF's recurrent weights, if any."""
-    nir, kind = load_nir(), exported_kind(cell)
+    nir = load_nir()
+    kind = exported_kind(cell)
     if layer_delay and cell.b_v.any():
         raise ValueError(
             f"{layer}: its bias (up to {cell.b_v.abs().max():.4g}) acts before the delayed input arrives, and NIR's "
@@ -190,23 +196,33 @@ def _neurons(layer: str, cell: Any, dt: float, layer_delay: int) -> tuple[str, A
     metadata = {"neurolsc": noted}
     if kind is LIF and cell.reset.name == "zero" and (cell.decay_v == 1).all():
         noted |= {"reset": "zero", "diagonal": _array(cell.w_rec.diagonal())}
-        loop = _linear(cell.w_rec) if cell.w_rec.any() else None
-        whole = np.full(cell.n_hidden, 1 / dt)
-        return "lif", nir.IF(r=whole, v_threshold=_array(cell.theta), metadata=metadata), loop
+        loop = None
+        if cell.w_rec.any():
+            loop = _linear(cell.w_rec)
+        factor = np.full(cell.n_hidden, 1 / dt)  # a step of dt adds the whole input
+        return "lif", nir.IF(r=factor, v_threshold=_array(cell.theta), metadata=metadata), loop
     steps: dict[str, np.ndarray] = {}  # time constants of NIR in steps, 1 / (1 - a)
     for name in ("v", "i", "theta"):
-        if (decay := getattr(cell, f"decay_{name}", None)) is not None:
-            if (decay == 1).any():
-                longest = getattr(cell, f"tau_{name}").max()
-                raise ValueError(f"{layer}: tau_{name} reaches {longest:.3g} steps, a decay of 1 in {decay.dtype}.")
-            steps[name] = 1 / (1 - _array(decay).astype(np.float64))
-    membrane, one, zero = steps["v"], np.ones_like(steps["v"]), np.zeros_like(steps["v"])
+        decay = getattr(cell, f"decay_{name}", None)
+        if decay is None:
+            continue
+        if (decay == 1).any():
+            longest = getattr(cell, f"tau_{name}").max()
+            raise ValueError(f"{layer}: tau_{name} reaches {longest:.3g} steps, a decay of 1 in {decay.dtype}.")
+        steps[name] = 1 / (1 - _array(decay).astype(np.float64))
+    membrane = steps["v"]
+    one = np.ones_like(steps["v"])
+    zero = np.zeros_like(steps["v"])
     if kind is LI:
         rest = {"r": membrane, "v_leak": zero, "metadata": metadata}
         if (steps["i"] == 1).all():
             return "li", nir.LI(tau=dt * membrane, **rest), None
         return "li", nir.CubaLI(tau_mem=dt * membrane, tau_syn=dt * steps["i"], w_in=steps["i"], **rest), None
-    theta, reset = cell.theta_rest if kind is ALIF else cell.theta, cell.reset.name
+    if kind is ALIF:
+        theta = cell.theta_rest
+    else:
+        theta = cell.theta
+    reset = cell.reset.name
     noted |= {"reset": reset, "diagonal": _array(cell.w_rec.diagonal())}
     loop = None
     if reset != "zero" or cell.w_rec.any():
@@ -224,7 +240,8 @@ def _neurons(layer: str, cell: Any, dt: float, layer_delay: int) -> tuple[str, A
         return "alif", nir.NIRGraph(nodes, sorted(ALIF_EDGES), metadata=metadata), None
     current = steps.get("i", one)
     if reset != "zero":  # the voltage is the node's current
-        current, membrane = membrane, one
+        current = membrane
+        membrane = one
     node = nir.CubaLIF(
         tau_syn=dt * current,
         w_in=current,
@@ -290,6 +307,7 @@ def from_nir(
 
 
 def _network(graph: Any, dt: float | None, layer_delay: Literal[0, 1] | None, memory: Any) -> Network:
+    """The network of a graph, as :func:`from_nir`; `memory` refuses weights that would not fit, None: any size."""
     about = _notes(graph)
     written = about.get("dt", dt)
     if written is None:
@@ -298,7 +316,9 @@ def _network(graph: Any, dt: float | None, layer_delay: Literal[0, 1] | None, me
     if dt is not None and not np.isclose(dt, written):
         raise ValueError(f"the graph was written with dt = {written:g} s, got dt = {dt:g} s.")
     if layer_delay is None:
-        layer_delay = 1 if int(about.get("layer_delay", 0)) else 0
+        layer_delay = 0
+        if int(about.get("layer_delay", 0)):
+            layer_delay = 1
     nodes, edges = _without_flatten(graph)
     seen: set[str] = set()
 
@@ -309,6 +329,7 @@ def _network(graph: Any, dt: float | None, layer_delay: Literal[0, 1] | None, me
         return {b for a, b in edges if a == name}
 
     def one(where: str, names: set[str], *kinds: str) -> str:
+        """The only one of some nodes, if it is of these kinds and has not been seen; else a ValueError."""
         found = sorted(names)
         if len(found) != 1 or type(nodes.get(found[0])).__name__ not in kinds or found[0] in seen:
             got = ", ".join(f"{name} ({type(nodes.get(name)).__name__})" for name in found) or "nothing"
@@ -318,21 +339,30 @@ def _network(graph: Any, dt: float | None, layer_delay: Literal[0, 1] | None, me
         seen.add(found[0])
         return found[0]
 
-    ends = [{name for name, node in nodes.items() if type(node).__name__ == kind} for kind in ("Input", "Output")]
-    source, output = one("in the graph", ends[0], "Input"), one("in the graph", ends[1], "Output")
-    onward, cells, last = after(source), [], None
+    def of_kind(kind: str) -> set[str]:
+        return {name for name, node in nodes.items() if type(node).__name__ == kind}
+
+    source = one("in the graph", of_kind("Input"), "Input")
+    output = one("in the graph", of_kind("Output"), "Output")
+    onward = after(source)
+    cells = []
+    last = None
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         while onward != {output}:
             weight = one(f"after {source}", onward, "Linear", "Affine")
-            if (onward := after(weight)) == {output}:
+            onward = after(weight)
+            if onward == {output}:
                 last = nodes[weight]
                 break
             source = one(f"after {weight}", onward, "LIF", "CubaLIF", "IF", "LI", "CubaLI", "NIRGraph")
             loop = before(source) - {weight}
-            if loop and {*before(one(f"before {source}", loop, "Linear", "Affine")), *after(*loop)} != {source}:
-                raise ValueError(f"{min(loop)} must lead from {source} to itself: only chains of layers can be read.")
+            recurrent = None
+            if loop:
+                name = one(f"before {source}", loop, "Linear", "Affine")
+                if before(name) | after(name) != {source}:
+                    raise ValueError(f"{name} must lead from {source} to itself: only chains of layers can be read.")
+                recurrent = nodes[name]
             onward = after(source) - loop
-            recurrent = nodes[min(loop)] if loop else None
             cells.append(_cell(source, nodes[weight], nodes[source], recurrent, written, memory))
         if left := sorted(nodes.keys() - seen):
             raise ValueError(
@@ -340,8 +370,12 @@ def _network(graph: Any, dt: float | None, layer_delay: Literal[0, 1] | None, me
             )
         if not cells:
             raise ValueError("the graph has no layer of neurons.")
-        n, dtype = cells[-1].n_hidden, cells[-1].dtype_and_device["dtype"]
-        matrix = np.eye(n) if last is None else np.asarray(last.weight)
+        n = cells[-1].n_hidden
+        dtype = cells[-1].dtype_and_device["dtype"]
+        if last is None:
+            matrix = np.eye(n)
+        else:
+            matrix = np.asarray(last.weight)
         if matrix.ndim != 2 or matrix.shape[1] != n:
             raise ValueError(f"the weights of the readout have shape {matrix.shape}, wanted (classes, {n}).")
         bias = getattr(last, "bias", None)
@@ -383,17 +417,23 @@ def _warn_of_a_part(named: str, factor: str, part: float, wanted: str) -> None:
 
 
 def _notes(node: Any) -> dict[str, Any]:
+    """What to_nir noted in the metadata of a node or graph."""
     found = node.metadata.get("neurolsc", {})
-    return found if isinstance(found, dict) else {}
+    if isinstance(found, dict):
+        return found
+    return {}
 
 
 def _cell(name: str, weight: Any, node: Any, recurrent: Any | None, dt: float, memory: Any) -> Any:
     """The cell that computes Euler steps of dt seconds of a node, or of the sub-graph of an ALIF."""
-    inner, about, w_in = getattr(node, "nodes", {}), _notes(node), np.asarray(weight.weight)
+    inner = getattr(node, "nodes", {})
+    about = _notes(node)
+    w_in = np.asarray(weight.weight)
     if inner:
         if {(a, b) for a, b in node.edges} != ALIF_EDGES:
             raise ValueError(f"node {name} is a graph, of which only an ALIF of neurolsc can be read.")
-        node, recurrent = inner["membrane"], inner["w_rec"]
+        node = inner["membrane"]
+        recurrent = inner["w_rec"]
     n, n_in = w_in.shape
     if memory is not None:
         memory.take(COPIES * n * (n + n_in), f"the weights of {name}")
@@ -422,7 +462,10 @@ def _cell(name: str, weight: Any, node: Any, recurrent: Any | None, dt: float, m
             if hasattr(each, key) and not np.allclose(value := values(each, key), 0):
                 raise ValueError(f"{named}: {key} must be 0, as our cells have it, got {value[value != 0][0]:g}.")
     leakless = type(node).__name__ == "IF"
-    lost_i = lost_share(node, "tau_syn") if hasattr(node, "tau_syn") else np.ones(n)
+    if hasattr(node, "tau_syn"):
+        lost_i = lost_share(node, "tau_syn")
+    else:
+        lost_i = np.ones(n)
     if leakless:
         lost = np.zeros(n)
         gain = dt * values(node, "r")
@@ -436,8 +479,10 @@ def _cell(name: str, weight: Any, node: Any, recurrent: Any | None, dt: float, m
         gain = gain * factor
         if type(node).__name__ == "CubaLIF" and not about and (factor == 1).all() and lost_i.min() < 1 - CLOSE:
             _warn_of_a_part(named, "w_in", lost_i.min(), "tau_syn / dt")
-    reset, integrator = str(about.get("reset", "zero")), not inner and not hasattr(node, "v_threshold")
-    in_current, in_voltage = np.allclose(lost, 1, rtol=CLOSE), np.allclose(lost_i, 1, rtol=CLOSE)
+    reset = str(about.get("reset", "zero"))
+    integrator = not inner and not hasattr(node, "v_threshold")
+    in_current = np.allclose(lost, 1, rtol=CLOSE)
+    in_voltage = np.allclose(lost_i, 1, rtol=CLOSE)
     cell: Any
     if inner:
         known: Any = CELLS.get(str(about.get("cell")), ALIFPlus)  # what is trained differs between them
@@ -445,7 +490,8 @@ def _cell(name: str, weight: Any, node: Any, recurrent: Any | None, dt: float, m
     elif integrator:
         cell = LI(n_in, n)
     elif in_current and (not in_voltage or reset != "zero"):
-        cell, lost = LIF(n_in, n, reset="static" if reset == "static" else "subtract"), lost_i
+        cell = LIF(n_in, n, reset="static" if reset == "static" else "subtract")
+        lost = lost_i
     else:
         cell = (LIF if in_voltage else CubaLIF)(n_in, n, reset="zero")
     cell = cell.to(torch.float64 if w_in.dtype == np.float64 else torch.float32)
@@ -459,7 +505,10 @@ def _cell(name: str, weight: Any, node: Any, recurrent: Any | None, dt: float, m
         cell.theta_rest = torch.tensor(values(inner["threshold"], "threshold"))
     elif not integrator:
         cell.theta.copy_(torch.tensor(values(node, "v_threshold")))
-    rows = np.ones((n, 1)) if np.allclose(gain, 1, rtol=CLOSE, atol=0) else gain[:, None]
+    if np.allclose(gain, 1, rtol=CLOSE, atol=0):
+        rows = np.ones((n, 1))
+    else:
+        rows = gain[:, None]
     cell.w_in.copy_(torch.tensor(w_in * rows))
     biased = [each for each in (weight, recurrent) if getattr(each, "bias", None) is not None]
     cell.b_v.copy_(torch.tensor(rows[:, 0] * sum((values(each, "bias") for each in biased), np.zeros(n))))
@@ -480,7 +529,8 @@ def _cell(name: str, weight: Any, node: Any, recurrent: Any | None, dt: float, m
     if not integrator:
         cell.w_rec.copy_(torch.tensor(loop * rows))
         if cell.reset.name != "zero":  # take the reset out of the recurrent weights
-            theta, diagonal = cell.theta_rest if inner else cell.theta, cell.w_rec.diagonal()
+            theta = cell.theta_rest if inner else cell.theta
+            diagonal = cell.w_rec.diagonal()
             noted = torch.as_tensor(about.get("diagonal", np.full(n, np.nan)), dtype=theta.dtype)
             diagonal.copy_(torch.where(noted - theta == diagonal, noted, diagonal + theta))
     return cell

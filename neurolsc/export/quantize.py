@@ -36,7 +36,8 @@ W_MAX = 254  # the largest weight: 8 signed bits times 2
 B_MAX = 4095  # the largest bias of CUBA: 13 signed bits
 LONGEST = 4095 / 4096  # the largest share of a state that a step retains, a time constant of 4096 steps
 COARSE = 62  # fewest weight units per threshold of a LIF; with half as many rounding decides what fires
-COARSE_ALIF, PLENTY = 16, 256  # of an ALIF, whose weights have an exponent; and the most that are of use
+COARSE_ALIF = 16  # of an ALIF, whose weights have an exponent
+PLENTY = 256  # more are of no use
 
 
 @dataclass(frozen=True)
@@ -64,9 +65,10 @@ class QuantizedNetwork:
     latency: int = 0
 
     def __repr__(self) -> str:
-        out = () if self.integrates else (len(self.readout),)
-        sizes = " -> ".join(map(str, (self.n_in, *(layer.size for layer in self.layers), *out)))
-        return f"QuantizedNetwork({sizes})"
+        sizes = [self.n_in, *(layer.size for layer in self.layers)]
+        if not self.integrates:
+            sizes.append(len(self.readout))
+        return f"QuantizedNetwork({' -> '.join(map(str, sizes))})"
 
     @property
     def integrates(self) -> bool:
@@ -98,11 +100,11 @@ class QuantizedNetwork:
         if not self.integrates:
             total = UNIT * logits.cumsum(0).abs()
             extremes.append(Extremes(v=int(total.max()), overflows=int((total >= LIMIT).sum())))
-        own = tuple(
-            self.on_time(layer, i if self.latency else 0)[:, :, : layer.shape[2] - extra]
-            for i, (layer, extra) in enumerate(zip(spikes, self.bias_neurons, strict=True), start=1)
-        )
-        return IntegerRun(self.on_time(logits, self.latency), own, tuple(extremes))
+        own = []
+        for i, (layer, bias_neurons) in enumerate(zip(spikes, self.bias_neurons, strict=True), start=1):
+            late = i if self.latency else 0
+            own.append(self.on_time(layer, late)[:, :, : layer.shape[2] - bias_neurons])
+        return IntegerRun(self.on_time(logits, self.latency), tuple(own), tuple(extremes))
 
     def padded(self, x: Tensor) -> Tensor:
         """The input of :meth:`run` as the layers read it: float64, dense, with blank steps after it."""
@@ -115,7 +117,9 @@ class QuantizedNetwork:
 
     def logits(self, last: Tensor) -> Tensor:
         """Logits (T, B, C) of the last layer's spikes or voltages (T, B, M)."""
-        return last if self.integrates else last @ self.readout.T
+        if self.integrates:
+            return last
+        return last @ self.readout.T
 
     def on_time(self, values: Tensor, late: int) -> Tensor:
         """The steps of (T, ...) that belong to the input, of values `late` steps late."""
@@ -168,24 +172,33 @@ def quantize(network: Network, calibration: Tensor | None = None, *, force: bool
 def _fitted(
     network: Network, calibration: Tensor, force: bool
 ) -> tuple[tuple[int, ...], QuantizedNetwork, tuple[Extremes, ...]]:
-    """Halvings of the units of each layer (only ALIF and LI have a choice), the integers, and their extremes."""
-    halvings = (0,) * len(network.cells)
+    """Halve units until half of the bits are enough for the states on the calibration data.
+
+    Returns:
+        The halvings of each layer (only ALIF and LI have a choice), the integers, and their extremes.
+    """
+    halvings = [0] * len(network.cells)
     quantized = _rounded(network, force)
     while True:
         extremes = quantized.run(calibration).extremes
-        reaches = [max(e.reach, 0.5) for e in extremes[: len(halvings)]]
-        trial = tuple(h + math.ceil(math.log2(2 * r)) for h, r in zip(halvings, reaches, strict=True))
+        trial = []
+        for halved, found in zip(halvings, extremes, strict=False):  # a readout has extremes, too
+            trial.append(halved + math.ceil(math.log2(2 * max(found.reach, 0.5))))
         coarser = _rounded(network, force, trial)
-        changed = [not torch.equal(a.unit, b.unit) for a, b in zip(quantized.layers, coarser.layers, strict=True)]
-        if not any(changed):
-            return halvings, quantized, extremes
-        halvings = tuple(t if c else h for h, t, c in zip(halvings, trial, changed, strict=True))
+        changed = False
+        for i, (now, then) in enumerate(zip(quantized.layers, coarser.layers, strict=True)):
+            if not torch.equal(now.unit, then.unit):
+                halvings[i] = trial[i]
+                changed = True
+        if not changed:
+            return tuple(halvings), quantized, extremes
         quantized = coarser
 
 
 def _rounded(
     network: Network, force: bool, halvings: Sequence[int] | None = None, readout_scale: float = math.inf
 ) -> QuantizedNetwork:
+    """The integers of a network, with the units of each layer halved so often; `readout_scale` is the most."""
     own = exportable(network)
     chip = delayed(own)
     if getattr(chip.readout, "bias", None) is not None:
@@ -196,18 +209,28 @@ def _rounded(
     layers: list[IntegerLayer] = []
     cell: Any
     for i, (cell, halved) in enumerate(zip(chip.cells, halvings or [0] * len(chip.cells), strict=True), start=1):
-        name, kind = f"layer {i}", exported_kind(cell)
-        layers.append((_alif if kind is ALIF else _cuba)(name, cell, force, halved))
+        name = f"layer {i}"
+        integers = _cuba
+        if exported_kind(cell) is ALIF:
+            integers = _alif
+        layers.append(integers(name, cell, force, halved))
         check_matrix(name, layers[-1].weight, layers[-1].weight_rec)
     if chip.cells[-1].integrator:
-        scale, readout = layers[-1].unit[0].item(), layers[-1].weight.new_zeros(0, chip.n_out)
+        scale = layers[-1].unit[0].item()
+        readout = layers[-1].weight.new_zeros(0, chip.n_out)
     else:
         w = chip.readout.get_parameter("weight").double()
         scale = min(readout_scale, W_MAX / largest("the readout", w))
         readout = even(w * scale)
         check_matrix("the readout", readout)
     bias_neurons = tuple(layer.size - cell.n_hidden for layer, cell in zip(layers, own.cells, strict=True))
-    return QuantizedNetwork(tuple(layers), readout, scale, bias_neurons, 0 if own.layer_delay else len(layers))
+    return QuantizedNetwork(
+        layers=tuple(layers),
+        readout=readout,
+        readout_scale=scale,
+        bias_neurons=bias_neurons,
+        latency=0 if own.layer_delay else len(layers),
+    )
 
 
 # rounding, through which gradients pass
@@ -249,8 +272,11 @@ def check_matrix(name: str, *weights: Tensor | None) -> None:
         )
 
 
-def _exponent(value: float, limit: int) -> int:  # the fewest bits to shift a value right to lie within a limit
-    return max(0, math.ceil(math.log2(value / limit))) if value else 0
+def _exponent(value: float, limit: int) -> int:
+    """The fewest bits by which a value is to be shifted right to lie within a limit."""
+    if value:
+        return max(0, math.ceil(math.log2(value / limit)))
+    return 0
 
 
 def _check_units(name: str, units: int, fewest: int) -> None:
@@ -269,21 +295,35 @@ def _check_units(name: str, units: int, fewest: int) -> None:
 
 def _cuba(name: str, cell: Any, force: bool, halvings: int) -> CubaLayer:
     """LIF, CubaLIF with reset to zero, and LI, all of whose rows have one scale: their voltages are compared."""
-    integrates, leak = isinstance(cell, LI), decay_bits(name, "tau_v", cell)
-    theta = torch.ones_like(leak) if integrates else cell.theta.double()
+    integrates = isinstance(cell, LI)
+    leak = decay_bits(name, "tau_v", cell)
+    if integrates:
+        theta = torch.ones_like(leak)
+    else:
+        theta = cell.theta.double()
     w_in = cell.w_in.double() / theta.unsqueeze(1)
-    w_rec = w_in.new_zeros(len(w_in), len(w_in)) if integrates else cell.w_rec.double() / theta.unsqueeze(1)
+    if integrates:
+        w_rec = w_in.new_zeros(len(w_in), len(w_in))
+    else:
+        w_rec = cell.w_rec.double() / theta.unsqueeze(1)
     # the bias acts on CUBA's voltage: a current that retains a share of itself cannot have one
-    retained, i_decay, v_decay = torch.zeros_like(leak), torch.full_like(leak, 4096), leak.clamp(max=4095)
+    retained = torch.zeros_like(leak)
+    i_decay = torch.full_like(leak, 4096)
+    v_decay = leak.clamp(max=4095)
     subtracts = not integrates and cell.reset.name != "zero"
     if subtracts:
-        retained, i_decay, v_decay = cell.decay_v, leak, torch.full_like(leak, 4095)
+        retained = cell.decay_v
+        i_decay = leak
+        v_decay = torch.full_like(leak, 4095)
         w_rec = w_rec - torch.eye(len(theta)).to(w_rec)
     elif hasattr(cell, "tau_i"):
-        retained, i_decay = cell.decay_i, decay_bits(name, "tau_i", cell)
+        retained = cell.decay_i
+        i_decay = decay_bits(name, "tau_i", cell)
     scale: Any = W_MAX / largest(name, w_in, w_rec)
-    if (peak := (cell.b_v.detach().double() / theta).abs().max().item()) * scale > B_MAX:  # coarser, so that it fits
-        scale, fewest = B_MAX / peak, 1 if force else COARSE
+    peak = (cell.b_v.detach().double() / theta).abs().max().item()
+    if peak * scale > B_MAX:  # coarser, so that the bias fits
+        scale = B_MAX / peak
+        fewest = 1 if force else COARSE
         if scale < fewest and not integrates:
             raise ValueError(
                 f"{name}: a bias of {peak:.3g} thresholds does not fit 13 bits with {fewest} or more weight units per threshold."
@@ -294,15 +334,19 @@ def _cuba(name: str, cell: Any, force: bool, halvings: int) -> CubaLayer:
         scale = math.floor(scale)
         if subtracts:
             scale -= scale % 2
-            scale -= 2 * (scale.bit_count() == 1)  # one-sign matrices down to a power of 2 are where readers go wrong
+            if scale.bit_count() == 1:  # a power of 2, as the smallest weight of a matrix of one sign, misleads readers
+                scale -= 2
         _check_units(name, scale, 1 if force else COARSE)
     bias = nearest(cell.b_v.double() * scale / theta)
     if bias[retained > 1e-6].any():
         raise ValueError(
             f"{name}: a bias needs a LIF with reset to zero, an ALIF, or layer_delay=0, where a neuron of its own brings it."
         )
+    round_weights = even
+    if integrates and halvings:  # weights up to 127 may be odd
+        round_weights = nearest
     return CubaLayer(
-        weight=nearest(w_in * scale) if integrates and halvings else even(w_in * scale),  # odd ones fit up to 127
+        weight=round_weights(w_in * scale),
         weight_rec=even(w_rec * scale) if w_rec.any() else None,
         bias=bias,
         i_decay=i_decay,
@@ -326,7 +370,8 @@ def _alif(name: str, cell: ALIF, force: bool, halvings: int) -> AtrlifLayer:
     rest = cell.theta_rest.double()
     step = cell.adaptation.double() / cell.decay_theta.double().clamp(min=1 / 4096)
     rows = 1 / step.detach()
-    w_in, w_rec = cell.w_in.double() * rows.unsqueeze(1), cell.w_rec.double() * rows.unsqueeze(1)
+    w_in = cell.w_in.double() * rows.unsqueeze(1)
+    w_rec = cell.w_rec.double() * rows.unsqueeze(1)
 
     # Weight units per step of adaptation: the fewest that are fine enough. They are a power of 2
     # times the larger matrix's full range, of which the lowest threshold has enough, and the
@@ -334,7 +379,8 @@ def _alif(name: str, cell: ALIF, force: bool, halvings: int) -> AtrlifLayer:
     # 17 bits. Then halved `halvings` times, but never to less than that full range or enough units
     # for the step.
     peaks = [largest(name, w_in), w_rec.detach().abs().max().item()]
-    low, high = (rest.detach() * rows).min().item(), (rest.detach() * rows).max().item()
+    low = (rest.detach() * rows).min().item()
+    high = (rest.detach() * rows).max().item()
     full = W_MAX / max(peaks)
     wanted = max(COARSE_ALIF / low, min(W_MAX / min(peak for peak in peaks if peak), PLENTY / high))
     doublings = min(math.ceil(math.log2(wanted / full)), math.floor(math.log2(NEVER / high / full)))
@@ -345,10 +391,14 @@ def _alif(name: str, cell: ALIF, force: bool, halvings: int) -> AtrlifLayer:
             f"{name}: the step of the threshold rounds to 0: the adaptation is too small for the weights; "
             "train from an initialisation that leaves it, such as LayerwiseScaling()."
         )
-    weight_exp, rec_exp = (_exponent(peak * scale, W_MAX) for peak in peaks)
+    weight_exp = _exponent(peaks[0] * scale, W_MAX)
+    rec_exp = _exponent(peaks[1] * scale, W_MAX)
     threshold = rest * rows * scale
+    if force:
+        enough = 1
+    else:
+        enough = max(1, COARSE_ALIF >> halvings)
     for units in (threshold.min(), threshold.max()):
-        enough = 1 if force else max(1, COARSE_ALIF >> halvings)
         _check_units(name, max(round(units.item()), halvings > 0), enough)
     reset_exp = _exponent(threshold.max().item(), 255)  # 8 bits, as all resets of a layer have one sign
     reset = nearest(threshold / 2**reset_exp).clamp(min=1)
@@ -451,7 +501,9 @@ class QuantizationAware(Network):
         super().__init__(network.cells, network.readout)
         self.force = force
         _rounded(network, force)  # refuses what cannot be expressed
-        self.halvings = None if calibration is None else _fitted(network, calibration, force)[0]
+        self.halvings = None
+        if calibration is not None:
+            self.halvings = _fitted(network, calibration, force)[0]
 
     def run(self, x: Tensor, states: NetworkState | None = None, *, mask: Tensor | None = None) -> Run:
         """Run over time in integers, from rest, on spikes x (T, B, n_in), 0 or 1.

@@ -48,7 +48,9 @@ def prepare_lava() -> None:
     for name in ("slayer", "slayer.neuron", "slayer.neuron.rf", "netx", "netx.sequential_modules"):
         module: Any = types.ModuleType(f"lava.lib.dl.{name}")
         module.__file__ = str(folder / "__init__.py")
-        module.__path__ = [str(folder)] if name == "netx" else []
+        module.__path__ = []
+        if name == "netx":
+            module.__path__ = [str(folder)]
         module.neuron_params = None
         sys.modules[module.__name__] = module
     logging.disable(logging.WARNING)
@@ -61,7 +63,8 @@ def alif_block(group: Any) -> Any:
 
     value = {name: group[name][()] for name in group if name != "neuron"}
     value |= {name: entry[()] for name, entry in group["neuron"].items()}
-    m, biased = int(np.prod(value["shape"])), "bias" in group
+    m = int(np.prod(value["shape"]))
+    biased = "bias" in group
     synapse = Dense(weights=value["weight"].astype(int), weight_exp=int(value["weightExp"]))
     recurrence = Dense(weights=value["weight_rec"].astype(int), weight_exp=int(value["weightRecExp"]))
     reset = np.diag(np.broadcast_to(value["resetMant"], (m,))).astype(int)
@@ -114,7 +117,8 @@ def run_in_lava(path: str, spikes: "np.ndarray[Any, Any]") -> Arrays:
     steps = len(spikes)
     source = Source(data=spikes.T.astype(int))
     source.s_out.connect(layers[0].inp)
-    sinks, monitors = [], {}
+    sinks = []
+    monitors = {}
     for i, layer in enumerate(layers, start=1):
         sink = Sink(shape=layer.out.shape, buffer=steps)
         layer.out.connect(sink.a_in)
@@ -171,10 +175,13 @@ def run_in_nengo(path: str, spikes: "np.ndarray[Any, Any]") -> Arrays:
             )
             block = LoihiBlock(m)
             compartment = block.compartment
-            compartment.decay_u, compartment.decay_v = decay_u - 1, decay_v  # the chip adds 1 to the first
-            compartment.vth, compartment.bias = UNIT * threshold, UNIT * bias
+            compartment.decay_u = decay_u - 1  # the chip adds 1
+            compartment.decay_v = decay_v
+            compartment.vth = UNIT * threshold
+            compartment.bias = UNIT * bias
             compartment.refract_delay[:] = 1
-            compartment.vmin, compartment.vmax = -LIMIT, LIMIT
+            compartment.vmin = -LIMIT
+            compartment.vmax = LIMIT
             compartment.scale_u = compartment.scale_v = False
             connect(blocks[-1] if blocks else source, block, group["weight"][()])
             if "weight_rec" in group:

@@ -67,7 +67,9 @@ class Verification(Displayed):
         """A line for each layer."""
 
         def where(step: int | None) -> str:
-            return "" if step is None else f", first difference at step {step}"
+            if step is None:
+                return ""
+            return f", first difference at step {step}"
 
         lines = [f"{', '.join(self.tools)}: {self.samples} samples of {self.steps} steps"]
         for i, layer in enumerate(self.layers, start=1):
@@ -100,12 +102,15 @@ def verify(path: str | PathLike[str], spikes: Tensor | None = None) -> Verificat
         RuntimeError: if it fails; with its output.
     """
     quantized, golden = read_with_golden(path)
-    runs, not_run = [], []
+    runs = []
+    not_run = []
     if spikes is None and not golden:
         raise ValueError(f"{fspath(path)} holds no golden samples, and there are no spikes to run in Lava.")
     adaptive = [i for i, layer in enumerate(quantized.layers, start=1) if isinstance(layer, AtrlifLayer)]
-    for name in SIMULATORS if spikes is not None else ():
-        x = quantized.padded(spikes)  # type: ignore[arg-type]
+    for name in SIMULATORS:
+        if spikes is None:
+            break
+        x = quantized.padded(spikes)
         try:
             if name == "nengo-loihi" and adaptive:
                 raise RuntimeError(
@@ -128,14 +133,18 @@ def verify(path: str | PathLike[str], spikes: Tensor | None = None) -> Verificat
 
 
 def _compared(quantized: QuantizedNetwork, found: dict[str, Tensor], tools: tuple[str, ...]) -> Verification:
-    """Spikes, states and readout of a file or a simulator, by name, against each layer alone and the readout."""
+    """Compare spikes, states and readout of a file or a simulator, by name, with the integers layer by layer."""
 
     def first(same: Tensor) -> int | None:  # step of (T, ...) at which something differs
         steps = (~same.flatten(1).all(1)).nonzero()
-        return int(steps[0]) if len(steps) else None
+        if len(steps):
+            return int(steps[0])
+        return None
 
-    layers, count = [], len(quantized.layers)
-    logits, same = torch.empty(0), torch.empty(0)
+    layers = []
+    count = len(quantized.layers)
+    logits = torch.empty(0)
+    same = torch.empty(0)
     for i, layer in enumerate(quantized.layers, start=1):
         ((z, values),) = replay([layer], found[f"spikes_{i - 1}"].double())
         states = {f"{name}_{i}": value for name, value in values.items()}
@@ -147,8 +156,14 @@ def _compared(quantized: QuantizedNetwork, found: dict[str, Tensor], tools: tupl
             continue
         same = z == found[f"spikes_{i}"]
         difference = first(same.all(2) & same_states.view(*z.shape[:2], -1).all(2))
-        shares = same.double().mean().item(), same_states.double().mean().item()
-        layers.append(LayerAgreement(int(found[f"spikes_{i}"].sum()), *shares, difference))
+        layers.append(
+            LayerAgreement(
+                spikes=int(found[f"spikes_{i}"].sum()),
+                agreement=same.double().mean().item(),
+                state_agreement=same_states.double().mean().item(),
+                first_difference=difference,
+            )
+        )
     if not quantized.integrates:
         logits = quantized.logits(found[f"spikes_{count}"].double())
         same = torch.ones_like(logits, dtype=torch.bool)  # of nengo-loihi, which has no readout
@@ -158,9 +173,18 @@ def _compared(quantized: QuantizedNetwork, found: dict[str, Tensor], tools: tupl
             expected = UNIT * (logits.cumsum(0) - logits)
             inside = (expected - 1 + LIMIT) % (2 * LIMIT) + 1 - LIMIT  # a sum may wrap more than once
             same = clip(inside) == found[f"v_{count + 1}"]
-    steps, samples = logits.shape[0] - quantized.latency, logits.shape[1]
+    steps = logits.shape[0] - quantized.latency
+    samples = logits.shape[1]
     on_time = quantized.on_time(logits, quantized.latency)
-    return Verification(tuple(layers), steps, samples, tools, on_time, same.double().mean().item(), first(same))
+    return Verification(
+        layers=tuple(layers),
+        steps=steps,
+        samples=samples,
+        tools=tools,
+        logits=on_time,
+        readout_agreement=same.double().mean().item(),
+        readout_difference=first(same),
+    )
 
 
 def find_python(name: SimulatorName) -> Path:
@@ -168,7 +192,8 @@ def find_python(name: SimulatorName) -> Path:
     short = SIMULATORS[name]
     variable = f"NEUROLSC_{short.upper()}_PYTHON"
     wanted = os.environ.get(variable) or f".{short}-env/bin/python"
-    if (found := shutil.which(wanted)) is None:
+    found = shutil.which(wanted)
+    if found is None:
         raise FileNotFoundError(
             f"no {name} environment: {wanted} is not there. `make {short}-env` creates .{short}-env in a checkout of neurolsc; "
             f"{variable} names the Python of another one."
@@ -181,7 +206,8 @@ def simulate(name: SimulatorName, path: str | PathLike[str], x: Tensor) -> dict[
 
     When the time is up, the process and all that it started are killed.
     """
-    timeout, script = PER_SAMPLE * (1 + x.shape[1]), Path(__file__).with_name("simulator.py")
+    timeout = PER_SAMPLE * (1 + x.shape[1])
+    script = Path(__file__).with_name("simulator.py")
     with tempfile.TemporaryDirectory() as folder:
         np.savez(Path(folder, "in.npz"), allow_pickle=False, spikes=x.numpy().astype(np.uint8))
         command = [find_python(name), "-I", script, name, Path(path).absolute(), "in.npz", "out.npz"]

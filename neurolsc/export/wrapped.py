@@ -37,7 +37,9 @@ def exported_kind(cell: Cell) -> type[Cell] | None:
     """LIF, CubaLIF, ALIF or LI: the class that defines the cell's step; None if it is another."""
     step = step_of(type(cell))
     own = any(hasattr(type(cell), name) and name not in NO_STEP for name in vars(cell))
-    return step if step in EXPORTED and not own else None
+    if step in EXPORTED and not own:
+        return step
+    return None
 
 
 def exportable(network: Network) -> Network:
@@ -51,7 +53,8 @@ def exportable(network: Network) -> Network:
     check_finite(network.state_dict())
     refused: list[TypeError | ValueError] = []
     for i, cell in enumerate(network.cells, start=1):
-        if (error := _refused_cell(i, cell, last=len(network.cells))) is not None:
+        error = _refused_cell(i, cell, last=len(network.cells))
+        if error is not None:
             refused.append(error)
     readout: Any = network.readout
     if not network.cells[-1].integrator:
@@ -66,7 +69,7 @@ def exportable(network: Network) -> Network:
 
 
 def _refused_cell(i: int, cell: Any, *, last: int) -> TypeError | ValueError | None:
-    """What keeps a cell, the i-th of so many, from being exported."""
+    """The error for the i-th cell, if it cannot be exported; `last` is the number of cells."""
     kind = exported_kind(cell)
     if kind is None:
         own = "".join(f", whose step is not that of {k.__name__}" for k in EXPORTED if isinstance(cell, k))
@@ -80,9 +83,14 @@ def _refused_cell(i: int, cell: Any, *, last: int) -> TypeError | ValueError | N
     if cell.reset.name != wanted:
         name = f"{kind.__name__} with reset={cell.reset.name!r}"
         return ValueError(f"layer {i}: {name} has no counterpart; train with reset={wanted!r}.")
-    theta = cell.theta_rest if kind is ALIF else cell.theta
+    if kind is ALIF:
+        theta = cell.theta_rest
+    else:
+        theta = cell.theta
     if not (theta > 0).all():
-        cure = " Train neurolsc.ALIFPositive in place of ALIF+ or ALIF±." if kind is ALIF else ""
+        cure = ""
+        if kind is ALIF:
+            cure = " Train neurolsc.ALIFPositive in place of ALIF+ or ALIF±."
         return ValueError(f"layer {i}: thresholds must be positive, got {theta.min():g}.{cure}")
     return None
 
@@ -92,7 +100,9 @@ def _raise(errors: list[TypeError | ValueError]) -> None:
     if len(errors) == 1:
         raise errors[0]
     if errors:
-        kind = TypeError if any(isinstance(error, TypeError) for error in errors) else ValueError
+        kind = ValueError
+        if any(isinstance(error, TypeError) for error in errors):
+            kind = TypeError
         raise kind("\n".join(map(str, errors)))
 
 
@@ -190,10 +200,14 @@ CONVERTERS.append(_saved)
 
 
 def _cell(name: str, cell: Cell) -> Cell:
+    """One of our cells with the spikes of a wrapped cell; `name` is for errors."""
     if not isinstance(cell, WrappedCell):
         return cell.copy()
-    like, layer, n = cell.dtype_and_device, cell.layer, cell.n_hidden
-    library, kind = type(layer).__module__.partition(".")[0], type(layer).__name__
+    like = cell.dtype_and_device
+    layer = cell.layer
+    n = cell.n_hidden
+    library = type(layer).__module__.partition(".")[0]
+    kind = type(layer).__name__
     read = {"snntorch": _snntorch, "norse": _norse, "spikingjelly": _spikingjelly}.get(library)
     if read is None:
         raise TypeError(f"{name} is a {library} {kind}, which has no counterpart: use LIF or ALIF of neurolsc.")
@@ -203,31 +217,36 @@ def _cell(name: str, cell: Cell) -> Cell:
     own = getattr(layer, "input_weights", getattr(cell, "w_in", None))
     if own is not None:
         w: Tensor = own.detach().to(**like)
-        weight, bias = w @ weight, w @ bias
+        weight = w @ weight
+        bias = w @ bias
 
-    def each(value: Any) -> Tensor:
+    def of_each_neuron(value: Any) -> Tensor:
         return torch.as_tensor(value).detach().to(**like).expand(n)
 
-    gain = each(neurons.gain)
+    gain = of_each_neuron(neurons.gain)
     if neurons.reset == "none":
         made: Any = LI(cell.n_in, n)
     else:
         made = (LIF if neurons.decay_i is None else CubaLIF)(cell.n_in, n, reset=neurons.reset)
     made = made.to(**like)
     made.w_in.copy_(weight * gain.unsqueeze(1))
-    made.b_v.copy_(gain * (bias if neurons.bias is None else bias + each(neurons.bias)))
+    if neurons.bias is not None:
+        bias = bias + of_each_neuron(neurons.bias)
+    made.b_v.copy_(gain * bias)
     for what, decay in (("v", neurons.decay_v), ("i", neurons.decay_i)):
         if hasattr(made, f"tau_{what}"):
-            retained = each(0.0 if decay is None else decay).double()
+            retained = of_each_neuron(0.0 if decay is None else decay).double()
             if not ((retained >= 0) & (retained < 1)).all():
                 raise ValueError(f"{name}: a state retains {retained.max():g} of itself in a step, wanted 0 to < 1.")
             setattr(made, f"tau_{what}", (-1 / retained.log()).clamp(min=NO_MEMORY).to(gain.dtype))
     if not isinstance(made, LI):
-        theta = each(neurons.threshold)
-        theta = torch.nextafter(theta, torch.zeros_like(theta)) if neurons.fires_at_threshold else theta
+        theta = of_each_neuron(neurons.threshold)
+        if neurons.fires_at_threshold:  # the next lower number, above which ours fire
+            theta = torch.nextafter(theta, torch.zeros_like(theta))
         w_rec = torch.as_tensor(neurons.w_rec).detach().to(**like)
-        w_rec = w_rec if w_rec.ndim == 2 else torch.diag(each(w_rec))
-        made.w_rec.copy_(w_rec * gain.unsqueeze(1) + torch.diag(each(neurons.cancelled) * theta))
+        if w_rec.ndim < 2:
+            w_rec = torch.diag(of_each_neuron(w_rec))
+        made.w_rec.copy_(w_rec * gain.unsqueeze(1) + torch.diag(of_each_neuron(neurons.cancelled) * theta))
         made.theta.copy_(theta)
     return made
 
@@ -250,14 +269,26 @@ def _affine(name: str, module: nn.Module, shape: tuple[int, ...], **like: Any) -
 
 def _snntorch(name: str, layer: Any, integrator: bool) -> _Neurons:
     """Leaky, RLeaky and Synaptic of snnTorch."""
-    kind, reset, recurrent = type(layer).__name__, layer.reset_mechanism, getattr(layer, "recurrent", None)
+    kind = type(layer).__name__
+    reset = layer.reset_mechanism
+    recurrent = getattr(layer, "recurrent", None)
     if kind not in ("Leaky", "RLeaky", "Synaptic") or isinstance(recurrent, nn.Conv2d):
         raise TypeError(f"{name} has no counterpart: use Leaky, RLeaky with linear_features= or Synaptic.")
     if (layer.graded_spikes_factor != 1).any() or layer.inhibition or layer.state_quant:
         raise ValueError(f"{name}: graded spikes, inhibition and state_quant have no counterpart: train without them.")
-    w_rec, bias = getattr(recurrent, "weight", getattr(recurrent, "V", 0.0)), getattr(recurrent, "bias", None)
-    decay_i = layer.alpha.detach().clamp(0, 1) if kind == "Synaptic" else None
-    neurons = _Neurons(layer.beta.detach().clamp(0, 1), layer.threshold, "none", decay_i, w_rec=w_rec, bias=bias)
+    w_rec = getattr(recurrent, "weight", getattr(recurrent, "V", 0.0))
+    bias = getattr(recurrent, "bias", None)
+    decay_i = None
+    if kind == "Synaptic":
+        decay_i = layer.alpha.detach().clamp(0, 1)
+    neurons = _Neurons(
+        decay_v=layer.beta.detach().clamp(0, 1),
+        threshold=layer.threshold,
+        reset="none",
+        decay_i=decay_i,
+        w_rec=w_rec,
+        bias=bias,
+    )
     if integrator:
         if reset != "none":
             raise ValueError(
@@ -283,19 +314,24 @@ def _snntorch(name: str, layer: Any, integrator: bool) -> _Neurons:
 
 def _norse(name: str, layer: Any, integrator: bool) -> _Neurons:
     """LIF, LIFRecurrent, LIFBox and the integrators of norse."""
-    kind, p = type(layer).__name__.removesuffix("Cell"), layer.p
+    kind = type(layer).__name__.removesuffix("Cell")
+    p = layer.p
     if not integrator and kind not in ("LIF", "LIFRecurrent", "LIFBox"):
         raise TypeError(f"{name} has no counterpart: use LIF, LIFRecurrent, LIFBox, or LI as the last layer.")
-    leak, rest = torch.as_tensor(p.v_leak), torch.as_tensor(0.0 if integrator else p.v_reset)
+    leak = torch.as_tensor(p.v_leak)
+    rest = torch.as_tensor(0.0 if integrator else p.v_reset)
     if (leak != rest).any():
         raise ValueError(
             f"{name}: v_leak is {leak}, wanted {rest}, {'0' if integrator else 'its v_reset'}, as on a chip."
         )
-    gain = (layer.dt * torch.as_tensor(p.tau_mem_inv)).double()  # a share of 1 - gain in float32 is another
-    decay_i = None if kind.endswith("Box") else 1 - (layer.dt * torch.as_tensor(p.tau_syn_inv)).double()
+    gain = (layer.dt * torch.as_tensor(p.tau_mem_inv)).double()  # in float32 1 - gain would be rounded
+    decay_i = None
+    if not kind.endswith("Box"):
+        decay_i = 1 - (layer.dt * torch.as_tensor(p.tau_syn_inv)).double()
     if integrator:
         return _Neurons(1 - gain, torch.ones(()), "none", decay_i, gain)
-    return _Neurons(1 - gain, p.v_th - leak, "zero", decay_i, gain, getattr(layer, "recurrent_weights", 0.0))
+    w_rec = getattr(layer, "recurrent_weights", 0.0)
+    return _Neurons(1 - gain, p.v_th - leak, "zero", decay_i, gain, w_rec=w_rec)
 
 
 def _spikingjelly(name: str, layer: Any, integrator: bool) -> _Neurons:
@@ -305,7 +341,10 @@ def _spikingjelly(name: str, layer: Any, integrator: bool) -> _Neurons:
     if type(node).__name__ not in ("LIFNode", "ParametricLIFNode"):
         raise TypeError(f"{name} has no counterpart: use LIFNode or ParametricLIFNode, which leak.")
     tau: Any = torch.as_tensor(getattr(node, "tau", torch.inf), dtype=torch.float64)
-    moved = torch.sigmoid(node.w.double()) if hasattr(node, "w") else 1 / tau
+    if hasattr(node, "w"):
+        moved = torch.sigmoid(node.w.double())
+    else:
+        moved = 1 / tau
     rest = 0.0 if node.v_reset is None else node.v_reset
     return _Neurons(
         1 - moved,
@@ -338,25 +377,37 @@ def delayed(network: Network) -> Network:
     if network.layer_delay:
         return network
     network = exportable(network)
-    like, cells = network.dtype_and_device, [cell.copy() for cell in network.cells]
+    like = network.dtype_and_device
+    cells: list[Any] = [cell.copy() for cell in network.cells]
     tail: Any = cells.pop() if network.cells[-1].integrator else None
-    old: Any = network.readout if tail is None else tail
-    weight, bias = (old.weight, old.bias) if tail is None else (old.w_in, old.b_v)
-    bias, count = torch.zeros(1) if bias is None else bias, 0
+    if tail is None:
+        readout: Any = network.readout
+        weight = readout.weight
+        bias = readout.bias
+    else:
+        weight = tail.w_in
+        bias = tail.b_v
+    if bias is None:
+        bias = torch.zeros(1)
+    count = 0  # of bias neurons of the last layer
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         if bias.any() or any(cell.get_buffer("b_v").any() for cell in cells):
-            for i, old in enumerate(cells):
+            for i, cell in enumerate(cells):
+                old: Any = cell
                 kind: Any = exported_kind(old)
                 if kind is ALIF:
                     raise TypeError(f"layer {i + 1} is an ALIF: only biases of LIF and CubaLIF layers can be delayed.")
-                n, zero, switched = old.n_hidden, old.reset.name == "zero", i > 0
+                n = old.n_hidden
+                zero = old.reset.name == "zero"
+                switched = i > 0  # by the bias neuron of the layer below
                 count = 1 + (tail is not None and i == len(cells) - 1 and bool(bias.any()))
                 made = kind(old.n_in + switched, n + count, reset="zero" if zero else "subtract").to(**like)
                 for matrix, before in ((made.w_in, old.w_in), (made.w_rec, old.w_rec)):
                     matrix.zero_()
                     matrix[:n, : before.shape[1]] = before
                 made.w_rec[:n, n] = old.b_v
-                made.w_rec[n:, n:] = torch.eye(count) * (not zero)  # which cancels the reset
+                if not zero:
+                    made.w_rec[n:, n:] = torch.eye(count)  # cancels the reset
                 made.w_rec[n + 1 :, n] = FIRES
                 made.b_v.zero_()
                 if switched:
@@ -374,6 +425,7 @@ def delayed(network: Network) -> Network:
             readout = nn.Linear(weight.shape[1], network.n_out, bias=False, **like)
             readout.weight.copy_(weight)
             return Network(cells, readout, layer_delay=1)
-        tail.n_in, tail.w_in = weight.shape[1], nn.Parameter(weight)
+        tail.n_in = weight.shape[1]
+        tail.w_in = nn.Parameter(weight)
         tail.b_v.zero_()
         return Network([*cells, tail], copy.deepcopy(network.readout), layer_delay=1)

@@ -5,7 +5,7 @@ import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import wraps
 from typing import Any, Literal, TypeVar
 
@@ -14,13 +14,15 @@ from torch import Tensor, nn
 
 from neurolsc.display import Table
 from neurolsc.interop.prepared import PreparedBatches, network_of, prepare_batches, some_batches
+from neurolsc.interop.ranks import on_rank_0
 from neurolsc.interop.saved import left_out, values_outside
 from neurolsc.network import Network, as_network
 from neurolsc.neurons.cell import Membrane, WeightMatrix, owner_of, set_value, weight_matrices
 from neurolsc.neurons.cell import Table as Register
 from neurolsc.stability.conditions import Finding
 from neurolsc.stability.pretrain import input_of
-from neurolsc.stability.scale import layer_inputs, steps
+from neurolsc.stability.scale import layer_inputs, steps_from_rest
+from neurolsc.surroundings import in_full_precision
 from neurolsc.validation import meant
 
 BATCHES = 16  # of a loader, on which a network is initialised
@@ -55,14 +57,12 @@ class LayerReport:
 
     def cells(self) -> tuple[str, ...]:
         """The cells of a line of :class:`InitReport`."""
-        numbers = ("", "", "")
-        if self.rate_after is not None:
-            numbers = (
-                f"{self.rate_before:.2g} -> {self.rate_after:.2g}",
-                f"{self.threshold_before:.2g} -> {self.threshold_after:.2g}",
-                f"x {self.step_growth:.2g}",
-            )
-        return (f"layer {self.layer}", self.done, *numbers, self.why)
+        name = f"layer {self.layer}"
+        if self.rate_after is None:
+            return (name, self.done, "", "", "", self.why)
+        rates = f"{self.rate_before:.2g} -> {self.rate_after:.2g}"
+        thresholds = f"{self.threshold_before:.2g} -> {self.threshold_after:.2g}"
+        return (name, self.done, rates, thresholds, f"x {self.step_growth:.2g}", self.why)
 
 
 class InitReport(tuple[Finding, ...]):
@@ -114,7 +114,10 @@ class InitReport(tuple[Finding, ...]):
 
 
 def on_any_network(apply: Callable[..., tuple[Finding, ...]]) -> Callable[..., tuple[Finding, ...]]:
-    """Let the ``apply`` of an initialiser take a user's module and the user's x, and say how it read them."""
+    """Wrap the ``apply`` of an initialiser so that it also takes a user's module and the x of that module.
+
+    The report says where time and batch were found in x.
+    """
 
     @wraps(apply)
     def on_module(
@@ -125,14 +128,21 @@ def on_any_network(apply: Callable[..., tuple[Finding, ...]]) -> Callable[..., t
         else:
             prepared = prepare_batches(net, x, prefers_membrane=prefers_membrane)
         network, batches, layout, leaves_membranes = prepared
-        inputs = batches if isinstance(batches, list) else some_batches(batches, BATCHES)
+        if isinstance(batches, list):
+            inputs = batches
+        else:
+            inputs = some_batches(batches, BATCHES)
         if network is net:
             return apply(self, network, inputs, seed=seed)
         before = values_outside(net)
         found = apply(self, network, inputs, seed=seed)
-        summary, layers, title = "", (), ""
+        summary = ""
+        layers = ()
+        title = ""
         if isinstance(found, InitReport):
-            summary, layers, title = found.summary, found.layers, found.title
+            summary = found.summary
+            layers = found.layers
+            title = found.title
         if layers and leaves_membranes:
             layout += '\nof spikes and membranes the first are read; loss="membrane" reads the second'
         return InitReport(found, summary, layers, title, layout, left_out(net, before))
@@ -154,7 +164,7 @@ class Initialiser(ABC):
         """Let every subclass, whose ``apply`` gets a network and a list of its inputs, take modules as well."""
         super().__init_subclass__()
         if "apply" in vars(cls):
-            cls.apply = on_any_network(cls.apply)
+            cls.apply = on_rank_0(in_full_precision(on_any_network(cls.apply)))
 
     @abstractmethod
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
@@ -183,12 +193,17 @@ class Initialiser(ABC):
     def __add__(self, other: "Initialiser") -> "Chain":
         if not isinstance(other, Initialiser):
             return NotImplemented
-        first, second = (one.parts if isinstance(one, Chain) else (one,) for one in (self, other))
-        return Chain((*first, *second))
+        parts: list[Initialiser] = []
+        for one in (self, other):
+            parts += one.parts if isinstance(one, Chain) else [one]
+        return Chain(tuple(parts))
 
     def __str__(self) -> str:
-        values = [(f.name, getattr(self, f.name), f.default) for f in fields(self)]  # type: ignore[arg-type]
-        shown = [f"{name}={value!r}" for name, value, default in values if default is MISSING or value != default]
+        shown = []
+        for f in fields(self):  # type: ignore[arg-type]  # of a subclass, which is a dataclass
+            value = getattr(self, f.name)
+            if value != f.default:
+                shown.append(f"{f.name}={value!r}")
         return type(self).__name__ + (f"({', '.join(shown)})" if shown else "")
 
 
@@ -261,11 +276,13 @@ def named(spec: str) -> Initialiser:
 
 
 def _make(tree: ast.expr) -> Initialiser:
+    """The initialiser of a parsed text: a name, a call of literals, or a sum of these."""
     match tree:
         case ast.BinOp(left=left, op=ast.Add(), right=right):
             return _make(left) + _make(right)
         case ast.Name(id=name):
-            args, words = [], {}
+            args = []
+            words = {}
         case ast.Call(func=ast.Name(id=name)):
             args = [ast.literal_eval(arg) for arg in tree.args]
             words = {str(word.arg): ast.literal_eval(word.value) for word in tree.keywords}
@@ -281,7 +298,7 @@ def _make(tree: ast.expr) -> Initialiser:
 
 
 def generator(seed: int, *place: object) -> torch.Generator:
-    """A generator for one place of a network, independent of those of other places."""
+    """A generator for one place of a network, such as (layer, name of a matrix), independent of other places."""
     digest = hashlib.sha256(f"{seed} {place}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:7]))
 
@@ -320,14 +337,17 @@ class Layer:
     """A layer of a network."""
 
     def __init__(self, network: Network, index: int) -> None:
-        self.index, self.cell = index, network.cells[index]
+        self.index = index
+        self.cell = network.cells[index]
         inner = getattr(self.cell, "layer", None)
-        of = f" of a {type(inner).__name__}" if isinstance(inner, nn.Module) else ""
+        of = ""
+        if isinstance(inner, nn.Module):
+            of = f" of a {type(inner).__name__}"
         self.name = f"layer {index + 1}, a {type(self.cell).__name__}{of},"
         self.inputs = weight_matrices(self.cell, "depth", inputs=True)
         self.recurrent = weight_matrices(self.cell, "time")
         self.matrices = (*self.inputs, *self.recurrent)
-        self.membrane: Membrane = self.cell.membrane()  # type: ignore[assignment]  # where it is read it is needed
+        self.membrane: Membrane = self.cell.membrane()  # type: ignore[assignment]  # `require` sees to it
 
     @property
     def normalised(self) -> bool:
@@ -358,9 +378,9 @@ class Layer:
         with torch.no_grad():
             return self.membrane.thresholds(self.cell.initial_state(1))[0].double().cpu()
 
-    def voltages(self, read: Tensor) -> Tensor:
+    def voltages(self, layer_input: Tensor) -> Tensor:
         """The voltage after every step of a run from rest on an input (T, B, n_in): (T, B, n_hidden)."""
-        return torch.stack([self.membrane.voltage(after) for _, _, after in steps(self.cell, read)])
+        return torch.stack([self.membrane.voltage(after) for _, _, after in steps_from_rest(self.cell, layer_input)])
 
     def impulse_response(self, length: int) -> Tensor:
         r"""The voltage after an input current of 1 in the first step, without spikes (T, n_hidden).
@@ -369,20 +389,23 @@ class Layer:
         over inputs, and biases, which might let neurons fire, by 0. Of LIF and ALIF it is :math:`e^{-t/\tau_v}`.
         """
         threshold = self.resting_threshold()
-        size = 1e-3 * threshold[threshold > 0].amin().item() if (threshold > 0).any() else 1e-3
+        size = 1e-3 * min(threshold[threshold > 0].tolist(), default=1.0)
         quiet = torch.zeros(length, 1, self.cell.n_in, **self.cell.dtype_and_device)
         pulse = quiet.clone()
         pulse[0] = size
-        values = [(m.name, m.weights.clone(), 1 / m.fan_in) for m in self.inputs]
-        values += [(n, p.detach().clone(), 0.0) for n, p in self.cell.named_parameters() if n.endswith("bias")]
-        before = [(owner_of(self.cell, name), weights, value) for name, weights, value in values]
+        before = {matrix.name: matrix.weights.clone() for matrix in self.inputs}
+        meanwhile = {matrix.name: 1 / matrix.fan_in for matrix in self.inputs}
+        for name, parameter in self.cell.named_parameters():
+            if name.endswith("bias"):
+                before[name] = parameter.detach().clone()
+                meanwhile[name] = 0.0
         try:
-            for place, weights, value in before:
-                set_value(*place, torch.full_like(weights, value))
+            for name, weights in before.items():
+                set_value(*owner_of(self.cell, name), torch.full_like(weights, meanwhile[name]))
             response = self.voltages(pulse).double() - self.voltages(quiet).double()
         finally:
-            for place, weights, _ in before:
-                set_value(*place, weights)
+            for name, weights in before.items():
+                set_value(*owner_of(self.cell, name), weights)
         return (response[:, 0] / size).cpu()
 
 
@@ -392,23 +415,31 @@ def layers_of(network: Network, *needs: Need, integrators: bool = False) -> list
     Raises:
         TypeError: if network is no network, or a cell lacks a need.
     """
-    cells = range(len(as_network(network).cells))
-    layers = [Layer(network, i) for i in (cells if integrators else network.spiking)]
+    as_network(network)
+    if integrators:
+        indices = range(len(network.cells))
+    else:
+        indices = network.spiking
+    layers = [Layer(network, i) for i in indices]
     for layer in layers:
         layer.require(*needs)
     return layers
 
 
 def bottom_up(network: Network, x: Tensor, layers: Sequence[Layer]) -> Iterator[tuple[Layer, Tensor]]:
-    """Yield layers with their inputs (T, B, n_in), from a run on x with the layers below as already modified."""
+    """Yield layers with their inputs (T, B, n_in) in a run on x; layers below may be changed on the way."""
     chosen = {layer.index: layer for layer in layers}
-    return ((chosen[i], read) for i, read in enumerate(layer_inputs(network, x)) if i in chosen)
+    for index, layer_input in enumerate(layer_inputs(network, x)):
+        if index in chosen:
+            yield chosen[index], layer_input
 
 
-def set_nonzero(where: WeightMatrix, weights: Tensor) -> None:
-    """Set the nonzero weights of a matrix; a single weight of 0 is a connection that does not exist, and stays 0."""
-    absent = where.weights == 0
-    where.set(weights if absent.all() else weights.to(where.weights).masked_fill(absent, 0))
+def set_nonzero(matrix: WeightMatrix, weights: Tensor) -> None:
+    """Set the nonzero weights of a matrix, or all if all are 0: a single 0 is a connection that does not exist."""
+    absent = matrix.weights == 0
+    if not absent.all():
+        weights = weights.to(matrix.weights).masked_fill(absent, 0)
+    matrix.set(weights)
 
 
 def scaling(matrices: Sequence[WeightMatrix]) -> Callable[[float], None]:

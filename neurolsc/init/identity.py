@@ -1,6 +1,7 @@
 """Upper layers that begin by passing on the spikes that they read, plus a part of their drawn weights."""
 
 import copy
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,13 +19,12 @@ from neurolsc.init.base import (
     register,
     set_nonzero,
 )
-from neurolsc.init.relay import recurrence_share
 from neurolsc.network import Network, eval_mode
-from neurolsc.neurons.cell import Cell, WeightMatrix, is_frozen
+from neurolsc.neurons.cell import Cell, WeightMatrix, is_frozen, weight_matrices
 from neurolsc.stability.conditions import NO_SURROGATE, Finding, surrogate_fault, surrogate_slope
 from neurolsc.stability.pretrain import put_back
-from neurolsc.stability.scale import layer_inputs, rate, scale_to_rate, steps
-from neurolsc.stability.transitions import Transitions, stacked
+from neurolsc.stability.scale import layer_inputs, rate, scale_to_rate, steps_from_rest
+from neurolsc.stability.transitions import Transitions, flat, stacked, without
 from neurolsc.validation import number, whole
 
 # Spikes that a neuron reads within its memory, N r sum_t h(t) / theta. One step of Adam moves the voltage by this many
@@ -42,7 +42,11 @@ HIGHEST_RATE = 0.15
 LONGEST_MEMORY = 100  # steps of the impulse response that are summed
 THRESHOLDS_REACH = 1e4  # largest factor of thresholds
 PASSED_ON = 0.95  # share of its spikes that an identity layer must pass on; else it keeps its drawn weights
-CLOSEST = 0.02  # least distance from the threshold at a spike of an identity layer, in thresholds
+# of an identity layer
+CLOSEST = 0.02  # least distance of the voltage of a spike from the threshold, in thresholds
+WIDEST = 2.0  # largest input weight, in thresholds: with more, what a subtracted threshold leaves would spike again
+MARGIN = 0.25  # derivative of the surrogate at a spike, as a share of its largest
+AT_REST = 0.1  # and at rest: below, next to no gradient passes
 BOUND_ROUNDS = 3  # of bounding the recurrence and scaling the thresholds again
 POINT_SAMPLES = 4  # samples on which the recurrent current is measured
 
@@ -105,30 +109,34 @@ class Identity(Initialiser):
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> InitReport:
         """Set all layers on the first batch, bottom up."""
         x = first_input(network, inputs)
-        faults = [fault for i in network.spiking if (fault := surrogate_fault(network.cells[i], i))]
-        for fault in faults:
+        reports = []
+        findings: list[Finding] = []
+        for index in network.spiking:
+            fault = surrogate_fault(network.cells[index], index)
+            if fault is None:
+                continue
             if fault.name == NO_SURROGATE:
                 raise ValueError(str(fault))
-        reports = []
-        findings: list[Finding] = list(faults)
+            findings.append(fault)
         with put_back(network), eval_mode(network), torch.no_grad():
             before = network.run(x).spikes
-            for index, read in enumerate(layer_inputs(network, x)):
+            for index, layer_input in enumerate(layer_inputs(network, x)):
                 layer = Layer(network, index)
                 fired = before[index].ne(0).double().mean().item()
-                report, found = self.set_layer(network, layer, read, fired, seed)
+                report, found = self.set_layer(network, layer, layer_input, fired, seed)
                 reports.append(report)
                 findings += found
         return InitReport(findings, layers=tuple(reports), title=str(self))
 
     def set_layer(
-        self, network: Network, layer: Layer, read: Tensor, fired: float, seed: int
+        self, network: Network, layer: Layer, layer_input: Tensor, fired: float, seed: int
     ) -> tuple[LayerReport, list[Finding]]:
-        """Set one layer on its input (T, B, n_in); what was done, and what is missed."""
+        """Set one layer; `fired` is its rate before. Return what was done, and findings on what is missed."""
         number_of_layer = layer.index + 1
-        if why := self.left_alone(network, layer):
+        why = self.left_alone(network, layer)
+        if why:
             return LayerReport(number_of_layer, "left", why), []
-        if not read.any():
+        if not layer_input.any():
             silent = layer.finding("reads no spikes", "let the layer below fire")
             return LayerReport(number_of_layer, "left", "reads no spikes"), [silent]
         threshold = layer.resting_threshold().mean().item()
@@ -137,26 +145,45 @@ class Identity(Initialiser):
             zero_biases(layer)
         if layer.index == len(network.cells) - 1 and output_spikes(network):
             # A lower threshold would make the first steps larger, which silence or saturate outputs for good.
-            fires = rate(layer.cell, read)
-            return LayerReport(number_of_layer, "drawn", "output", fired, fires, threshold, threshold), []
-        wanted = self.rate or self.chosen_rate(network, layer, read.shape[0])
+            fires = rate(layer.cell, layer_input)
+            return LayerReport(
+                number_of_layer,
+                "drawn",
+                "output",
+                rate_before=fired,
+                rate_after=fires,
+                threshold_before=threshold,
+                threshold_after=threshold,
+            ), []
+        wanted = self.rate or self.chosen_rate(network, layer, layer_input.shape[0])
         drawn = copy.deepcopy(layer.cell.state_dict())
-        found = self.scale_drawn(layer, read, wanted, seed)
-        done, why = "drawn", self.no_identity(layer, read)
+        found = self.scale_drawn(layer, layer_input, wanted, seed)
+        done = "drawn"
+        why = self.no_identity(layer, layer_input)
         if not why:
             at_rate = copy.deepcopy(layer.cell.state_dict())
             scaled = layer.resting_threshold().mean().item()
             bounded = [matrix.weights.clone() for matrix in layer.recurrent]
             layer.cell.load_state_dict(drawn)
-            passed = self.make_identity(layer, read, scaled, bounded)
+            passed = self.make_identity(layer, layer_input, scaled, bounded)
             if passed >= PASSED_ON:
-                done, found = "identity", []
+                done = "identity"
+                found = []
             else:
                 layer.cell.load_state_dict(at_rate)
                 why = f"passes on only {passed:.0%}"
         after = layer.resting_threshold().mean().item()
-        fires = rate(layer.cell, read)
-        return LayerReport(number_of_layer, done, why, fired, fires, threshold, after), found
+        fires = rate(layer.cell, layer_input)
+        report = LayerReport(
+            number_of_layer,
+            done,
+            why,
+            rate_before=fired,
+            rate_after=fires,
+            threshold_before=threshold,
+            threshold_after=after,
+        )
+        return report, found
 
     # ---- decisions
 
@@ -176,7 +203,7 @@ class Identity(Initialiser):
             return "normalised currents"
         return ""
 
-    def no_identity(self, layer: Layer, read: Tensor) -> str:
+    def no_identity(self, layer: Layer, layer_input: Tensor) -> str:
         """Why a layer cannot begin as the identity; empty if it may."""
         if layer.index < self.lowest:
             return "lowest"
@@ -184,120 +211,146 @@ class Identity(Initialiser):
             return "names no input weights"
         if any(matrix.weights.ndim > 2 for matrix in layer.matrices):
             return "convolution"
-        if layer.cell.n_hidden < read.shape[-1]:
-            return f"narrower: {layer.cell.n_hidden} of {read.shape[-1]}"
+        if layer.cell.n_hidden < layer_input.shape[-1]:
+            return f"narrower: {layer.cell.n_hidden} of {layer_input.shape[-1]}"
         return ""
 
     def chosen_rate(self, network: Network, layer: Layer, length: int) -> float:
         """The rate at which a neuron above reads 9 or 30 spikes within its memory, as the class says."""
         above = [index for index in network.spiking if index > layer.index]
-        reader = Layer(network, above[0]) if above else layer
+        reader = layer
+        if above:
+            reader = Layer(network, above[0])
         read = layer.cell.n_hidden
         if above and reader.inputs:
             read = max(matrix.fan_in for matrix in reader.inputs)  # of a convolution, what its kernel covers
         response = reader.impulse_response(min(length, LONGEST_MEMORY)).clamp(min=0)
         memory = response.sum(0).mean().item()
         threshold = reader.resting_threshold().mean().item()
-        spikes, lowest = SPIKES_OF_AN_INTEGRATOR, LOWEST_OF_AN_INTEGRATOR
+        spikes = SPIKES_OF_AN_INTEGRATOR
+        lowest = LOWEST_OF_AN_INTEGRATOR
         if output_spikes(network):
-            spikes, lowest = SPIKES_OF_A_SPIKING_OUTPUT, LOWEST_OF_A_SPIKING_OUTPUT
+            spikes = SPIKES_OF_A_SPIKING_OUTPUT
+            lowest = LOWEST_OF_A_SPIKING_OUTPUT
         found = spikes * threshold / (read * max(memory, 1e-3))
         return min(max(found, lowest), HIGHEST_RATE)
 
     # ---- what is set
 
-    def scale_drawn(self, layer: Layer, read: Tensor, wanted: float, seed: int) -> list[Finding]:
+    def scale_drawn(self, layer: Layer, layer_input: Tensor, wanted: float, seed: int) -> list[Finding]:
         """Bound the recurrence of a layer with drawn weights and scale its thresholds to a rate."""
         cell = layer.cell
         thresholds = cell.thresholds()
         assert thresholds is not None  # else the layer is left alone
-        fires = scale_to_rate(cell, thresholds, read, wanted, reach=THRESHOLDS_REACH)
+        fires = scale_to_rate(cell, thresholds, layer_input, wanted, reach=THRESHOLDS_REACH)
         for _ in range(BOUND_ROUNDS if layer.recurrent else 0):
-            ratio = recurrence_share(points_of(cell, read, generator(seed, "points")))
+            ratio = recurrence_share(points_of(cell, layer_input, generator(seed, "points")))
             if ratio <= 1.05 * self.recurrence:
                 break
             for matrix in layer.recurrent:
                 set_nonzero(matrix, matrix.weights * self.recurrence / ratio)
-            fires = scale_to_rate(cell, thresholds, read, wanted, reach=THRESHOLDS_REACH)
+            fires = scale_to_rate(cell, thresholds, layer_input, wanted, reach=THRESHOLDS_REACH)
         if abs(fires / wanted - 1) <= 0.25:
             return []
         problem = f"fires {fires:.2g} spikes per neuron and step, not {wanted:.2g}"
         return [layer.finding(problem, "its rate moves in jumps; take a wider layer" if fires else "raise its weights")]
 
-    def make_identity(self, layer: Layer, read: Tensor, scaled: float, bounded: list[Tensor]) -> float:
+    def make_identity(self, layer: Layer, layer_input: Tensor, scaled: float, bounded: list[Tensor]) -> float:
         """Make a layer the identity plus a part of what was drawn; the share of spikes that the identity passes on.
 
         `scaled` is the threshold at which the drawn layer fires at the rate, `bounded` its bounded recurrent weights.
         """
         inputs = [matrix.weights.clone() for matrix in layer.inputs]
-        margin = self.lower_thresholds(layer, scaled)
-        passed = best_identity(layer, read, margin)
+        passed = best_identity(layer, layer_input, lower_thresholds(layer, scaled, self.adaptation))
         for matrix, weights in zip(layer.inputs, inputs, strict=True):
             matrix.set(matrix.weights + self.drawn * weights)
         for matrix, weights in zip(layer.recurrent, bounded, strict=True):
             matrix.set(matrix.weights + self.drawn * weights)
         return passed
 
-    def lower_thresholds(self, layer: Layer, scaled: float) -> Tensor:
-        """Lower thresholds until the surrogate of a neuron at rest passes a tenth of its most.
-
-        They are not lowered below the one at which the drawn layer fires at the rate. Returns the margin by which a
-        spike exceeds the threshold, in thresholds (n_hidden,).
-        """
-        thresholds = layer.cell.thresholds()
-        assert thresholds is not None  # else the layer is left alone
-        now = layer.resting_threshold().mean().item()
-        distances = torch.cat([torch.zeros(1), torch.logspace(-3, 0, 601)]).to(**layer.cell.dtype_and_device) * now
-        slope = surrogate_slope(layer.membrane, distances).mean(1).nan_to_num(0, 0, 0).clamp(min=0)
-        quarter = distances[slope >= 0.25 * slope.max()][-1].item()
-        tenth = distances[slope >= 0.1 * slope.max()][-1].item()
-        wanted = min(now, max(tenth, scaled))
-        rest = thresholds.rest()
-        if rest is None:
-            thresholds.scale(wanted / now)
-        else:
-            thresholds.scale(self.adaptation)
-            thresholds.set_rest(torch.full_like(rest, wanted))
-        return (quarter / layer.resting_threshold()).clamp(CLOSEST, 1)
-
 
 # ---------------------------------------------------------------- the identity
 
 
-def best_identity(layer: Layer, read: Tensor, margin: Tensor) -> float:
-    """Set the weights of a layer to the identity; the share of its spikes that it has read and sends."""
+def lower_thresholds(layer: Layer, lowest: float, adaptation: float) -> Tensor:
+    """Lower thresholds until the derivative of the surrogate of a neuron at rest is a tenth of its largest.
+
+    Args:
+        layer: the layer.
+        lowest: the threshold below which they are not lowered.
+        adaptation: factor on what spikes add to the thresholds, where a time constant moves these.
+
+    Returns:
+        The margin (n_hidden,) by which the voltage of a spike exceeds the threshold, in thresholds: there the
+        derivative is a quarter of its largest.
+    """
+    now = layer.resting_threshold().mean().item()
+    shares = torch.cat([torch.zeros(1), torch.logspace(-3, 0, 601)])  # 200 distances in each power of ten
+    distances = shares.to(**layer.cell.dtype_and_device) * now
+    slope = surrogate_slope(layer.membrane, distances).mean(1).nan_to_num(0, 0, 0).clamp(min=0)
+
+    def farthest(share: float) -> float:
+        """The largest distance at which the derivative is this share of its largest."""
+        return distances[slope >= share * slope.max()][-1].item()
+
+    thresholds = layer.cell.thresholds()
+    if thresholds is not None:
+        wanted = min(now, max(farthest(AT_REST), lowest))
+        rest = thresholds.rest()
+        if rest is None:
+            thresholds.scale(wanted / now)
+        else:
+            thresholds.scale(adaptation)
+            thresholds.set_rest(torch.full_like(rest, wanted))
+    return (farthest(MARGIN) / layer.resting_threshold()).clamp(CLOSEST, 1)
+
+
+def best_identity(layer: Layer, layer_input: Tensor, margin: Tensor) -> float:
+    """Set the weights of a layer to the identity, by the margin of its spikes over the threshold.
+
+    Returns:
+        The share of its spikes that it passes on: that it has read and sends.
+    """
     drawn = [matrix.weights.clone() for matrix in layer.recurrent]
-    widest = torch.full_like(margin, 2.0)
     drive = 1 + margin
     if not layer.recurrent:
         drive = exact_drive(layer, drive)
-    passed = set_identity(layer, read, drive, drawn)
-    return passed if passed >= PASSED_ON else set_identity(layer, read, widest, drawn)
+    passed = set_identity(layer, layer_input, drive, drawn)
+    if passed >= PASSED_ON:
+        return passed
+    return set_identity(layer, layer_input, torch.full_like(margin, WIDEST), drawn)
 
 
 def exact_drive(layer: Layer, otherwise: Tensor) -> Tensor:
-    """The input weights, in thresholds, that leave no voltage one step after a spike, where there are such."""
-    at_two = voltage_left(layer, torch.full_like(otherwise, 2.0))
-    at_less = voltage_left(layer, torch.full_like(otherwise, 1.5))
-    exact = 2 - 0.5 * at_two / (at_two - at_less)  # the voltage is linear in the drive, or 0 at both
-    return torch.where((exact > 1 + CLOSEST) & (exact < 2), exact, otherwise)
+    """Input weights, in thresholds, that leave no voltage one step after a spike; `otherwise` where there are none."""
+    at_widest = voltage_left(layer, torch.full_like(otherwise, WIDEST))
+    at_less = voltage_left(layer, torch.full_like(otherwise, WIDEST - 0.5))
+    # the voltage is linear in the drive, or 0 at both: the root of the line
+    exact = WIDEST - 0.5 * at_widest / (at_widest - at_less)
+    return torch.where((exact > 1 + CLOSEST) & (exact < WIDEST), exact, otherwise)
 
 
-def set_identity(layer: Layer, read: Tensor, drive: Tensor, drawn: Sequence[Tensor]) -> float:
-    """Set the weights for a drive, in thresholds; the share of its spikes that the layer has read and sends."""
+def set_identity(layer: Layer, layer_input: Tensor, drive: Tensor, drawn: Sequence[Tensor]) -> float:
+    """Set input weights of a size, in thresholds, and recurrent ones that take off what a spike leaves.
+
+    Returns:
+        The share of its spikes that the layer passes on.
+    """
     cell = layer.cell
     left = voltage_left(layer, drive)
     for matrix, weights in zip(layer.recurrent, drawn, strict=True):
         matrix.set(weights)  # what is 0 in them is no connection, and stays
         set_nonzero(matrix, diagonal(matrix, -left))
-    sent = cell.run(read, cell.initial_state(read.shape[1]))[0]
-    wanted = read[..., torch.arange(cell.n_hidden, device=read.device) % read.shape[-1]]
+    sent = cell.run(layer_input, cell.initial_state(layer_input.shape[1]))[0]
+    wanted = layer_input[..., torch.arange(cell.n_hidden, device=layer_input.device) % layer_input.shape[-1]]
     total = 0.5 * (sent.sum() + wanted.sum()).item()
-    return (sent * wanted).sum().item() / total if total else 0.0
+    if total:
+        return (sent * wanted).sum().item() / total
+    return 0.0
 
 
 def voltage_left(layer: Layer, drive: Tensor) -> Tensor:
-    """The voltage one step after a spike, without recurrence, of input weights that are set, in thresholds."""
+    """Set input weights of a size, in thresholds, and no recurrence; return the voltage one step after a spike."""
     cell = layer.cell
     first, second = layer.impulse_response(2).round(decimals=3)
     # A voltage may take a part of what it reads, such as 1/tau. Where a current lasts, it adds up.
@@ -329,13 +382,37 @@ def zero_biases(layer: Layer) -> None:
 
 
 def output_spikes(network: Network) -> bool:
-    """Whether what the loss reads are spikes: the last layer spikes, and the readout has no weights."""
+    """True if the loss reads spikes: the last layer spikes, and the readout has no weights."""
     weights = any(True for _ in network.readout.parameters())
     return not weights and len(network.cells) - 1 in network.spiking
 
 
-def points_of(cell: Cell, read: Tensor, draw: torch.Generator) -> Transitions:
-    """All steps of a run of a layer, on some samples drawn at random."""
-    some = torch.randperm(read.shape[1], generator=draw)[:POINT_SAMPLES].to(read.device)
-    states = [before for _, before, _ in steps(cell, read[:, some])]
-    return Transitions(cell, read[:, some].flatten(0, 1), stacked(states), None, None)
+def recurrence_share(t: Transitions) -> float:
+    r"""Return the recurrent current as a share of the input's, with g the step and norms over all points.
+
+    .. math:: \frac{\lVert g(x, z; W) - g(x, z; 0) \rVert}{\lVert g(x, z; W) - g(0, z; W) \rVert}
+
+    0 without recurrent synapses; infinite where the input moves nothing.
+    """
+    with torch.no_grad():
+        z = t.cell.output(t.before)
+
+        def step(x: Tensor) -> Tensor:
+            return flat(t.cell.update(x, z, t.before))
+
+        after = step(t.x)
+        by_input = (after - step(torch.zeros_like(t.x))).norm().item()
+        with without(weight_matrices(t.cell, "time")):
+            by_spikes = (after - step(t.x)).norm().item()
+    if by_input:
+        return by_spikes / by_input
+    if by_spikes:
+        return math.inf
+    return 0.0
+
+
+def points_of(cell: Cell, layer_input: Tensor, draw: torch.Generator) -> Transitions:
+    """The transitions of a layer at all steps of a run, on some samples drawn at random."""
+    some = torch.randperm(layer_input.shape[1], generator=draw)[:POINT_SAMPLES].to(layer_input.device)
+    states = [before for _, before, _ in steps_from_rest(cell, layer_input[:, some])]
+    return Transitions(cell, layer_input[:, some].flatten(0, 1), stacked(states), None, None)

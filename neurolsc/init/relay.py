@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from neurolsc.init.base import (
     Initialiser,
     InitReport,
     Layer,
-    by_neuron,
     first_input,
     generator,
     layers_of,
@@ -21,9 +20,10 @@ from neurolsc.init.base import (
     scaling,
     set_nonzero,
 )
+from neurolsc.init.identity import PASSED_ON, best_identity, lower_thresholds, recurrence_share, zero_biases
 from neurolsc.network import Network, eval_mode
 from neurolsc.neurons.cell import WeightMatrix, is_frozen, weight_matrices
-from neurolsc.stability.conditions import NO_SURROGATE, Finding, surrogate_fault, surrogate_slope
+from neurolsc.stability.conditions import NO_SURROGATE, Finding, surrogate_fault
 from neurolsc.stability.profile import depth_radius, mean_time_radius
 from neurolsc.stability.sampling import affordable
 from neurolsc.stability.scale import (
@@ -33,9 +33,9 @@ from neurolsc.stability.scale import (
     no_thresholds,
     rate,
     scale_to_rate,
-    settle,
+    solve,
 )
-from neurolsc.stability.transitions import Transitions, draw_steps, flat, follow, without
+from neurolsc.stability.transitions import draw_steps, follow
 from neurolsc.validation import number, whole
 
 
@@ -78,6 +78,7 @@ class FiringRate(Initialiser):
 
 
 def _require_thresholds(layer: Layer) -> None:
+    """Raise if no thresholds of a layer can be scaled: it has none, or they are frozen."""
     thresholds = layer.cell.thresholds()
     if thresholds is None:
         raise TypeError(no_thresholds(layer.name))
@@ -97,7 +98,7 @@ _SETTLED = 0.01  # relative distance from a target at which scaling stops: radii
 _ROUNDS = 8  # most rounds for each layer
 _MOST_IN_A_ROUND = 10.0  # largest factor of weights in one round: further away a measure is not linear in them
 _MISSED = 0.05  # relative distance from a target that is a finding
-_OTHER_BATCH = 0.25  # the same of a rate on another batch, as batches differ
+_OTHER_BATCH = 0.25  # likewise of a rate on another batch, as batches differ
 
 
 class _Quantity(NamedTuple):
@@ -123,28 +124,6 @@ class _Goal(NamedTuple):
     target: float
     matrices: Sequence[WeightMatrix]
     measure: Callable[[], float]
-
-
-def recurrence_share(t: Transitions) -> float:
-    r"""Return the recurrent current as a share of the input's, with g the step and norms over all points.
-
-    .. math:: \frac{\lVert g(x, z; W) - g(x, z; 0) \rVert}{\lVert g(x, z; W) - g(0, z; W) \rVert}
-
-    0 without recurrent synapses; infinite where the input moves nothing.
-    """
-    with torch.no_grad():
-        z = t.cell.output(t.before)
-
-        def step(x: Tensor) -> Tensor:
-            return flat(t.cell.update(x, z, t.before))
-
-        after = step(t.x)
-        by_input = (after - step(torch.zeros_like(t.x))).norm().item()
-        with without(weight_matrices(t.cell, "time")):
-            by_spikes = (after - step(t.x)).norm().item()
-    if by_input:
-        return by_spikes / by_input
-    return math.inf if by_spikes else 0.0
 
 
 @register
@@ -271,11 +250,11 @@ class LayerwiseScaling(Initialiser):
             return mean_time_radius(points.now(), layer.index)
 
         def fire() -> float:
-            """Scale the thresholds to the rate wanted; the rate reached."""
+            """Scale the thresholds to the wanted rate, unless it is 0; return the rate."""
             thresholds = cell.thresholds()
             if not self.rate or thresholds is None:
-                return rate(cell, points.read)
-            return scale_to_rate(cell, thresholds, points.read, self.rate, reach=_REACH)
+                return rate(cell, points.x)
+            return scale_to_rate(cell, thresholds, points.x, self.rate, reach=_REACH)
 
         goals: list[_Goal] = []
         below = weight_matrices(cell, "depth")
@@ -286,6 +265,7 @@ class LayerwiseScaling(Initialiser):
         share = 1.0  # of the drawn recurrence
 
         def approach() -> None:
+            """Scale thresholds and matrices in rounds until all goals are met."""
             nonlocal share
             for _ in range(_ROUNDS):
                 fire()
@@ -315,7 +295,7 @@ class LayerwiseScaling(Initialiser):
                 scale(log)
                 fire()
 
-            settle(scale_and_fire, measure_time, self.time, reach=math.log(_REACH), close=_SETTLED * self.time)
+            solve(scale_and_fire, measure_time, self.time, reach=math.log(_REACH), tolerance=_SETTLED * self.time)
             approach()
 
         missed: list[Finding] = []
@@ -346,12 +326,7 @@ def _span(rates: Sequence[float]) -> str:
 # ---------------------------------------------------------------- identity layers
 
 
-_WHOLE = 0.95  # share of the spikes passed on below which a layer keeps its drawn weights instead
 _KEEPS = "nothing to do: it keeps its drawn weights, and its thresholds are scaled to the rate"
-_CLOSEST = 0.02  # least distance from the threshold at a spike of an identity layer, in thresholds
-_MARGIN = 0.25  # the surrogate's derivative at a spike of an identity layer, as a share of its largest
-_AT_REST = 0.1  # and at rest: below, next to no gradient passes
-_WIDEST = 2.0  # largest input weight, in thresholds: with more, what a subtracted threshold leaves would spike again
 
 
 @register
@@ -403,6 +378,7 @@ class Relay(Initialiser):
         whole("drawn", self.drawn, at_least=0)
 
     def _lowest(self) -> LayerwiseScaling:
+        """What sets the lowest layers."""
         return LayerwiseScaling(depth=0, recurrence=self.recurrence, rate=self.rate, time=self.time)
 
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> InitReport:
@@ -424,13 +400,14 @@ class Relay(Initialiser):
         identity: list[int] = []
 
         def set_layer(layer: Layer, points: Points, seed: int) -> list[Finding]:
-            cell, read = layer.cell, points.read
+            cell = layer.cell
+            layer_input = points.x
             if layer.index < self.drawn:
                 return lowest.set_layer(layer, points, seed)
-            if not read.any():
+            if not layer_input.any():
                 return [layer.finding("reads no spikes", "let the layer below fire")]
-            if cell.n_hidden < read.shape[-1]:
-                few = f"as an identity layer it would read {cell.n_hidden} of {read.shape[-1]} neurons"
+            if cell.n_hidden < layer_input.shape[-1]:
+                few = f"as an identity layer it would read {cell.n_hidden} of {layer_input.shape[-1]} neurons"
                 return [layer.finding(few, _KEEPS), *lowest.set_layer(layer, points, seed)]
             # Set as the lowest are first: that gives the least threshold of the identity, and what to go back to.
             drawn = copy.deepcopy(cell.state_dict())
@@ -438,8 +415,9 @@ class Relay(Initialiser):
             at_rate = copy.deepcopy(cell.state_dict())
             rate_matched = layer.resting_threshold().mean().item()
             cell.load_state_dict(drawn)
-            same = self._make_identity(layer, read, rate_matched)
-            if same >= _WHOLE:
+            zero_biases(layer)
+            same = best_identity(layer, layer_input, lower_thresholds(layer, rate_matched, self.adaptation))
+            if same >= PASSED_ON:
                 identity.append(layer.index + 1)
                 return []
             cell.load_state_dict(at_rate)
@@ -452,81 +430,3 @@ class Relay(Initialiser):
         elif any(layer.index >= self.drawn for layer in layers):
             done = "; no identity layer"
         return InitReport(report, report.summary + done)
-
-    def _make_identity(self, layer: Layer, read: Tensor, rate_matched: float) -> float:
-        """Make a layer the identity; return the share of its spikes that it has read and sends."""
-        cell = layer.cell
-        own = layer.recurrent
-        quarter = self._set_threshold(layer, rate_matched)
-        for module in cell.modules():
-            if isinstance(module, nn.Linear) and module.bias is not None and module.bias.requires_grad:
-                module.bias.zero_()
-        theta = layer.resting_threshold()
-        drawn = [matrix.weights.clone() for matrix in own]
-        # a voltage may take a share of what it reads, such as 1/tau; a current that lasts adds up
-        first, second = layer.impulse_response(2).round(decimals=3)
-        taken = torch.where((first > 0) & (second <= first), first, 1.0)
-        wanted = read[..., torch.arange(cell.n_hidden, device=read.device) % read.shape[-1]]
-
-        def set_inputs(drive: Tensor) -> Tensor:
-            """Set the input weights, in thresholds; return the voltage left of a spike without recurrence."""
-            for matrix in layer.inputs:
-                set_nonzero(matrix, _diagonal(matrix, drive * theta / taken))
-            for matrix in own:
-                matrix.set(torch.zeros_like(matrix.weights))
-            rest = cell.initial_state(1)
-            one = torch.ones(1, cell.n_in, **cell.dtype_and_device)
-            fired = cell.update(one, cell.output(rest), rest)
-            after = cell.update(0 * one, cell.output(fired), fired)
-            return layer.membrane.voltage(after)[0].double().cpu()
-
-        def passed_on(drive: Tensor) -> float:
-            """Set all weights; return the share of spikes that the layer has read and sends."""
-            remains = set_inputs(drive)
-            for matrix, weights in zip(own, drawn, strict=True):
-                matrix.set(weights)  # what is 0 in them is no connection, and stays
-                set_nonzero(matrix, _diagonal(matrix, -remains))
-            sent, _ = cell.run(read, cell.initial_state(read.shape[1]))
-            total = 0.5 * (sent.sum() + wanted.sum()).item()
-            if not total:
-                return 0.0
-            return (sent * wanted).sum().item() / total
-
-        widest = torch.full_like(theta, _WIDEST)
-        drive = 1 + (quarter / theta).clamp(_CLOSEST, 1)
-        if not own:  # what is left is linear in the drive, or 0 at both: the root of the line leaves nothing
-            at_widest = set_inputs(widest)
-            at_less = set_inputs(widest - 0.5)
-            exact = widest - 0.5 * at_widest / (at_widest - at_less)
-            drive = torch.where((exact > 1 + _CLOSEST) & (exact < _WIDEST), exact, drive)
-        same = passed_on(drive)
-        return same if same >= _WHOLE else passed_on(widest)
-
-    def _set_threshold(self, layer: Layer, rate_matched: float) -> float:
-        """Set the resting threshold of an identity layer; return the distance of a quarter of the largest slope."""
-        theta = layer.resting_threshold().mean().item()
-        shares = torch.cat([torch.zeros(1), torch.logspace(-3, 0, 601)])  # 200 distances in each power of ten
-        distances = shares.to(**layer.cell.dtype_and_device) * theta
-        slope = surrogate_slope(layer.membrane, distances).mean(1).nan_to_num(0, 0, 0).clamp(min=0)
-
-        def farthest(share: float) -> float:
-            """The largest distance at which the slope is this share of the largest."""
-            return distances[slope >= share * slope.max()][-1].item()
-
-        thresholds = layer.cell.thresholds()
-        if thresholds is not None:
-            wanted = min(theta, max(farthest(_AT_REST), rate_matched))
-            rest = thresholds.rest()
-            if rest is None:
-                thresholds.scale(wanted / theta)
-            else:
-                thresholds.scale(self.adaptation)
-                thresholds.set_rest(torch.full_like(rest, wanted))
-        return farthest(_MARGIN)
-
-
-def _diagonal(matrix: WeightMatrix, values: Tensor) -> Tensor:
-    """Weights by which neuron i reads input i, modulo their number, with the i-th value."""
-    n_hidden, n_in = matrix.weights.shape
-    read = torch.arange(n_hidden)[:, None] % n_in == torch.arange(n_in)
-    return by_neuron(values, matrix) * read

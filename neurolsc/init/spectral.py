@@ -17,11 +17,13 @@ from neurolsc.stability.conditions import Finding
 from neurolsc.stability.indicators import largest_singular, layer_exponents
 from neurolsc.stability.pretrain import PretrainResult, pretrain
 from neurolsc.stability.rules import PretrainOptions, TransitionRule
-from neurolsc.stability.scale import OPTIONS, Points, layer_points, scale_to_radius, settle, steps
+from neurolsc.stability.scale import OPTIONS, Points, layer_points, scale_to_radius, solve, steps_from_rest
 from neurolsc.stability.transitions import Transitions, depth_operators, draw_steps, stacked, time_operator
 from neurolsc.validation import number, one_of, setting, whole
 
-_REACH = math.log(1e4)
+_REACH = math.log(1e4)  # logarithm of the largest scale
+_TURNS = 6  # through depth and time
+_CLOSE = 0.01  # relative distance from the target at which scaling stops
 Method = Literal["gradient", "scale"]
 
 
@@ -54,8 +56,13 @@ class LSC(PretrainOptions, Initialiser):
             raise ValueError(f"{', '.join(sorted(unused))}: of the loop, which method='scale' does without.")
 
     def _changed(self) -> dict[str, Any]:
-        values = ((f, getattr(self, f.name)) for f in fields(PretrainOptions))
-        return {f.name: value for f, value in values if value != f.default}
+        """The options of pre-training that differ from their defaults."""
+        changed = {}
+        for f in fields(PretrainOptions):
+            value = getattr(self, f.name)
+            if value != f.default:
+                changed[f.name] = value
+        return changed
 
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
         return self.run(network, inputs, seed=seed).findings
@@ -70,7 +77,8 @@ class LSC(PretrainOptions, Initialiser):
         progress: bool = False,
     ) -> PretrainResult:
         """Set the radii, with the arguments of :func:`neurolsc.pretrain`; the whole result."""
-        x, options = first_input(network, inputs), self._changed()
+        x = first_input(network, inputs)
+        options = self._changed()
         if self.method == "scale":
             return scale_to_radius(network, x, seed=seed, progress=progress, **options)
         return pretrain(network, inputs, seed=seed, checkpoint=checkpoint, progress=progress, **options)
@@ -108,46 +116,50 @@ class LSCSingular(Initialiser):
         x = first_input(network, inputs)
         x = x[:, torch.randperm(x.shape[1], generator=generator(seed, "samples"))[: self.samples]]
         at = draw_steps(x.shape[0], min(self.steps, x.shape[0]), generator(seed, "steps"))
-        rule = TransitionRule(hold_threshold=True)
         layers = {layer.index: layer for layer in layers_of(network, "inputs", integrators=True)}
         every = torch.arange(x.shape[1], device=x.device)
-        close = 0.01
         found = []
         with eval_mode(network), torch.no_grad():
             for index, points in enumerate(layer_points(network, x, every, at)):
-                layer = layers[index]
-                cell = layer.cell
-
-                def through_depth(points: Points = points) -> float:
-                    t = points.now()
-                    return largest_singular(t, depth_operators(t)).mean().item()
-
-                def through_time(points: Points = points) -> float:
-                    t = points.now()
-                    return largest_singular(t, [time_operator(t)]).mean().item()
-
-                depth = through_depth()
-                time = 0.0
-                for _ in range(6):  # in turns: in norse's cells one scale moves the other value
-                    if depth:
-                        rule.apply(cell, time=1.0, depth=self.target / depth)
-                    start = copy.deepcopy(cell.state_dict())
-
-                    def scale(log: float, cell: Cell = cell, start: dict[str, Tensor] = start) -> None:
-                        cell.load_state_dict(start)
-                        rule.apply(cell, time=math.exp(log), depth=1.0)
-
-                    time = settle(scale, through_time, self.target, reach=_REACH, close=close * self.target)
-                    depth = through_depth()
-                    if abs(depth / self.target - 1) <= close:
-                        break
-                for direction, value in (("depth", depth), ("time", time)):
-                    if not abs(value / self.target - 1) <= 0.05:
-                        what = f"largest singular value {value:.3g} through {direction} against a target of {self.target:g}"
-                        above = value > self.target
-                        cure = "shorten its time constants" if above else "let the layer below fire near its threshold"
-                        found.append(layer.finding(what, cure))
+                for direction, value in self._scale(points).items():
+                    if abs(value / self.target - 1) <= 0.05:
+                        continue
+                    what = f"largest singular value {value:.3g} through {direction} against a target of {self.target:g}"
+                    cure = "let the layer below fire near its threshold"
+                    if value > self.target:
+                        cure = "shorten its time constants"
+                    found.append(layers[index].finding(what, cure))
         return tuple(found)
+
+    def _scale(self, points: Points) -> dict[str, float]:
+        """Scale a layer; return the mean largest singular values that it then has."""
+        cell = points.transitions.cell
+        rule = TransitionRule(hold_threshold=True)
+        start: dict[str, Tensor] = {}
+
+        def through_depth() -> float:
+            t = points.now()
+            return largest_singular(t, depth_operators(t)).mean().item()
+
+        def through_time() -> float:
+            t = points.now()
+            return largest_singular(t, [time_operator(t)]).mean().item()
+
+        def scale(log: float) -> None:
+            cell.load_state_dict(start)
+            rule.apply(cell, time=math.exp(log), depth=1.0)
+
+        depth = through_depth()
+        time = 0.0
+        for _ in range(_TURNS):  # in norse's cells one scale moves the other value
+            if depth:
+                rule.apply(cell, time=1.0, depth=self.target / depth)
+            start = copy.deepcopy(cell.state_dict())
+            time = solve(scale, through_time, self.target, reach=_REACH, tolerance=_CLOSE * self.target)
+            depth = through_depth()
+            if abs(depth / self.target - 1) <= _CLOSE:
+                break
+        return {"depth": depth, "time": time}
 
 
 @register
@@ -176,28 +188,33 @@ class LSCLyapunov(Initialiser):
 
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
         """Scale the recurrence of all layers; an exponent that misses by 0.01 is a finding."""
-        x, found = first_input(network, inputs), []
+        x = first_input(network, inputs)
+        found = []
         x = x[:, torch.randperm(x.shape[1], generator=generator(seed, "samples"))[: self.samples]]
         with eval_mode(network):
-            for layer, read in bottom_up(network, x, layers_of(network, "recurrent")):
+            for layer, layer_input in bottom_up(network, x, layers_of(network, "recurrent")):
 
-                def exponent(cell: Cell = layer.cell, read: Tensor = read) -> float:
-                    return largest_exponent(cell, read, seed).mean().item()
+                def exponent(cell: Cell = layer.cell, layer_input: Tensor = layer_input) -> float:
+                    return largest_exponent(cell, layer_input, seed).mean().item()
 
-                reached = settle(scaling(layer.recurrent), exponent, self.exponent, reach=_REACH, close=0.001)
+                reached = solve(scaling(layer.recurrent), exponent, self.exponent, reach=_REACH, tolerance=0.001)
                 if not abs(reached - self.exponent) <= 0.01:
                     problem = f"its largest Lyapunov exponent is {reached:.3g}, not {self.exponent:g}"
                     above = reached > self.exponent
-                    cure = "shorten its leaks: no recurrence makes it less" if above else "let it fire more"
+                    cure = "let it fire more"
+                    if above:
+                        cure = "shorten its leaks: no recurrence makes it less"
                     found.append(layer.finding(problem, cure))
         return tuple(found)
 
 
-def largest_exponent(cell: Cell, read: Tensor, seed: int) -> Tensor:
+def largest_exponent(cell: Cell, layer_input: Tensor, seed: int) -> Tensor:
     """The largest finite-time Lyapunov exponent of a cell's run from rest on an input (T, B, n_in): (B,)."""
-    states = stacked([before for _, before, _ in steps(cell, read)])
+    states = stacked([before for _, before, _ in steps_from_rest(cell, layer_input)])
     with torch.no_grad():
-        return layer_exponents(Transitions(cell, read.flatten(0, 1), states, None, None), read.shape[1], 1, seed)[:, 0]
+        return layer_exponents(
+            Transitions(cell, layer_input.flatten(0, 1), states, None, None), layer_input.shape[1], 1, seed
+        )[:, 0]
 
 
 @register

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -22,9 +22,11 @@ from neurolsc.init.base import (
 )
 from neurolsc.network import Network, as_network, eval_mode
 from neurolsc.stability.conditions import Finding, surrogate_slope
-from neurolsc.stability.scale import rate, settle
+from neurolsc.stability.scale import rate, solve
 from neurolsc.surrogate import Surrogate
 from neurolsc.validation import number, one_of, whole
+
+ROUNDS = 20  # of drawing a recurrence for the rate at which the layer fires with it
 
 
 @register
@@ -118,7 +120,9 @@ class IKUN(Initialiser):
             distance = torch.linspace(-1, 1, 2001, **layer.cell.dtype_and_device)
             slope = surrogate_slope(layer.membrane, distance).abs().double().mean().item()
             for matrix in layer.matrices:
-                fan = matrix.fan_in + (matrix.fan_out if self.version == "v2" else 0)
+                fan = matrix.fan_in
+                if self.version == "v2":
+                    fan += matrix.fan_out
                 set_nonzero(matrix, layer.normal(matrix, seed) / math.sqrt(slope * fan))
         return ()
 
@@ -146,21 +150,28 @@ class LSUV(Initialiser):
 
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
         """Set all layers on the first batch; a variance that misses by 5 % is a finding."""
-        x, found = first_input(network, inputs), []
-        target, reach, least = math.log(self.variance), math.log(1e4), 1e-30
+        x = first_input(network, inputs)
+        found = []
+        target = math.log(self.variance)
+        reach = math.log(1e4)
+        least = 1e-30  # stands for a variance of 0
         with eval_mode(network):
-            for layer, read in bottom_up(network, x, layers_of(network, "membrane", "inputs")):
+            for layer, layer_input in bottom_up(network, x, layers_of(network, "membrane", "inputs")):
                 for matrix in layer.matrices:
                     set_nonzero(matrix, layer.orthogonal(matrix, seed))
 
-                def log_variance(layer: Layer = layer, read: Tensor = read) -> float:
-                    return math.log(max(layer.voltages(read).double().var(correction=0).item(), least))
+                def log_variance(layer: Layer = layer, layer_input: Tensor = layer_input) -> float:
+                    return math.log(max(layer.voltages(layer_input).double().var(correction=0).item(), least))
 
-                log = settle(scaling(layer.matrices), log_variance, target, reach=reach, close=0.01)
+                log = solve(scaling(layer.matrices), log_variance, target, reach=reach, tolerance=0.01)
                 if abs(math.exp(log) / self.variance - 1) > 0.05:
-                    reached = math.exp(log) if log > math.log(least) else 0.0
+                    reached = 0.0
+                    if log > math.log(least):
+                        reached = math.exp(log)
                     problem = f"the variance of its voltages is {reached:.3g}, not {self.variance:g}"
-                    cure = "it moves in jumps" if reached else "nothing reaches it: let the layer below fire"
+                    cure = "nothing reaches it: let the layer below fire"
+                    if reached:
+                        cure = "it moves in jumps"
                     found.append(layer.finding(problem, cure))
         return tuple(found)
 
@@ -219,36 +230,52 @@ class FluctuationDriven(Initialiser):
         whole("steps", self.steps, at_least=0)
 
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
-        found, layers = list[Finding](), layers_of(network, "membrane", "inputs")
-        x = None if self.rate and self.steps else first_input(network, inputs)
+        found = list[Finding]()
+        layers = layers_of(network, "membrane", "inputs")
+        if self.rate and self.steps:
+            x = None
+        else:
+            x = first_input(network, inputs)
         length = self.steps or len(x)  # type: ignore[arg-type]
         with eval_mode(network):
-            # nothing is run at a given rate
-            pairs = ((layer, None) for layer in layers) if self.rate else bottom_up(network, x, layers)  # type: ignore[arg-type]
-            for layer, read in pairs:
-                if read is not None and not read.any():
+            pairs: Any = bottom_up(network, x, layers)  # type: ignore[arg-type]
+            if self.rate:  # nothing is run
+                pairs = ((layer, None) for layer in layers)
+            for layer, layer_input in pairs:
+                if layer_input is not None and not layer_input.any():
                     found.append(layer.finding("reads no spikes", "let the layer below fire"))
                     continue
-                below, own = layer.inputs, layer.recurrent
+                below = layer.inputs
+                own = layer.recurrent
                 drawn = [layer.normal(matrix, seed) for matrix in layer.matrices]
-                response, threshold = layer.impulse_response(length), layer.resting_threshold()
-                mean = square = self.rate
-                if read is not None:
-                    mean, square = read.double().mean().item(), read.double().square().mean().item()
-                share, own_rate, short = self.alpha if own else 1.0, mean, False
-                for _ in range(20):  # until the own rate is that for which the recurrence is drawn
-                    sources = [(m, mean, square, share / len(below)) for m in below]
-                    sources += [(m, own_rate, own_rate, (1 - share) / len(own)) for m in own]
-                    drive = response.sum(0) * sum(m.fan_in * rate_of for m, rate_of, _, _ in sources)
-                    mean_weight = self.mu * threshold / drive if self.mu else torch.zeros_like(drive)
-                    short = False
+                response = layer.impulse_response(length)
+                threshold = layer.resting_threshold()
+                mean = square = self.rate  # of the inputs; spikes are 0 or 1
+                if layer_input is not None:
+                    mean = layer_input.double().mean().item()
+                    square = layer_input.double().square().mean().item()
+                share = self.alpha if own else 1.0
+                own_rate = mean
+                short = False
+                for _ in range(ROUNDS):  # until the layer fires at the rate for which its recurrence is drawn
+                    # of each matrix: mean and mean square of what it reads, and its share of the variance
+                    sources = [(matrix, mean, square, share / len(below)) for matrix in below]
+                    sources += [(matrix, own_rate, own_rate, (1 - share) / len(own)) for matrix in own]
+                    drive = response.sum(0) * sum(matrix.fan_in * fires for matrix, fires, _, _ in sources)
+                    mean_weight = torch.zeros_like(drive)
+                    if self.mu:  # else the drive may be 0
+                        mean_weight = self.mu * threshold / drive
+                    short = False  # the variance that is left for the weights is negative
                     for (matrix, _, power, part), numbers in zip(sources, drawn, strict=True):
                         variance = part * (self.sigma * threshold).square()
                         variance = variance / (matrix.fan_in * power * response.square().sum(0)) - mean_weight.square()
                         short |= bool((variance < 0).any())
                         deviation = variance.clamp(min=0).sqrt()
                         set_nonzero(matrix, by_neuron(mean_weight, matrix) + by_neuron(deviation, matrix) * numbers)
-                    fires = own_rate if read is None else rate(layer.cell, read)
+                    if layer_input is None:
+                        fires = own_rate
+                    else:
+                        fires = rate(layer.cell, layer_input)
                     if not own or abs(fires - own_rate) <= 0.01 * own_rate:
                         break
                     if not fires:
@@ -323,7 +350,9 @@ class FourConditions(Initialiser):
     """
 
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
-        x, found, spikes = first_input(network, inputs), list[Finding](), list[Surrogate]()
+        x = first_input(network, inputs)
+        found = list[Finding]()
+        spikes = list[Surrogate]()
         layers = layers_of(network, "membrane", "inputs", "recurrent")
         for layer in layers:
             spike = next((part for part in layer.cell.modules() if isinstance(part, Surrogate)), None)
@@ -331,20 +360,22 @@ class FourConditions(Initialiser):
                 raise TypeError(f"{layer.name} needs a surrogate of neurolsc of its own, which no other layer has.")
             spikes.append(spike)
         with eval_mode(network), torch.no_grad():
-            for (layer, read), spike in zip(bottom_up(network, x, layers), spikes, strict=True):
-                found += _set_weights(layer, read, seed)
+            for (layer, layer_input), spike in zip(bottom_up(network, x, layers), spikes, strict=True):
+                found += _set_weights(layer, layer_input, seed)
                 found += _set_dampening(layer, spike)
         return tuple(found)
 
 
-def _set_weights(layer: Layer, read: Tensor, seed: int) -> list[Finding]:
-    """Conditions 1 and 2, for a layer's input (T, B, n_in)."""
-    own, found = layer.recurrent, list[Finding]()
+def _set_weights(layer: Layer, layer_input: Tensor, seed: int) -> list[Finding]:
+    """Set recurrent weights by conditions 1 and 2, for a layer's input (T, B, n_in)."""
+    own = layer.recurrent
+    found = list[Finding]()
     fan_in = sum(matrix.fan_in for matrix in own)
     drawn = [layer.normal(matrix, seed) for matrix in own]
     power = sum(m.fan_in * m.weights.double().square().mean().item() for m in layer.inputs)
-    from_input = read.double().square().mean().item() * power
-    unit, variance = layer.resting_threshold().mean().item() / fan_in, 0.0
+    from_input = layer_input.double().square().mean().item() * power
+    unit = layer.resting_threshold().mean().item() / fan_in
+    variance = 0.0
 
     def set_to(sums: float) -> None:
         """Set the sum of a neuron's recurrent weights, in thresholds."""
@@ -353,7 +384,7 @@ def _set_weights(layer: Layer, read: Tensor, seed: int) -> list[Finding]:
         for matrix, numbers in zip(own, drawn, strict=True):
             set_nonzero(matrix, unit * sums + math.sqrt(max(variance, 0.0)) * numbers)
 
-    fires = settle(set_to, lambda: rate(layer.cell, read), 0.5, reach=1024, close=0.005)
+    fires = solve(set_to, lambda: rate(layer.cell, layer_input), 0.5, reach=1024, tolerance=0.005)
     if not abs(fires - 0.5) <= 0.05:
         problem = f"fires {fires:.3g} spikes per neuron and step, not 0.5"
         cure = "its spikes feed on each other, and the rate jumps: raise its input weights"
@@ -365,28 +396,33 @@ def _set_weights(layer: Layer, read: Tensor, seed: int) -> list[Finding]:
 
 
 def _set_dampening(layer: Layer, spike: Surrogate) -> list[Finding]:
-    """Condition 3; a frozen dampening stays."""
+    """Set the dampening by condition 3; a frozen one stays."""
     peak = float(spike.shape(torch.zeros(1, dtype=torch.float64)))
     excitation = torch.stack([m.weights.double().clamp(min=0).flatten(1).sum(1) for m in layer.recurrent]).sum(0)
-    leak, gain = _decay_factor(layer), peak * excitation.mean().item()
+    leak = _decay_factor(layer)
+    gain = peak * excitation.mean().item()
     if not (gain > 0 and leak < 1):
         problem = "no dampening keeps its largest gradient at 1"
         return [layer.finding(problem, "give it a leak below 1 and positive recurrent weights")]
     dampening = (1 - leak) / gain
     if spike.learnable:
-        if (parameter := spike.get_parameter("log_dampening")).requires_grad:
+        parameter = spike.get_parameter("log_dampening")
+        if parameter.requires_grad:
             parameter.fill_(math.log(dampening))
     elif isinstance(spike.fixed_dampening, Tensor):
         spike.fixed_dampening.fill_(dampening)
     else:
-        setattr(spike, "fixed_dampening", dampening)  # noqa: B010
+        setattr(spike, "fixed_dampening", dampening)  # noqa: B010  # declared as a tensor
     return []
 
 
 def _decay_factor(layer: Layer) -> float:
     """The factor by which the voltage at rest decays in a step, mean over neurons."""
-    cell, of, by = layer.cell, layer.membrane, -0.125
+    cell = layer.cell
+    of = layer.membrane
+    by = -0.125
     rest = cell.initial_state(1)
-    x, z = torch.zeros(1, cell.n_in, **cell.dtype_and_device), cell.output(rest)
+    x = torch.zeros(1, cell.n_in, **cell.dtype_and_device)
+    z = cell.output(rest)
     lowered, as_is = (of.voltage(cell.update(x, z, state)) for state in (of.moved(rest, by), rest))
     return ((lowered - as_is)[0].double() / by).mean().item()

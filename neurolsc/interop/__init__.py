@@ -6,6 +6,7 @@
 - ``prepared``: a user's module and x as such a network and what it reads.
 - ``at_once``: wrapped layers over all steps at once, by the same kernels.
 - ``wrapped``: the base of wrapped layers; PyTorch's own; our cells behind other modules.
+- ``ranks``: what sets a module in several processes.
 - ``saved``: files of such modules, with the values that their own state_dict leaves out.
 - ``snntorch``, ``norse``: our LIF, ALIF+ and ALIF± with the surface of that library's layers; its layers as cells.
 - ``spikingjelly``: its neurons as cells.

@@ -18,6 +18,7 @@ from neurolsc.interop.lazy import LazyTensor, Recording, replaced
 from neurolsc.interop.wrapped import Accelerated, borrowed, plain_module, warn_of
 from neurolsc.network import eval_mode
 from neurolsc.neurons.fast.sequence import transformed
+from neurolsc.surroundings import original
 
 
 class NotAcceleratedWarning(UserWarning):
@@ -61,6 +62,7 @@ def accelerate(net: nn.Module, x: Tensor) -> Any:
         raise TypeError(f"net must be a module, got {type(net).__name__}.")
     if not isinstance(x, Tensor):
         raise TypeError(f"x must be a tensor, an example of what net takes, got {type(x).__name__}.")
+    net = original(net)
     if isinstance(net, Accelerated):
         return net
     fused, reasons, _ = layers_of(net)
@@ -76,7 +78,7 @@ def accelerate(net: nn.Module, x: Tensor) -> Any:
 
 
 class _Accelerated(Accelerated, nn.Module):
-    """A user's class with another way through its forward.
+    """A user's class whose forward runs neurons over all steps at once.
 
     Attributes:
         named: the layers that a warning has named.
@@ -111,7 +113,7 @@ class _Accelerated(Accelerated, nn.Module):
         try:
             return self._recorded(recording, plain, args, kwargs)
         except Exception as error:
-            # of what a lazy tensor cannot do, or the user's own, which his own network will raise again
+            # a lazy tensor cannot do something; or it is an error of the user's code, which the plain forward raises
             reason = f"{type(error).__name__}: {error}"
         if made.loop_outside:
             with_tensors(self)
@@ -121,6 +123,7 @@ class _Accelerated(Accelerated, nn.Module):
         return out
 
     def _recorded(self, recording: Recording, plain: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Call forward while its calls are recorded; return tensors, or lazy ones if the loop is outside."""
         made = type(self)
         with recorded(self, recording, made):
             forward = vars(self).get("forward", plain)  # the first of a layer that is a network by itself
@@ -180,7 +183,9 @@ def as_input(recording: Recording, arg: Any, *, as_step: bool) -> Any:
         return arg
     if as_step:
         return recording.step(arg)
-    return recording.source(arg) if arg.ndim > 1 else arg
+    if arg.ndim > 1:
+        return recording.source(arg)
+    return arg
 
 
 @contextmanager
@@ -212,10 +217,12 @@ def recorded(net: nn.Module, recording: Recording, made: type[_Accelerated]) -> 
 
 
 def _read_tensors(module: nn.Module, args: Any, kwargs: Any) -> Any:
+    """A hook by which a module reads tensors."""
     return replaced(args), replaced(kwargs)
 
 
 def _send_tensors(module: nn.Module, args: Any, out: Any) -> Any:
+    """A hook by which hooks of the user see tensors."""
     return replaced(out)
 
 
@@ -240,9 +247,8 @@ def warn_of_plain(made: type[_Accelerated], reasons: dict[str, str]) -> None:
 
 # ---- the comparison with the user's network
 
-LARGEST_SHARE = (
-    0.05  # of values that may differ: in float32 one spike of a long run may fall otherwise, and others follow
-)
+# of values that may differ: in float32 one spike of a long run may fall otherwise, and others follow
+LARGEST_SHARE = 0.05
 
 
 class _Outcome(NamedTuple):
@@ -294,7 +300,7 @@ def _outcome(net: nn.Module, called: nn.Module, x: Tensor, *, calls: int) -> _Ou
 
 
 def _difference(came: _Outcome, wanted: _Outcome) -> str | None:
-    """What an accelerated network does otherwise; None if it does the same."""
+    """How an accelerated network differs from the user's; None if it does not."""
     if [(t.shape, t.dtype) for t in came.tensors] != [(t.shape, t.dtype) for t in wanted.tensors]:
         return "returns tensors of other shapes"
     share = max((_share(a, b) for a, b in zip(came.tensors, wanted.tensors, strict=True)), default=0.0)
@@ -302,8 +308,10 @@ def _difference(came: _Outcome, wanted: _Outcome) -> str | None:
         return f"returns other values ({share:.0%} of them)"
     for name, gradient in wanted.gradients.items():
         other = came.gradients.get(name)
-        gradient = torch.zeros(()) if gradient is None else gradient
-        other = torch.zeros_like(gradient) if other is None else other
+        if gradient is None:
+            gradient = torch.zeros(())
+        if other is None:
+            other = torch.zeros_like(gradient)
         if share == 0 and _share(other, gradient.expand_as(other), tolerance=1e-2) > LARGEST_SHARE:
             return f"has another gradient by {name}"
     return None

@@ -37,13 +37,15 @@ def prepared(cell: WrappedCell, x: Tensor, state: Sequence[Tensor], late: Tensor
     if not isinstance(layer, FusedLayer) or not can_scan([*state, *cell.parameters()]):
         return None
     steps = len(x)
-    if steps > 1 and x.stride(0) == 0:
+    if steps > 1 and x.stride(0) == 0:  # the same input in all steps
         x = x[:1]
     x = x.to(state[0].dtype)
     currents = x.reshape(-1, *cell.input_shape)
     for module in cell.before:
-        plain = type(module) is nn.Linear
-        currents = linear(currents, module.weight, module.bias) if plain else module(currents)
+        if type(module) is nn.Linear:
+            currents = linear(currents, module.weight, module.bias)  # leaves out the zeros of spikes
+        else:
+            currents = module(currents)
     return Prepared(layer, currents.view(len(x), x.shape[1], *cell.current_shape), steps)
 
 
@@ -75,8 +77,8 @@ def last_states(after: Tensor, before: Tensor, end: Tensor, lengths: Tensor | No
 
     Args:
         after: the variable after each step (T, B, ...).
-        before: and before the first (B, ...).
-        end: and after the last (B, ...).
+        before: the variable before the first step (B, ...).
+        end: the variable after the last step (B, ...).
         lengths: the number of steps of each sample (B,); None: all T.
     """
     if lengths is None:

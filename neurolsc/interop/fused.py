@@ -56,6 +56,7 @@ class NeuronGroup(Group):
         return True
 
     def _run(self, first: int, stop: int) -> None:
+        """Run the steps from `first` to before `stop`."""
         calls = self.calls[first:stop]
         block = gathered([current for current, _, _ in calls])
         _, start, settings = calls[0]
@@ -74,12 +75,19 @@ class NeuronGroup(Group):
     def value(self, output: int, index: int) -> Tensor:
         # the state at the end is a tensor of its own: libraries detach it in place, which a view does not allow
         end = self.ends.get((output, index))
-        return super().value(output, index) if end is None else end
+        if end is None:
+            return super().value(output, index)
+        return end
 
     def like(self, output: int, index: int) -> Tensor:
         current, _, settings = self.calls[index]
-        like = current.like() if isinstance(current, LazyTensor) else current.to("meta")
-        return like if output else like.to(self.layer.sent_dtype(like.dtype, settings))
+        if isinstance(current, LazyTensor):
+            like = current.like()
+        else:
+            like = current.to("meta")
+        if output:
+            return like
+        return like.to(self.layer.sent_dtype(like.dtype, settings))
 
 
 class FusedLayer(ABC):
@@ -93,7 +101,7 @@ class FusedLayer(ABC):
 
     def __init__(self, layer: Any) -> None:
         self.layer = layer
-        self.outputs: tuple[int, ...] = ()  # which results of a step the next one starts from; 0 are its spikes
+        self.outputs: tuple[int, ...] = ()  # the results of a step that the next one starts from; 0: the spikes
         self.group: NeuronGroup | None = None
 
     @classmethod
@@ -134,7 +142,10 @@ class FusedLayer(ABC):
         vars(self.layer)[self.kept_in].update({name: now(value) for name, value in self.before.items()})
 
     def record(self, current: Any, states: Sequence[Any], settings: tuple[Any, ...]) -> list[LazyTensor]:
-        """Write a step down: its spikes and its states."""
+        """Write a step down; return its spikes and its states.
+
+        What belongs to another recording, or is known already, is written down by its value.
+        """
         recording = self.recording
         group = self.group
         if group is None or group.recording is not recording or group.grad is not torch.is_grad_enabled():
@@ -150,10 +161,10 @@ class FusedLayer(ABC):
                 group.reads.add(state.group)
             else:
                 states = [recording.own(value) for value in states]
-        last = group.settings
-        if last is None or not all(map(is_, last, settings)):
-            group.settings = last = settings
-        index = group.add((current, states, last), ())
+        # Equal settings are one object, by which steps that continue each other are recognised.
+        if group.settings is None or not all(map(is_, group.settings, settings)):
+            group.settings = settings
+        index = group.add((current, states, group.settings), ())
         return [LazyTensor(recording, group, index, output) for output in self.sent]
 
     def _group(self) -> NeuronGroup:
@@ -192,7 +203,9 @@ class FusedLayer(ABC):
             found = recurrent_scan(neuron, drive, steps, start, values, slope, *recurrent)
         else:
             found = scan(neuron, drive, steps, start, values, slope)
-        return found._replace(z=found.z.detach()) if slope.kind == NOTHING else found
+        if slope.kind == NOTHING:
+            return found._replace(z=found.z.detach())
+        return found
 
 
 # ---- snnTorch
@@ -212,15 +225,19 @@ class FusedSnnTorch(FusedLayer):
         name = plain_class(layer).__name__
         self.states = self.names[name]
         self.recurrent = "spk" in self.states
-        self.kind = name.removeprefix("R") if self.recurrent else name
+        self.kind = name
+        if self.recurrent:
+            self.kind = name.removeprefix("R")
         first = 0 if self.recurrent else 1
         self.outputs = tuple(range(first, first + len(self.states)))
         names = ("beta", "threshold", "graded_spikes_factor", "state_function", "spike_grad", "alpha", "reset_delay")
         self.places = [place_of(layer, name) for name in names]
         if self.recurrent:
             recurrent = layer.recurrent
-            of_all = isinstance(recurrent, nn.Linear)
-            self.places += [place_of(recurrent, name) for name in (("weight", "bias") if of_all else ("V", "bias"))]
+            weights = "V"
+            if isinstance(recurrent, nn.Linear):
+                weights = "weight"
+            self.places += [place_of(recurrent, weights), place_of(recurrent, "bias")]
 
     @classmethod
     def refusal(cls, layer: Any) -> str | None:
@@ -245,7 +262,9 @@ class FusedSnnTorch(FusedLayer):
             return (
                 f"its recurrent {type(recurrent).__name__} is none of all neurons or of each with itself, or has a hook"
             )
-        return "its recurrent connection has a method of its own" if "forward" in vars(recurrent) else None
+        if "forward" in vars(recurrent):
+            return "its recurrent connection has a method of its own"
+        return None
 
     def forward(self, input_: Any, *passed: Any, **named: Any) -> Any:
         layer = self.layer
@@ -255,7 +274,9 @@ class FusedSnnTorch(FusedLayer):
         sent = self.record(input_, [buffers[name] for name in self.states], self.settings())
         for name, output in zip(self.states, self.outputs, strict=True):
             buffers[name] = sent[output]
-        return sent[0] if layer.init_hidden and not layer.output else tuple(sent)
+        if layer.init_hidden and not layer.output:
+            return sent[0]
+        return tuple(sent)
 
     def settings(self) -> tuple[Any, ...]:
         return tuple([place.get(name) for place, name in self.places])
@@ -282,20 +303,25 @@ class FusedSnnTorch(FusedLayer):
         recurrent: list[Any] = []
         if self.recurrent:
             recurrent = [states.pop(0), *connection]
-            reset = ALL if reset == ZERO and self.kind == "Leaky" else reset
+            if reset == ZERO and self.kind == "Leaky":
+                reset = ALL
         beta = beta.clamp(0, 1)
         slope = slope_of(spike)
         assert slope is not None
         if self.kind == "Leaky":
-            neuron = Neuron("leaky", 1, 0, 1, (reset, delayed), not delayed)
+            neuron = Neuron(
+                "leaky", states=1, voltage=0, threshold=1, flags=(reset, delayed), saves_voltage=not delayed
+            )
             params = [beta, threshold, factor]
         elif self.kind == "Synaptic":
-            neuron = Neuron("synaptic", 2, 1, 2, (reset, delayed), not delayed)
+            neuron = Neuron(
+                "synaptic", states=2, voltage=1, threshold=2, flags=(reset, delayed), saves_voltage=not delayed
+            )
             params = [alpha.clamp(0, 1), beta, threshold, factor]
         else:
             alpha = alpha.clamp(0, 1)
             scale = torch.log(alpha) / (torch.log(beta) - torch.log(alpha)) + 1
-            neuron = Neuron("alpha_function", 3, 2, 2, (reset,), False)
+            neuron = Neuron("alpha_function", states=3, voltage=2, threshold=2, flags=(reset,), saves_voltage=False)
             params = [alpha, beta, threshold, factor, scale]
         return self.scanned(neuron, drive, steps, states, params, slope, *recurrent)
 
@@ -353,15 +379,19 @@ class FusedNorse(FusedLayer):
             else:
                 input_tensor = linear(input_tensor, weights)
         settings = self.settings()
-        count = len(self.outputs)
+        start = state
+        if state is None:
+            start = [None] * len(self.outputs)
         if self.has_time:
             x = now(input_tensor)
-            z, states, ends = self.run(x, len(x), [None] * count if state is None else [*map(now, state)], settings)
+            z, states, ends = self.run(x, len(x), [*map(now, start)], settings)
             self.recording.longest = max(self.recording.longest, len(x))
             self.recording.most = max(self.recording.most, len(x))
-            kept = (z, *states) if getattr(layer, "record_states", False) else (z[-1], *ends)
+            kept = (z[-1], *ends)
+            if getattr(layer, "record_states", False):
+                kept = (z, *states)
             return self.recording.source(z), self.state_class(*(kept[output] for output in self.outputs))
-        sent = self.record(input_tensor, [None] * count if state is None else state, settings)
+        sent = self.record(input_tensor, start, settings)
         if self.state_class is None:
             self.state_class = type(self.at_rest(torch.zeros(1, 1)))
         return sent[0], self.state_class(*(sent[output] for output in self.outputs))
@@ -385,27 +415,33 @@ class FusedNorse(FusedLayer):
         self.state_class = type(state)
         if any(value is None for value in start):
             start = [torch.as_tensor(value).detach().expand(drive.shape[1:]) for value in state]
-        recurrent = [start[0], weights, None] if self.recurrent else []
-        start = start[1:] if self.recurrent else start
+        recurrent = []
+        if self.recurrent:
+            recurrent = [start[0], weights, None]
+            start = start[1:]
         gain = dt * p.tau_mem_inv
         if self.kind == "LI":
-            neuron = Neuron("current_lif", 2, 0, 3, (ZERO, False, True), False)
+            neuron = current_lif(sends=False, passes=True)
             params = [gain, -dt * p.tau_syn_inv, p.v_leak, 0.0, 0.0]
             return self.scanned(neuron, drive, steps, start, params, Slope(GIVEN))
         slope = slope_of_norse(p)
         assert slope is not None
-        reset = reset_of_box(p) if self.kind == "LIFBox" else ZERO
+        reset = ZERO
+        if self.kind == "LIFBox":
+            reset = reset_of_box(p)
         threshold = p.v_th
         if self.kind == "LSNN":
-            neuron = Neuron("adaptive_lif", 3, 0, 7, (not self.recurrent,), True)
+            neuron = Neuron(
+                "adaptive_lif", states=3, voltage=0, threshold=7, flags=(not self.recurrent,), saves_voltage=True
+            )
             params = [gain, -dt * p.tau_syn_inv, p.v_leak, threshold, p.v_reset, dt * p.tau_adapt_inv, p.beta, 0.0]
             return self.scanned(neuron, drive, steps, start, params, slope, *recurrent)
         if slope.kind == NOTHING and reset == ZERO:
-            threshold = threshold.detach()  # nothing follows it
+            threshold = threshold.detach()  # neither spikes nor a reset to a value pass a gradient to it
         if self.kind == "LIFBox":
-            neuron = Neuron("voltage_lif", 1, 0, 2, (BOX, False, reset, True, False), True)
+            neuron = voltage_lif(BOX, reset=reset, at=False)
             return self.scanned(neuron, drive, steps, start, [gain, p.v_leak, threshold, p.v_reset], slope)
-        neuron = Neuron("current_lif", 2, 0, 3, (ZERO, True, not self.recurrent), True)
+        neuron = current_lif(sends=True, passes=not self.recurrent)
         params = [gain, -dt * p.tau_syn_inv, p.v_leak, threshold, p.v_reset]
         return self.scanned(neuron, drive, steps, start, params, slope, *recurrent)
 
@@ -478,11 +514,34 @@ class FusedSpikingJelly(FusedLayer):
         if decay_input is not None:
             form = LEAK_OF_ALL if decay_input else LEAK_OF_STATE
             gain = tau if w is None else w.sigmoid()
-        flags = (form, w is None and form != NO_LEAK, SUBTRACT if reset is None else ZERO, not detached, True)
-        neuron = Neuron("voltage_lif", 1, 0, 2, flags, True)
+        neuron = voltage_lif(
+            form,
+            divides=w is None and form != NO_LEAK,
+            reset=SUBTRACT if reset is None else ZERO,
+            passes=not detached,
+        )
         slope = slope_of(spike)
         assert slope is not None
         return self.scanned(neuron, drive, steps, [v], [gain, rest, threshold, rest], slope)
+
+
+def current_lif(*, sends: bool, passes: bool) -> Neuron:
+    """The kernel of norse's LIF, which sends spikes, and LI, which does not; `passes`: the reset passes a gradient."""
+    return Neuron("current_lif", states=2, voltage=0, threshold=3, flags=(ZERO, sends, passes), saves_voltage=sends)
+
+
+def voltage_lif(form: int, *, divides: bool = False, reset: int | None, passes: bool = True, at: bool = True) -> Neuron:
+    """The kernel of neurons with a voltage alone.
+
+    Args:
+        form: of the step, as the kernel numbers them.
+        divides: the voltage is divided by tau, not multiplied by a gain.
+        reset: as the kernels number them.
+        passes: the reset passes a gradient.
+        at: a neuron spikes at its threshold, too.
+    """
+    flags = (form, divides, reset, passes, at)
+    return Neuron("voltage_lif", states=1, voltage=0, threshold=2, flags=flags, saves_voltage=True)
 
 
 # ---- derivatives of spikes
@@ -514,15 +573,20 @@ def slope_of(spike: Any) -> Slope | None:
         if name in SNNTORCH:
             kind, number = SNNTORCH[name]
             cells = [cell.cell_contents for cell in spike.__closure__]
-            return Slope(kind, float(dict(zip(spike.__code__.co_freevars, cells, strict=True))[number]))
-        return Slope(GIVEN, 1.0, derivative_of(spike)) if name in ENTRYWISE["snntorch"] else None
+            variables = dict(zip(spike.__code__.co_freevars, cells, strict=True))  # of the closure
+            return Slope(kind, float(variables[number]))
+        if name in ENTRYWISE["snntorch"]:
+            return Slope(GIVEN, 1.0, derivative_of(spike))
+        return None
     if root == "spikingjelly" and isinstance(spike, nn.Module):
         name = type(spike).__name__
         if not getattr(spike, "spiking", True) or has_hooks(spike) or "forward" in vars(spike):
             return None
         if name in SPIKINGJELLY:
             return Slope(SPIKINGJELLY[name], float(spike.alpha))  # type: ignore[arg-type]
-        return Slope(GIVEN, 1.0, derivative_of(spike)) if name in ENTRYWISE["spikingjelly"] else None
+        if name in ENTRYWISE["spikingjelly"]:
+            return Slope(GIVEN, 1.0, derivative_of(spike))
+        return None
     return None
 
 
@@ -567,7 +631,9 @@ FUSED: dict[tuple[str, str], type[FusedLayer]] = {
 
 def plain_class(module: Any) -> type[nn.Module]:
     """A module's class, as it was before it was accelerated."""
-    return module.plain_class if isinstance(module, Accelerated) else type(module)
+    if isinstance(module, Accelerated):
+        return module.plain_class
+    return type(module)
 
 
 def fused_layer(module: nn.Module) -> FusedLayer | str:
@@ -585,11 +651,13 @@ def fused_layer(module: nn.Module) -> FusedLayer | str:
     if own is not None:
         return f"its method {own} has been changed"
     refused = found.refusal(module)
-    return found(module) if refused is None else refused
+    if refused is None:
+        return found(module)
+    return refused
 
 
 def place_of(module: nn.Module, name: str) -> tuple[dict[str, Any], str]:
-    """The dict of a module that holds an attribute, to be read in every step."""
+    """The dict of a module that holds an attribute, and its name: reading it there is fast."""
     for place in (module._parameters, module._buffers, module._modules):
         if name in place:
             return place, name
@@ -616,7 +684,7 @@ def changed_method(module: nn.Module, kind: type[nn.Module], root: str) -> str |
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """True if something is called with what a module reads, sends or passes back."""
+    """True if a module has a forward or a backward hook."""
     return bool(
         module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
     )

@@ -14,6 +14,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -44,9 +45,9 @@ class Group(ABC):
         self.order: list[int] = []
         self.done = 0
         self.reads: set[Group] = set()
-        self.blocks: list[list[tuple[int, Tensor]]] = [[] for _ in range(outputs)]
+        self.blocks: list[list[tuple[int, Tensor]]] = [[] for _ in range(outputs)]  # see `append`
         self.grad = torch.is_grad_enabled()
-        self.unbound: dict[int, list[Tensor]] = {}
+        self.unbound: dict[int, list[Tensor]] = {}  # results one by one, of each output
 
     @abstractmethod
     def compute(self, last: int) -> None:
@@ -82,7 +83,9 @@ class Group(ABC):
         """The results of the calls from `first` to `last`, `last` included, along axis 0."""
         for start, block in self.blocks[output]:
             if start <= first and last < start + len(block):
-                return block if len(block) == last - first + 1 else block[first - start : last - start + 1]
+                if len(block) == last - first + 1:
+                    return block
+                return block[first - start : last - start + 1]
         return torch.stack([self.value(output, index) for index in range(first, last + 1)])
 
 
@@ -146,14 +149,17 @@ class FunctionGroup(Group):
             columns = [gathered(column) for column in zip(*calls, strict=True)]
             shapes = [column.shape[1:] for column in columns]
             constant = all(is_constant(column) for column in columns) and self.rule.repeats(self.args, self.kwargs)
-            if constant:
+            if constant:  # one step is enough
                 columns = [column[:1] for column in columns]
             result = self.rule.batched(self.func, self.filled(columns), self.kwargs, shapes)
             if result is not None:
-                self.append(0, self.done, result.expand(len(calls), *result.shape[1:]) if constant else result)
+                self.append(0, self.done, result.expand(len(calls), *result.shape[1:]))
                 return
         results = [self.func(*self.filled([lazy.now() for lazy in call]), **self.kwargs) for call in calls]
-        self.append(0, self.done, results[0][None] if len(results) == 1 else torch.stack(results))
+        block = results[0].unsqueeze(0)
+        if len(results) > 1:
+            block = torch.stack(results)
+        self.append(0, self.done, block)
 
     def filled(self, values: Sequence[Any]) -> list[Any]:
         """The arguments with values for the lazy ones."""
@@ -173,7 +179,9 @@ class FunctionGroup(Group):
 
 def on_meta(value: Any) -> Any:
     """A tensor on the meta device; others as they are."""
-    return value.to("meta") if isinstance(value, Tensor) else value
+    if isinstance(value, Tensor):
+        return value.to("meta")
+    return value
 
 
 LAZY = object()  # stands for a lazy argument
@@ -207,7 +215,9 @@ def is_constant(block: Tensor) -> bool:
 
 def now(value: Any) -> Any:
     """The tensor of a lazy tensor; other values as they are."""
-    return value.now() if isinstance(value, LazyTensor) else value
+    if isinstance(value, LazyTensor):
+        return value.now()
+    return value
 
 
 class Recording:
@@ -229,7 +239,7 @@ class Recording:
         self.running = True  # inside the user's forward
 
     def own(self, value: Any) -> Any:
-        """A lazy tensor of this recording that is no input; the value of another one."""
+        """The value of a lazy tensor that is an input or of another recording; all else as it is."""
         if isinstance(value, LazyTensor) and (value.recording is not self or value.group is None):
             return value.now()
         return value
@@ -287,7 +297,9 @@ class Recording:
             return self.run(func, args, kwargs)
         known = self.known.get(key)
         if known is None or not rule.repeats(args, kwargs):
-            at_once = linear if func is functional.linear and not kwargs else func
+            at_once = func
+            if func is functional.linear and not kwargs:
+                at_once = linear
             result = at_once(*map(now, args), **kwargs)
             known = (self.source(result), args)  # args: an id is unique while its object lives
             self.known[key] = known
@@ -305,7 +317,9 @@ class Recording:
         self.flush([lazy.group for lazy in lazies if lazy.group is not None and lazy.recording is self])
         only_inputs = all(lazy.group is None for lazy in lazies)
         result = func(*replaced(args), **replaced(kwargs))
-        return self.source(result) if only_inputs and type(result) is Tensor and result.ndim > 1 else result
+        if only_inputs and type(result) is Tensor and result.ndim > 1:
+            return self.source(result)
+        return result
 
     def flush(self, wanted: Iterable[Group] | None = None) -> None:
         """Compute the calls of some groups that have been written down, and of those that they read; by default all."""
@@ -314,24 +328,18 @@ class Recording:
         if wanted is not None:
             read = ancestors(wanted)
             waiting = [group for group in waiting if group in read]
-        ready, circle = ordered(waiting)
+        # All steps at once of groups that read no circle, then the circles step by step, then what reads these.
+        ready, left = ordered(waiting)
         for group in ready:
             compute(group, len(group.calls) - 1)
-        behind: list[Group] = []
-        if circle:
-            behind, circle = ordered(circle, downwards=True)
-        calls = sorted(((place, group) for group in circle for place in group.order[group.done :]), key=first_of)
-        for _, group in calls:
+        behind, circle = ordered(left, downwards=True)
+        calls = [(place, group) for group in circle for place in group.order[group.done :]]
+        for _, group in sorted(calls, key=itemgetter(0)):
             compute(group, group.done)
         for group in reversed(behind):
             compute(group, len(group.calls) - 1)
         for group in waiting:
             del self.pending[group]
-
-
-def first_of(pair: tuple[int, Group]) -> int:
-    """The place of a call."""
-    return pair[0]
 
 
 def ancestors(groups: Iterable[Group]) -> set[Group]:
@@ -354,11 +362,14 @@ def compute(group: Group, last: int) -> None:
 
 
 def ordered(groups: list[Group], *, downwards: bool = False) -> tuple[list[Group], list[Group]]:
-    """Groups in an order in which each reads earlier ones alone, and those that read each other in a circle.
+    """Sort groups topologically.
 
     Args:
         groups: groups that have not been computed.
-        downwards: put a group after those that read it instead.
+        downwards: put a group after those that read it, not after those that it reads.
+
+    Returns:
+        Those that can be put into such an order, and the rest: circles, and all that would come after one.
     """
     before: dict[Group, set[Group]] = {group: set() for group in groups}
     for group in groups:
@@ -385,15 +396,17 @@ def ordered(groups: list[Group], *, downwards: bool = False) -> tuple[list[Group
 
 
 def key_of(value: Any) -> Any:
-    """What tells a setting from another: a tensor by itself and how often it has changed, others by value."""
+    """A key under which equal settings are the same: of a tensor its identity and version, of others their value."""
     if isinstance(value, Tensor):
         return (id(value), version_of(value))
     return (type(value), value)
 
 
 def version_of(tensor: Tensor) -> int:
-    """How often a tensor has changed; inference tensors do not count."""
-    return 0 if tensor.is_inference() else tensor._version
+    """How often a tensor has been changed in place; 0 of inference tensors, which do not count it."""
+    if tensor.is_inference():
+        return 0
+    return tensor._version
 
 
 def lazies_in(tree: Any) -> list[LazyTensor]:
@@ -416,18 +429,22 @@ def replaced(tree: Any) -> Any:
     if isinstance(tree, dict):
         return type(tree)((name, replaced(part)) for name, part in tree.items())
     parts = [replaced(part) for part in tree]
-    return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
+    if hasattr(tree, "_fields"):
+        return type(tree)(*parts)
+    return type(tree)(parts)
 
 
 def stack(tensors: Sequence[Any], dim: int = 0) -> LazyTensor | Tensor | None:
-    """``torch.stack`` of the results of successive steps, without copying them; None if they are not."""
+    """``torch.stack`` of the results of successive steps, without copying them; None of other tensors."""
     first = tensors[0]
     if not isinstance(first, LazyTensor) or first.group is None:
         return None
     first.recording.flush([first.group])
     block = gathered(tensors)
     stacked = (block if dim == 0 else block.movedim(0, dim)).contiguous()
-    return first.recording.source(stacked) if first.recording.running else stacked
+    if first.recording.running:
+        return first.recording.source(stacked)
+    return stacked
 
 
 class LazyTensor:
@@ -464,12 +481,18 @@ class LazyTensor:
         if args and type(args[0]) is LazyTensor:
             return args[0].recording.call(func, args, kwargs)
         if func is torch.stack and args and isinstance(args[0], list | tuple) and args[0]:
-            dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
+            if len(args) > 1:
+                dim = args[1]
+            else:
+                dim = kwargs.get("dim", 0)
             stacked = stack(args[0], dim)
             if stacked is not None:
                 return stacked
         if func is torch.cat and args and isinstance(args[0], list | tuple):
-            dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
+            if len(args) > 1:
+                dim = args[1]
+            else:
+                dim = kwargs.get("dim", 0)
             if dim:
                 func = concatenated
                 args = (dim, *args[0])
@@ -489,7 +512,9 @@ class LazyTensor:
 
     @property
     def shape(self) -> torch.Size:
-        return self.like().shape if self.tensor is None else self.tensor.shape
+        if self.tensor is None:
+            return self.like().shape
+        return self.tensor.shape
 
     @property
     def is_sparse(self) -> bool:
@@ -497,14 +522,18 @@ class LazyTensor:
 
     @property
     def device(self) -> torch.device:
-        return torch.device("cpu") if self.tensor is None else self.tensor.device
+        if self.tensor is None:
+            return torch.device("cpu")
+        return self.tensor.device
 
     @property
     def dtype(self) -> torch.dtype:
         return self.like().dtype
 
     def size(self, dim: int | None = None) -> Any:
-        return self.shape if dim is None else self.shape[dim]
+        if dim is None:
+            return self.shape
+        return self.shape[dim]
 
     def dim(self) -> int:
         return len(self.shape)
@@ -524,6 +553,7 @@ class LazyTensor:
         return self.recording.run(torch.Tensor.__getitem__, (self, index), {})
 
     def _step(self, axis: int, time: int) -> LazyTensor:
+        """One step of an input along its axis of time."""
         source: Any = self.tensor
         length = source.shape[axis]
         if not -length <= time < length:
@@ -589,10 +619,13 @@ def time_axis(index: Any) -> int | None:
         return -1
     whole = [axis for axis, part in enumerate(index) if isinstance(part, int) and not isinstance(part, bool)]
     others = [part for part in index if not isinstance(part, int)]
-    return whole[0] if len(whole) == 1 and all(part == slice(None) for part in others) else None
+    if len(whole) == 1 and all(part == slice(None) for part in others):
+        return whole[0]
+    return None
 
 
 def _operator(name: str) -> Callable[..., Any]:
+    """A special method of LazyTensor, which Python looks up in the class and not by ``__getattr__``."""
     function = getattr(torch.Tensor, name)
 
     def method(self: LazyTensor, *args: Any) -> Any:

@@ -22,10 +22,11 @@ class Rule:
     """How a function is called for all steps at once.
 
     Attributes:
-        batched: the call, of the function, its arguments with the steps along axis 0 of the lazy ones, its settings and
-            the shapes of the lazy ones in one step; None, or a result None, where it is called in each step.
-        repeats: of the arguments and settings, True if the same arguments give the same result, False if they may not
-            (they draw random numbers), None if the call must not be put off.
+        batched: calls it for all steps: with the function, its arguments (lazy ones with the steps along axis 0), its
+            keyword arguments, and the shapes of the lazy ones in one step. None, or a result of None: it is called in
+            each step.
+        repeats: with the arguments and keyword arguments, True if the same arguments give the same result, False if
+            they may not (it draws random numbers), None if the call must not be put off.
     """
 
     batched: Batched | None
@@ -44,12 +45,13 @@ def entrywise(
     axes = len(shapes[0])
     if any(len(shape) != axes for shape in shapes):
         return None
-    if any(isinstance(arg, Tensor) and arg.ndim > axes + 1 for arg in args):
+    dimensions = [arg.ndim for arg in args if isinstance(arg, Tensor)]
+    if max(dimensions) > axes + 1:
         return None
-    # of constants, those with an axis more than the lazy arguments of one step have would meet the axis of steps
-    lazies = len(shapes)
-    stacked = [arg for arg in args if isinstance(arg, Tensor) and arg.ndim == axes + 1]
-    return func(*args, **kwargs) if len(stacked) == lazies else None
+    # a constant with as many axes as lazy arguments have with the axis of steps would be broadcast along that
+    if dimensions.count(axes + 1) != len(shapes):
+        return None
+    return func(*args, **kwargs)
 
 
 def on_last_axes(
@@ -62,8 +64,10 @@ def on_last_axes(
 def on_spikes(
     func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], shapes: Sequence[torch.Size]
 ) -> Tensor | None:
-    """A linear map of spikes, whose zeros it leaves out."""
-    return func(*args, **kwargs) if kwargs else linear(*args)
+    """``linear``, which leaves out the zeros of spikes."""
+    if kwargs:
+        return func(*args, **kwargs)
+    return linear(*args)
 
 
 def on_samples(
@@ -83,13 +87,15 @@ def on_convolved(
     axes = SPATIAL[func] + 2
     if args[0].ndim == axes:
         return func(*args, **kwargs)
-    return on_samples(func, args, kwargs, shapes) if args[0].ndim == axes + 1 else None
+    if args[0].ndim == axes + 1:
+        return on_samples(func, args, kwargs, shapes)
+    return None
 
 
 def on_views(
     func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], shapes: Sequence[torch.Size]
 ) -> Tensor | None:
-    """A view that leaves the samples, which are its first axis, as they are."""
+    """A view that leaves the first axis, the samples, as it is."""
     x, *sizes = args
     if len(sizes) == 1 and isinstance(sizes[0], tuple | list):
         sizes = list(sizes[0])
@@ -102,10 +108,16 @@ def on_flatten(
     func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], shapes: Sequence[torch.Size]
 ) -> Tensor | None:
     """``flatten`` of some axes of a step."""
-    x, start, end = (*args, 0, -1)[:3] if len(args) == 1 else (*args, -1)[:3]
-    start = kwargs.get("start_dim", start)
-    end = kwargs.get("end_dim", end)
-    return func(x, start + (start >= 0), end + (end >= 0))
+    x, *rest = args
+    settings = dict(zip(("start_dim", "end_dim"), rest, strict=False)) | kwargs
+    return func(x, after_steps(settings.get("start_dim", 0)), after_steps(settings.get("end_dim", -1)))
+
+
+def after_steps(axis: int) -> int:
+    """An axis of one step as an axis of all steps, which come first."""
+    if axis >= 0:
+        return axis + 1
+    return axis
 
 
 def dropout_repeats(args: Sequence[Any], kwargs: dict[str, Any]) -> bool | None:
@@ -128,7 +140,9 @@ def batch_norm(
 
 def only_dtype(args: Sequence[Any], kwargs: dict[str, Any]) -> bool | None:
     """Whether ``to`` changes the dtype alone."""
-    return True if not kwargs and len(args) == 2 and isinstance(args[1], torch.dtype) else None
+    if not kwargs and len(args) == 2 and isinstance(args[1], torch.dtype):
+        return True
+    return None
 
 
 def reduced(
@@ -140,9 +154,14 @@ def reduced(
     dim = settings.pop("dim", None)
     if not settings.keys() <= {"keepdim"} or len(rest) > 2:
         return None
-    axes = range(len(shapes[0])) if dim is None else [dim] if isinstance(dim, int) else dim
-    moved = tuple(axis + 1 if axis >= 0 else axis for axis in axes)
-    return func(x, dim=moved, **settings) if moved else x
+    if dim is None:
+        dim = range(len(shapes[0]))
+    elif isinstance(dim, int):
+        dim = [dim]
+    axes = tuple(map(after_steps, dim))
+    if axes:
+        return func(x, dim=axes, **settings)
+    return x
 
 
 def concatenated(dim: int, *parts: Tensor) -> Tensor:
@@ -153,9 +172,11 @@ def concatenated(dim: int, *parts: Tensor) -> Tensor:
 def on_parts(
     func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], shapes: Sequence[torch.Size]
 ) -> Tensor | None:
-    """The concatenation of results of all steps; of constants with them step by step."""
+    """:func:`concatenated`, if all parts are lazy: a constant has no axis of steps."""
     dim, *parts = args
-    return func(dim + (dim > 0), *parts) if len(parts) == len(shapes) else None
+    if len(parts) == len(shapes):
+        return func(after_steps(dim), *parts)
+    return None
 
 
 def unchanging(args: Sequence[Any], kwargs: dict[str, Any]) -> bool | None:
@@ -165,12 +186,16 @@ def unchanging(args: Sequence[Any], kwargs: dict[str, Any]) -> bool | None:
 
 def not_in_place(args: Sequence[Any], kwargs: dict[str, Any]) -> bool | None:
     """The same result of the same arguments, unless these are changed."""
-    return None if kwargs.get("inplace") or (len(args) > 1 and args[1] is True) else True
+    if kwargs.get("inplace") or (len(args) > 1 and args[1] is True):
+        return None
+    return True
 
 
 def without_indices(args: Sequence[Any], kwargs: dict[str, Any]) -> bool | None:
     """The same result of the same arguments, unless a pooling returns indices, too."""
-    return None if kwargs.get("return_indices") else True
+    if kwargs.get("return_indices"):
+        return None
+    return True
 
 
 BATCH_NORM = ("input", "running_mean", "running_var", "weight", "bias", "training")
@@ -179,11 +204,12 @@ RULES: dict[Callable[..., Any], Rule] = {}
 
 
 def _register() -> None:
-    two = "add", "sub", "mul", "div", "true_divide", "maximum", "minimum", "pow", "gt", "ge", "lt", "le"
-    one = "neg", "abs", "exp", "sigmoid", "tanh", "square", "sqrt", "detach", "clone", "clamp", "float", "double"
+    """Fill RULES with the functions that are known, under all their names."""
+    binary = ("add", "sub", "mul", "div", "true_divide", "maximum", "minimum", "pow", "gt", "ge", "lt", "le")
+    unary = ("neg", "abs", "exp", "sigmoid", "tanh", "square", "sqrt", "detach", "clone", "clamp", "float", "double")
     dunder = ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "neg", "gt", "ge", "lt", "le")
     for owner in (torch, torch.Tensor):
-        for name in (*two, *one):
+        for name in (*binary, *unary):
             if hasattr(owner, name):
                 RULES[getattr(owner, name)] = Rule(entrywise, same)
         RULES[owner.flatten] = Rule(on_flatten, same)
@@ -207,11 +233,9 @@ def _register() -> None:
         RULES[getattr(functional, name)] = Rule(on_samples, dropout_repeats)
     RULES[functional.batch_norm] = Rule(batch_norm, unchanging)
     for axes in (1, 2, 3):
-        names = f"conv{axes}d", f"conv_transpose{axes}d", f"avg_pool{axes}d", f"max_pool{axes}d"
-        adaptive = f"adaptive_avg_pool{axes}d", f"adaptive_max_pool{axes}d"
-        for owner in (torch, functional):
-            for name in (*names, *adaptive):
-                function = getattr(owner, name, None)
+        for kind in ("conv", "conv_transpose", "avg_pool", "max_pool", "adaptive_avg_pool", "adaptive_max_pool"):
+            for owner in (torch, functional):
+                function = getattr(owner, f"{kind}{axes}d", None)
                 if function is not None:
                     SPATIAL[function] = axes
                     RULES[function] = Rule(on_convolved, without_indices)

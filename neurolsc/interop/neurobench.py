@@ -8,7 +8,7 @@ Source: J. Yik et al., Nature Communications 16, 1545 (2025); the surface is tha
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, Self, cast
+from typing import Any, NamedTuple, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -72,6 +72,14 @@ def model(net: nn.Module, x: Any = None) -> "NetworkModel":
     return NetworkModel(network_of(net, x))
 
 
+class Reading(NamedTuple):
+    """A matrix that is no module to be called, and what it reads."""
+
+    matrix: WeightMatrix
+    cell: int  # its index
+    reads_output: bool  # it reads the output of the cell, else the input
+
+
 class Synapses(nn.Linear):
     """A copy of a matrix in double precision: NeuroBench sums operations in the dtype of the output."""
 
@@ -98,38 +106,45 @@ class Counted(nn.Module):
         return self
 
 
+def is_called(matrix: WeightMatrix) -> bool:
+    """True if a matrix belongs to a module that is called, such as the recurrent one of snnTorch's RLeaky."""
+    owner, _ = owner_of(matrix.cell, matrix.name)
+    return isinstance(owner, STATELESS_LAYERS)
+
+
 class NetworkModel(NeuroBenchModel):
     """A network in NeuroBench's harness; see :func:`model`."""
 
     def __init__(self, network: Network) -> None:
         super().__init__()
         self.network = network
-        # matrices that no layer is called for: the number of the cell, and whether they read its output or its input
-        matrices: list[tuple[WeightMatrix, int, bool]] = []
+        readings: list[Reading] = []
         for i, cell in enumerate(network.cells):
-            both = weight_matrices(cell, "depth", inputs=True), weight_matrices(cell, "time")
-            for reads_output in (False, True):
-                matrices += [(m, i, reads_output) for m in both[reads_output] if not isinstance(m, OneToOne)]
-        matrices = [m for m in matrices if not isinstance(owner_of(m[0].cell, m[0].name)[0], STATELESS_LAYERS)]
+            readings += [Reading(m, i, reads_output=False) for m in weight_matrices(cell, "depth", inputs=True)]
+            readings += [Reading(m, i, reads_output=True) for m in weight_matrices(cell, "time")]
+        readings = [r for r in readings if not (isinstance(r.matrix, OneToOne) or is_called(r.matrix))]
         if isinstance(network.readout, nn.Linear):
-            matrices.append((WeightMatrix(cast(Any, network), "readout.weight"), len(network.cells) - 1, True))
+            matrix = WeightMatrix(cast(Any, network), "readout.weight")
+            readings.append(Reading(matrix, len(network.cells) - 1, reads_output=True))
         called = [m for m in network.modules() if isinstance(m, STATELESS_LAYERS) and m is not network.readout]
-        owners = [owner_of(m.cell, m.name) for m, *_ in matrices]
-        counted = {id(owner._parameters.get(name)) for owner, name in owners}
-        counted |= {id(p) for layer in called for p in layer.parameters()}
+        counted = {id(p) for layer in called for p in layer.parameters()}
+        for reading in readings:
+            owner, name = owner_of(reading.matrix.cell, reading.matrix.name)
+            counted.add(id(owner._parameters.get(name)))
         if left := [name for name, p in network.named_parameters() if p.ndim > 1 and id(p) not in counted]:
             raise TypeError(
                 f"network has weights that NeuroBench cannot count: {', '.join(left)}. Counted are those of nn.Linear and "
                 "convolutions, and matrices in a cell's scaled_parameters or input_matrices."
             )
-        self.matrices = {Synapses(*m[0].weights.T.shape, bias=False, device="meta"): m for m in matrices}
-        self._net = Counted(network, [*called, *self.matrices])
+        self.readings = {Synapses(*r.matrix.weights.T.shape, bias=False, device="meta"): r for r in readings}
+        self._net = Counted(network, [*called, *self.readings])
 
     def __net__(self) -> nn.Module:  # type: ignore[override]
-        for layer, (matrix, _, reads_output) in self.matrices.items():  # the weights may have changed
-            weights, owner = matrix.weights.to(torch.float64, copy=True), owner_of(matrix.cell, matrix.name)[0]
+        for layer, (matrix, _, reads_output) in self.readings.items():  # the weights may have changed
+            weights = matrix.weights.to(torch.float64, copy=True)
+            owner = owner_of(matrix.cell, matrix.name)[0]
             if reads_output and getattr(owner, "recurrent_synapses", None) == len(weights) - 1:
-                weights.fill_diagonal_(0)  # which is not used
+                weights.fill_diagonal_(0)  # no neuron reads itself
             layer.weight = nn.Parameter(weights, requires_grad=False)
         return self._net
 
@@ -149,25 +164,31 @@ class NetworkModel(NeuroBenchModel):
         self.__net__()
         inputs = [currents.get(i, z) for i, z in enumerate((x, *run.spikes[:-1]))]
         for hook in self.connection_hooks:
-            if hook.layer in self.matrices:
-                _, i, reads_output = self.matrices[hook.layer]
-                hook.inputs = [(step,) for step in (run.spikes[i] if reads_output else inputs[i])]
+            if hook.layer in self.readings:
+                _, i, reads_output = self.readings[hook.layer]
+                read = run.spikes[i] if reads_output else inputs[i]
+                hook.inputs = [(step,) for step in read]
         for i, hook in zip(network.spiking, self.activation_hooks, strict=False):
             hook.activation_outputs = [run.spikes[i]]
             hook.pre_fire_mem_potential, hook.post_fire_mem_potential = voltages.get(i, ([], []))
         return run.logits.transpose(0, 1)
 
     def _step_by_step(self, x: Tensor) -> tuple[dict[int, list[Tensor]], dict[int, tuple[list[Tensor], list[Tensor]]]]:
-        """By the number of a cell what wrapped layers read, and voltages before and after each step, if counted."""
-        cells = self.network.cells if self.connection_hooks or self.activation_hooks else ()
-        wrapped = {i: cell for i, cell in enumerate(cells) if isinstance(cell, WrappedCell)}
-        membranes = {i: membrane for i, cell in enumerate(cells) if (membrane := cell.membrane()) is not None}
-        currents = {i: [] for i in wrapped}
-        voltages = {i: ([], []) for i in membranes}
-        for record in self.network.records(x) if cells else ():
-            for i, cell in wrapped.items():
-                currents[i].append(cell.current(record.inputs[i]))
-            for i, membrane in membranes.items():
-                voltages[i][0].append(membrane.voltage(record.before.layers[i]))
-                voltages[i][1].append(membrane.voltage(record.after.layers[i]))
+        """The inputs of wrapped layers, and voltages before and after each step, by the index of the cell.
+
+        Empty if no metric counts them.
+        """
+        currents = {}
+        voltages = {}
+        if not (self.connection_hooks or self.activation_hooks):
+            return currents, voltages
+        for record in self.network.records(x):
+            for i, cell in enumerate(self.network.cells):
+                if isinstance(cell, WrappedCell):
+                    currents.setdefault(i, []).append(cell.current(record.inputs[i]))
+                membrane = cell.membrane()
+                if membrane is not None:
+                    before, after = voltages.setdefault(i, ([], []))
+                    before.append(membrane.voltage(record.before.layers[i]))
+                    after.append(membrane.voltage(record.after.layers[i]))
         return currents, voltages

@@ -61,7 +61,7 @@ class ALIFRecurrentState(NamedTuple):
 
 
 class _Recurrent(SpikingCell):
-    """norse's surface for a cell of ours: names of weights, states with z, and a forward."""
+    """A cell of ours with norse's names of weights, states with z, and a forward."""
 
     state_class: ClassVar[type[Any]]
     input_weights: nn.Parameter
@@ -83,15 +83,19 @@ class _Recurrent(SpikingCell):
         dt: float = 0.001,
     ) -> None:
         super().__init__(input_size, hidden_size, spike=spike, reset=reset, reset_gradient=reset_gradient)
-        self.autapses, self.dt = autapses, number("dt", dt)
-        self.tau_v = self._steps("tau_mem_inv", tau_mem_inv)
+        self.autapses = autapses
+        self.dt = number("dt", dt)
+        self.tau_v = self._tau_in_steps("tau_mem_inv", tau_mem_inv)
         self.recurrent_synapses = hidden_size - (not autapses)
         for ours, theirs in WEIGHTS.items():
             self.register_parameter(theirs, self._parameters.pop(ours))
-        for which in ("scaled_parameters", "paper_scaled_parameters"):
-            scaled = (replace(s, parameter=WEIGHTS.get(s.parameter, s.parameter)) for s in getattr(self, which))
-            setattr(self, which, tuple(scaled))
-        absent = None if autapses else torch.eye(hidden_size, dtype=torch.bool)
+        for attribute in ("scaled_parameters", "paper_scaled_parameters"):  # under norse's names
+            scaled = [replace(s, parameter=WEIGHTS.get(s.parameter, s.parameter)) for s in getattr(self, attribute)]
+            setattr(self, attribute, tuple(scaled))
+        if autapses:
+            absent = None
+        else:
+            absent = torch.eye(hidden_size, dtype=torch.bool)
         self.register_buffer("absent", absent, persistent=False)
         with torch.no_grad():
             if input_weights is not None:
@@ -101,8 +105,8 @@ class _Recurrent(SpikingCell):
             if not autapses:
                 self.recurrent_weights.fill_diagonal_(0)
 
-    def _steps(self, name: str, rate: float | Tensor) -> Tensor:
-        """The time constants in steps, positive, whose decay exp(-1/tau) is 1 - dt rate."""
+    def _tau_in_steps(self, name: str, rate: float | Tensor) -> Tensor:
+        """Time constants tau, in steps, of norse's inverse time constants: exp(-1/tau) = 1 - dt * rate."""
         lost = self.dt * positive(name, rate).double()
         if not (lost < 1).all():
             raise ValueError(
@@ -119,7 +123,9 @@ class _Recurrent(SpikingCell):
     def w_rec(self) -> Tensor:  # type: ignore[override]
         """Our name of the recurrent weights; without autapses the diagonal is not read."""
         weights = self.recurrent_weights
-        return weights if self.absent is None else weights.masked_fill(self.absent, 0)
+        if self.absent is None:
+            return weights
+        return weights.masked_fill(self.absent, 0)
 
     def initial_state(self, batch: int | Tensor) -> Any:
         """The state at rest: ours for a number of samples, norse's for one step's input (..., input_size)."""
@@ -131,7 +137,8 @@ class _Recurrent(SpikingCell):
 
     def forward(self, input_tensor: Tensor, state: Any = None) -> tuple[Tensor, Any]:
         """One step of an input (..., input_size), by default from rest: spikes (..., hidden_size) and the state."""
-        state = self.initial_state(input_tensor) if state is None else state
+        if state is None:
+            state = self.initial_state(input_tensor)
         after = self.update(input_tensor, state.z, state)
         z = self.output(after)
         return z, self.state_class(z, *after)
@@ -156,7 +163,8 @@ class _OverTime(_Recurrent):
 
         With ``record_states`` the states after all steps, each leaf (T, ..., hidden_size), come instead of the last.
         """
-        spikes, states = [], []
+        spikes = []
+        states = []
         for x in input_tensor.unbind(0):
             z, state = super().forward(x, super().initial_state(x) if state is None else state)
             spikes.append(z)
@@ -224,7 +232,7 @@ class _ALIFRecurrentCell(_Recurrent, neurons.ALIF):
         **settings: Any,
     ) -> None:
         super().__init__(input_size, hidden_size, **settings)
-        self.tau_theta = self._steps("tau_adapt_inv", tau_adapt_inv)
+        self.tau_theta = self._tau_in_steps("tau_adapt_inv", tau_adapt_inv)
         self.theta_rest = positive("v_th", v_th)
         if beta is not None:
             with torch.no_grad():
@@ -289,13 +297,18 @@ class NeuronParameter:
         if cell is None:
             return self
         value = torch.as_tensor(getattr(cell.layer.p, self.name))
-        return 1 - cell.layer.dt * value if self.name in RATES else value
+        if self.name in RATES:
+            return 1 - cell.layer.dt * value
+        return value
 
     def __set__(self, cell: Any, value: Tensor) -> None:
-        _set(cell.layer, self.name, (1 - value) / cell.layer.dt if self.name in RATES else value)
+        if self.name in RATES:
+            value = (1 - value) / cell.layer.dt
+        set_parameter(cell.layer, self.name, value)
 
 
-def _set(layer: Any, name: str, value: Tensor) -> None:
+def set_parameter(layer: Any, name: str, value: Tensor) -> None:
+    """Set a field of a layer's neuron parameters p."""
     before = getattr(layer.p, name)
     if isinstance(before, nn.Parameter):
         with torch.no_grad():
@@ -318,7 +331,8 @@ class NorseCell(WrappedCell):
     beta = NeuronParameter("beta")
 
     def __init__(self, layer: Any, before: list[nn.Module], input_shape: tuple[int, ...]) -> None:
-        name, own = type(layer).__name__, type(layer).__module__.startswith("norse.")
+        name = type(layer).__name__
+        own = type(layer).__module__.startswith("norse.")
         if not own or not WRAPPED.fullmatch(name):
             why = "only LIF, LIFBox, IAF, LSNN, LI and LIBox are, recurrent or not, as cells too, and LILinearCell"
             if name == "LIFCorrelation":
@@ -330,50 +344,68 @@ class NorseCell(WrappedCell):
             raise TypeError(
                 f"norse's {name} with adjoint cannot be wrapped: its backward is not the step's derivative."
             )
-        p, kind = layer.p, name.removesuffix("Cell").removesuffix("Linear")
+        p = layer.p
+        kind = name.removesuffix("Cell").removesuffix("Linear")
         rate = torch.as_tensor(getattr(p, "tau_adapt_inv", 1.0)).max().item()
         if rate * layer.dt < 1e-5:
             warn_of(
                 f"{name}: at tau_adapt_inv = {rate:g} and dt = {layer.dt:g} the adaptation never decays (norse's default "
                 "is 800 s), which holds the radius through time at 1."
             )
-        self.has_time, self.integrator = kind == name, kind in ("LI", "LIBox")
-        self.reset_gradient = None if self.integrator else kind not in ("LIFRecurrent", "LSNNRecurrent")
+        self.has_time = kind == name
+        self.integrator = kind in ("LI", "LIBox")
+        if self.integrator:
+            self.reset_gradient = None
+        else:
+            self.reset_gradient = kind not in ("LIFRecurrent", "LSNNRecurrent")
         self.rates = [rate for rate in RATES if hasattr(p, rate)]
-        # none where a factor does not raise it
-        usable = hasattr(p, "v_th") and bool((torch.as_tensor(p.v_th) > 0).all())
-        self.threshold_names = tuple(n for n in ("v_th", "beta") if usable and hasattr(p, n))
+        self.threshold_names: tuple[str, ...] = ()
+        if hasattr(p, "v_th") and (torch.as_tensor(p.v_th) > 0).all():  # else a factor does not raise it
+            self.threshold_names = tuple(n for n in ("v_th", "beta") if hasattr(p, n))
         start = _start(layer, torch.zeros(1, 1, 1))
         self.state_of_layer = type(start)  # a NamedTuple, with z in recurrent layers
-        self.sent = "v" if self.integrator else "z" if "z" in start._fields else "sent"
+        self.sent = "z" if "z" in start._fields else "sent"
+        if self.integrator:
+            self.sent = "v"
         self.state = state_class(*dict.fromkeys((*start._fields, self.sent)))
-        own, recurrent = hasattr(layer, "input_weights"), hasattr(layer, "recurrent_weights")
-        scaled = [ScaledParameter("layer.input_weights", "depth")] if own else weight_before(before)
+        scaled = weight_before(before)
+        if hasattr(layer, "input_weights"):
+            scaled = [ScaledParameter("layer.input_weights", "depth")]
         if kind.startswith("LSNN"):  # an input reaches only the current within a step: no radius follows its weights
-            self.input_matrices, scaled = tuple(each.parameter for each in scaled), []
-        scaled += [ScaledParameter("layer.recurrent_weights", "time")] * recurrent
+            self.input_matrices = tuple(each.parameter for each in scaled)
+            scaled = []
+        if hasattr(layer, "recurrent_weights"):
+            scaled.append(ScaledParameter("layer.recurrent_weights", "time"))
         scaled += (ScaledParameter(RATES[rate], "time", through="decay_factor") for rate in self.rates)
         super().__init__(layer, before, input_shape, scaled)
 
     def closed_form(self) -> Derivatives | None:
         """That of single neurons, where none reads another one and the layer has no input weights of its own."""
         own = hasattr(self.layer, "recurrent_weights") or hasattr(self.layer, "input_weights")
-        return None if own or not hasattr(self.layer, "state_fallback") else NeuronwiseDerivatives(self)
+        if own or not hasattr(self.layer, "state_fallback"):
+            return None
+        return NeuronwiseDerivatives(self)
 
     def thresholds(self) -> Thresholds | None:
         """v_th, and beta of an LSNN; None where v_th is not positive."""
-        return Thresholds(self, self.threshold_names) if self.threshold_names else None
+        if self.threshold_names:
+            return Thresholds(self, self.threshold_names)
+        return None
 
     def membrane(self) -> Membrane | None:
         """Its v, which a spike has reset already; the threshold is v_th, or b of an LSNN."""
 
         def theta(state: State) -> Tensor:
-            return state.b if "b" in state._fields else self.v_th
+            if "b" in state._fields:
+                return state.b
+            return self.v_th
 
         def spike(distance: Tensor) -> Tensor:
             return threshold(distance, self.layer.p.method, torch.as_tensor(self.layer.p.alpha))  # type: ignore[arg-type]
 
-        return Membrane("v", theta, spike) if self.threshold_names else None
+        if self.threshold_names:
+            return Membrane("v", theta, spike)
+        return None
 
     def reset_switch(self) -> ResetSwitch | None:
         """Spikes without a surrogate, where the reset passes a gradient: norse detaches no reset."""
@@ -384,7 +416,10 @@ class NorseCell(WrappedCell):
     def start(self, current: Tensor) -> State:
         """The layer's own state at rest, every variable (B, ...) in the dtype of the parameters."""
         hidden = getattr(self.layer, "hidden_size", None)
-        shape = current.shape if hidden is None else (len(current), int(hidden))
+        if hidden is None:
+            shape = current.shape
+        else:
+            shape = (len(current), int(hidden))
         leaves = [*_start(self.layer, current[None] if self.has_time else current), torch.zeros(())]
         like = self.dtype_and_device
         return self.state(
@@ -392,7 +427,8 @@ class NorseCell(WrappedCell):
         )
 
     def advance(self, current: Tensor, z: Tensor, state: State) -> State:
-        state = state if self.integrator else state._replace(**{self.sent: z})  # so that recurrence is seen apart
+        if not self.integrator:  # z by itself: so a derivative by the last output can be told from that by the state
+            state = state._replace(**{self.sent: z})
         before = self.state_of_layer(*state[: len(self.state_of_layer._fields)])
         with borrowed(self.layer, record_states=False):
             sent, after = self.layer.forward(current[None] if self.has_time else current, before)
@@ -423,11 +459,13 @@ class NorseCell(WrappedCell):
     def get_extra_state(self) -> Tensor:
         """The rates and thresholds that may be moved, stacked."""
         values = [torch.as_tensor(getattr(self.layer.p, n)).detach() for n in (*self.rates, *self.threshold_names)]
-        return torch.stack(torch.broadcast_tensors(*values)) if values else torch.empty(0)
+        if values:
+            return torch.stack(torch.broadcast_tensors(*values))
+        return torch.empty(0)
 
     def set_extra_state(self, state: Tensor) -> None:
         for name, value in zip((*self.rates, *self.threshold_names), state, strict=True):
-            _set(self.layer, name, value)
+            set_parameter(self.layer, name, value)
 
 
 def _start(layer: Any, current: Tensor) -> Any:

@@ -18,8 +18,9 @@ from torch import Tensor, nn
 
 from neurolsc.interop.wrap import Layout, wrap, wrap_with_layout
 from neurolsc.interop.wrapped import plain_module
-from neurolsc.network import Network, copied
+from neurolsc.network import Network
 from neurolsc.neurons.cell import dtype_and_device
+from neurolsc.surroundings import original
 from neurolsc.validation import BatchParts, as_batch, dense, numpy_hint, swapped_axes, tensor
 
 AS_READ = "as the network reads it"
@@ -56,7 +57,6 @@ def prepare(
     *,
     needs_targets: bool = False,
     turn: bool = False,
-    float32_copy: bool = False,
     prefers_membrane: bool = False,
 ) -> Prepared:
     """Make a network of a user's module, and its input of the user's x.
@@ -74,13 +74,12 @@ def prepare(
         needs_targets: refuse a batch without targets.
         turn: swap time and batch of an x that has as many steps as there are targets, and say so in ``turned``, instead
             of refusing it.
-        float32_copy: make a float32 copy of a network in half precision, which can be measured but is another network
-            than the user's, instead of refusing it.
         prefers_membrane: read the membrane of a last layer of snnTorch wherever the module returns it, also beside
             spikes.
 
     Raises:
-        TypeError: if net is no module or cannot be wrapped, or x or y is of another kind than wanted.
+        TypeError: if net is no module, is of half precision or cannot be wrapped, or x or y is of another kind than
+            wanted.
         ValueError: if x is empty, not finite, or does not fit the module; if targets do not fit x, or are missing.
     """
     batch = as_batch(first_batch(as_batches(x, y)))
@@ -89,17 +88,14 @@ def prepare(
     if batch.targets is not None:
         tensor("y", batch.targets)
 
-    def made() -> Reader:
-        return Reader.of(net, batch, float32_copy=float32_copy, prefers_membrane=prefers_membrane)
-
-    reader = made()
+    reader = Reader.of(net, batch, prefers_membrane=prefers_membrane)
     read = reader.read(batch)
     turned = swapped_axes(read.x, read.targets)
     if turned and not turn:
         raise ValueError(f"{turned}.")
     if turned:
         batch = batch._replace(x=batch.x.transpose(0, 1))
-        reader = made()
+        reader = Reader.of(net, batch, prefers_membrane=prefers_membrane)
         read = reader.read(batch)
     _check_targets(read)
     return Prepared(reader.network, *read, str(reader), turned)
@@ -120,8 +116,9 @@ def prepare_batches(net: nn.Module | Iterable[nn.Module], x: Any, *, prefers_mem
         ValueError: as :func:`prepare`.
     """
     batches = as_batches(x)
+    net = original(net)
     if isinstance(net, Network):
-        _in_full_precision(net, copy_it=False)
+        _refuse_half(net)
         if isinstance(batches, Sequence):
             batches = [_dense_batch(batch) for batch in batches]
         return PreparedBatches(net, batches, AS_READ)
@@ -149,7 +146,10 @@ def network_of(net: nn.Module | Iterable[nn.Module], x: Any = None) -> Network:
     """The network of a module, as it reads x; without x a module's order of definition must be its order of use."""
     if x is not None:
         return prepare(net, x).network
-    return net if isinstance(net, Network) else wrap(net)
+    net = original(net)
+    if isinstance(net, Network):
+        return net
+    return wrap(net)
 
 
 @dataclass(frozen=True)
@@ -165,16 +165,13 @@ class Reader:
         net: nn.Module | Iterable[nn.Module],
         batch: BatchParts,
         *,
-        float32_copy: bool = False,
         prefers_membrane: bool = False,
     ) -> "Reader":
         """Wrap a module as it reads a batch; a network and a list of modules read (T, B, n_in)."""
-        if hasattr(net, "_orig_mod"):
-            raise TypeError("net must be a module as it was made, got one in torch.compile: give the module itself.")
         net = plain_module(net)
         if not isinstance(net, nn.Module):
             net = wrap(net)
-        net = _in_full_precision(net, copy_it=float32_copy)
+        _refuse_half(net)
         if isinstance(net, Network):
             return cls(net, None)
         x = _checked(batch.x)
@@ -184,7 +181,9 @@ class Reader:
         return cls(*_wrapped(net, batch._replace(x=x.to(**like)), prefers_membrane))
 
     def __str__(self) -> str:
-        return AS_READ if self.layout is None else str(self.layout)
+        if self.layout is None:
+            return AS_READ
+        return str(self.layout)
 
     def read(self, batch: BatchParts) -> BatchParts:
         """A batch as the network reads it."""
@@ -196,14 +195,20 @@ class Reader:
         if self.layout is not None:
             x = self.layout.by_step(x).flatten(2)
             if self.layout.axes == "batch first":
-                targets, mask = (_time_first(part, x) for part in (targets, mask))
+                targets = _time_first(targets, x)
+                mask = _time_first(mask, x)
         n_in = self.network.n_in
         if x.ndim != 3 or x.shape[2] != n_in:
-            cure = ": give x.flatten(2)" if x.ndim > 3 and x[0, 0].numel() == n_in else ""
+            cure = ""
+            if x.ndim > 3 and x[0, 0].numel() == n_in:
+                cure = ": give x.flatten(2)"
             raise ValueError(f"x must have shape (T, B, {n_in}) with T, B >= 1, got {tuple(x.shape)}{cure}.")
         if mask is not None and (mask.dtype != torch.bool or mask.shape != x.shape[:2]):
             raise ValueError(f"mask must be bool {tuple(x.shape[:2])}, got {mask.dtype} {tuple(mask.shape)}.")
-        targets, mask = (p.to(like["device"]) if isinstance(p, Tensor) else p for p in (targets, mask))
+        if isinstance(targets, Tensor):
+            targets = targets.to(like["device"])
+        if mask is not None:
+            mask = mask.to(like["device"])
         return BatchParts(x.to(**like), targets, mask)
 
 
@@ -220,7 +225,7 @@ class ReadBatches:
 
 
 def _time_first(part: Any, x: Tensor) -> Any:
-    """Targets for every step or a mask, (B, T, ...) as the input of the model, as (T, B, ...)."""
+    """Targets for every step or a mask as (T, B, ...), if they are (B, T, ...) as the input of the model was."""
     steps, samples = x.shape[:2]
     if isinstance(part, Tensor) and part.ndim > 1 and part.shape[:2] == (samples, steps):
         return part.transpose(0, 1)
@@ -241,9 +246,9 @@ def _check_targets(batch: BatchParts) -> None:
 
 
 def without_padding(x: Tensor, mask: Tensor | None) -> Tensor:
-    """An input (T, B, n_in) without a step of padding, which a mask (T, B) shows.
+    """The samples of x (T, B, n_in) that last at least as long as the median, cut to that length.
 
-    Taken are the samples that last at least as long as the middle one, cut to its length.
+    None of their steps is padding, which a mask (T, B) shows; without one it is x.
     """
     if mask is None:
         return x
@@ -283,31 +288,32 @@ def _wrapped(net: nn.Module, batch: BatchParts, prefers_membrane: bool) -> tuple
 def _wrapped_as_step(net: nn.Module, batch: BatchParts, prefers_membrane: bool) -> tuple[Network, Layout] | None:
     """The network of a module that takes one step a call, or None if it does not take one of x."""
     batch_first = bool(swapped_axes(batch.x, batch.targets))  # the module, which sees one step, cannot tell
-    x = batch.x.transpose(0, 1) if batch_first else batch.x
+    if batch_first:
+        x = batch.x.transpose(0, 1)
+    else:
+        x = batch.x
     if x.ndim < 3:
         return None
-    busiest = x.flatten(1).count_nonzero(1).argmax()  # of zeros little would show
+    busiest = x.flatten(1).count_nonzero(1).argmax()  # zeros would show little of what a module does
     try:
         network, layout = wrap_with_layout(net, x[busiest], prefers_membrane=prefers_membrane)
     except (RuntimeError, ValueError, TypeError, IndexError):
         return None
     if layout is None or layout.steps > 1 or layout.axes != "every step":
         return None
-    axes = "batch first" if batch_first else "time first"
+    axes = "time first"
+    if batch_first:
+        axes = "batch first"
     return network, Layout(axes, len(x), tuple(x.shape[2:]), one_step=True)
 
 
-def _in_full_precision(net: nn.Module, *, copy_it: bool) -> nn.Module:
-    """The module, if its parameters are float32 or float64; else a float32 copy, or an error."""
+def _refuse_half(net: nn.Module) -> None:
     half = {p.dtype for p in net.parameters() if p.is_floating_point()} - {torch.float32, torch.float64}
-    if not half:
-        return net
-    if not copy_it:
+    if half:
         raise TypeError(
             f"the parameters of net must be float32 or float64, got {half.pop()}: give net.float(), and convert it "
             "afterwards."
         )
-    return copied(net).float()
 
 
 # ---- the input
@@ -371,7 +377,9 @@ def some_batches(batches: Iterable[Any], count: int) -> list[Any]:
     Raises:
         ValueError: if there is none.
     """
-    loader = batches.batches if isinstance(batches, ReadBatches) else batches
+    loader = batches
+    if isinstance(batches, ReadBatches):
+        loader = batches.batches
     with _same_random_numbers(loader):
         some = list(islice(batches, count))
     if not some:
@@ -383,8 +391,8 @@ def some_batches(batches: Iterable[Any], count: int) -> list[Any]:
 def _same_random_numbers(loader: object) -> Iterator[None]:
     """Put the generators back that a loader and its data set draw from."""
     owners = (loader, getattr(loader, "sampler", None))
-    generators = {id(g): g for owner in owners if (g := getattr(owner, "generator", None)) is not None}
-    before = [(g, g.get_state()) for g in generators.values()]
+    generators = [getattr(owner, "generator", None) for owner in owners]
+    before = [(generator, generator.get_state()) for generator in generators if generator is not None]
     numbers = random.getstate()
     of_numpy = np.random.get_state()
     try:

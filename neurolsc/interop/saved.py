@@ -7,7 +7,7 @@ norse keeps thresholds and time constants of a layer in a NamedTuple ``p``, spik
 import numbers
 from collections.abc import Iterable, Iterator, Mapping
 from os import PathLike
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from torch.nn.parameter import UninitializedParameter
 from neurolsc import io
 from neurolsc.interop.wrapped import plain_module
 from neurolsc.network import Network
+from neurolsc.surroundings import original
 
 OF_SPIKINGJELLY = ("v_threshold", "v_reset", "tau")
 LIKE_STATE = "state/"  # what comes before the names in a file
@@ -44,6 +45,7 @@ def save(net: nn.Module, path: str | PathLike[str]) -> None:
     """
     if not isinstance(net, nn.Module):
         raise TypeError(f"net must be a neurolsc.Network or a torch.nn.Module, got {type(net).__name__}.")
+    net = original(net)
     if isinstance(net, Network):
         io.save(net, path)
         return
@@ -85,6 +87,8 @@ def load(path: str | PathLike[str], net: nn.Module | None = None) -> Any:
     """
     if net is None:
         return io.load(path)
+    given = net
+    net = cast(nn.Module, original(net))
     tensors, content = io.read_tensors(path, "module")
     state = {name.removeprefix(LIKE_STATE): v for name, v in tensors.items() if name.startswith(LIKE_STATE)}
     outside = {name.removeprefix(OUTSIDE): v for name, v in tensors.items() if name.startswith(OUTSIDE)}
@@ -99,7 +103,7 @@ def load(path: str | PathLike[str], net: nn.Module | None = None) -> Any:
         net.load_state_dict(before)
         raise ValueError(f"{path} is of a {content['class']} with other parameters than net: {error}") from error
     set_values_outside(net, outside)
-    return net
+    return given
 
 
 class Place(NamedTuple):
@@ -107,7 +111,7 @@ class Place(NamedTuple):
 
     owner: Any
     name: str
-    in_p: bool  # a field of norse's NamedTuple p
+    in_p: bool = False  # a field of norse's NamedTuple p
 
     def value(self) -> Any:
         return getattr(self.owner.p if self.in_p else self.owner, self.name)
@@ -115,16 +119,16 @@ class Place(NamedTuple):
 
 def _places(net: nn.Module | Iterable[nn.Module]) -> Iterator[tuple[str, Place]]:
     """Yield names and places of the numbers of layers that no state_dict holds."""
-    net = net if isinstance(net, nn.Module) else nn.ModuleList(net)
+    if not isinstance(net, nn.Module):
+        net = nn.ModuleList(net)
     for prefix, part in net.named_modules():
         dot = f"{prefix}." if prefix else ""
         library = type(part).__module__.partition(".")[0]
         p: Any = getattr(part, "p", None)
         if library == "norse" and hasattr(p, "_fields"):
-            candidates = [(f"{dot}p.{name}", Place(part, name, True)) for name in p._fields]
+            candidates = [(f"{dot}p.{name}", Place(part, name, in_p=True)) for name in p._fields]
         elif hasattr(part, "v_threshold") and hasattr(part, "surrogate_function"):  # spikingjelly's, and its subclasses
-            own = (name for name in OF_SPIKINGJELLY if name in vars(part))
-            candidates = [(f"{dot}{name}", Place(part, name, False)) for name in own]
+            candidates = [(f"{dot}{name}", Place(part, name)) for name in OF_SPIKINGJELLY if name in vars(part)]
         else:
             continue
         for name, place in candidates:
@@ -139,13 +143,15 @@ def values_outside(net: nn.Module | Iterable[nn.Module]) -> dict[str, Tensor]:
     found = {}
     for name, place in _places(net):
         value = place.value()
-        number = not isinstance(value, Tensor)
-        found[name] = torch.tensor(value, dtype=torch.float64) if number else value.detach().clone()
+        if isinstance(value, Tensor):
+            found[name] = value.detach().clone()
+        else:
+            found[name] = torch.tensor(value, dtype=torch.float64)
     return found
 
 
 def set_values_outside(net: nn.Module, values: Mapping[str, Tensor]) -> None:
-    """Set what :func:`values_outside` names."""
+    """Set the values of :func:`values_outside`."""
     for name, place in _places(net):
         before = place.value()
         owner: Any = place.owner
@@ -154,7 +160,10 @@ def set_values_outside(net: nn.Module, values: Mapping[str, Tensor]) -> None:
             with torch.no_grad():
                 before.copy_(new)
             continue
-        new = new.to(before) if isinstance(before, Tensor) else type(before)(new.item())
+        if isinstance(before, Tensor):
+            new = new.to(before)
+        else:
+            new = type(before)(new.item())
         if place.in_p:
             owner.p = owner.p._replace(**{place.name: new})
         else:
@@ -166,5 +175,7 @@ def left_out(net: nn.Module | Iterable[nn.Module], before: Mapping[str, Tensor])
     changed = [name for name, value in values_outside(net).items() if not torch.equal(value, before[name])]
     if not changed:
         return ""
-    names = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
+    names = ", ".join(changed[:3])
+    if len(changed) > 3:
+        names += f" and {len(changed) - 3} more"
     return f"not in net.state_dict(): {names}; neurolsc.save(net, path) keeps them, neurolsc.load(path, net) sets them."

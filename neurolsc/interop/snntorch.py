@@ -104,7 +104,10 @@ class LIF(snn.RLeaky):
         if linear_features is None:
             raise TypeError(f"{type(self).__name__} needs linear_features, its number of neurons.")
         n = whole("linear_features", linear_features)
-        spike = Arctan(dampening=1.0, sharpness=2.0) if spike_grad is None else spike_function("spike_grad", spike_grad)
+        if spike_grad is None:
+            spike = Arctan(dampening=1.0, sharpness=2.0)
+        else:
+            spike = spike_function("spike_grad", spike_grad)
         snn.LIF.__init__(
             self,
             beta=_numbers(beta),
@@ -137,11 +140,12 @@ class LIF(snn.RLeaky):
         return self.emit(mem - self.threshold), mem
 
     def _next_mem(self, input_: Tensor, spk: Tensor, mem: Tensor, thr: Tensor) -> Tensor:
+        """The membrane after leak, input, recurrence and reset."""
         mem = self.beta.clamp(0, 1) * mem + input_ + self.recurrent(spk)
         if self._reset_mechanism == "none":
             return mem
         reset = Reset(self._reset_mechanism, self.reset_gradient)  # type: ignore[arg-type]
-        return reset.carry(mem, spk / self.graded_spikes_factor, thr)  # as in snnTorch, on all of it
+        return reset.carry(mem, spk / self.graded_spikes_factor, thr)  # after the input, as in snnTorch
 
     def emit(self, distance: Tensor) -> Tensor:
         """The spikes at a distance mem - threshold, of its dtype (snnTorch's surrogates return float32)."""
@@ -176,7 +180,9 @@ class LIF(snn.RLeaky):
         after = self.step(input_, **start)
         for name, state in zip(self.states, after, strict=True):
             setattr(self, name, state)
-        return after[0] if self.init_hidden and not self.output else after
+        if self.init_hidden and not self.output:
+            return after[0]
+        return after
 
     def reset_mem(self) -> tuple[Tensor, ...]:  # type: ignore[override]
         """Put all states to rest and return them, in output order: of the last input's shape, empty before the first.
@@ -234,9 +240,10 @@ class _ALIF(LIF):
         super().__init__(*args, **settings)
         n = self.linear_features
         tau_theta = positive("tau_theta", _numbers(tau_theta))
-        start = self.cell.draw_adaptation(1.8, n, n) if adaptation is None else adaptation  # Table S1
+        if adaptation is None:
+            adaptation = self.cell.draw_adaptation(1.8, n, n)  # Table S1
         _register(self, "tau_theta", tau_theta.expand(n).clone(), learn_tau_theta)
-        _register(self, "adaptation", _numbers(start).expand(n).clone(), learn_adaptation)
+        _register(self, "adaptation", _numbers(adaptation).expand(n).clone(), learn_adaptation)
 
     def rest(self, like: Tensor) -> tuple[Tensor, ...]:
         spk, mem = super().rest(like)
@@ -303,7 +310,7 @@ def _numbers(value: float | Tensor) -> Tensor:
 
 
 def _register(module: nn.Module, name: str, value: Tensor, learn: bool) -> None:
-    """Register a learnt value as a parameter, another as a buffer, as snnTorch does."""
+    """Register a value as a parameter if it is learnt, else as a buffer, as snnTorch does."""
     if learn:
         module.register_parameter(name, nn.Parameter(value))
     else:
@@ -331,12 +338,13 @@ def ignores_reset_delay(layer: Any) -> bool:
     if type(layer).__name__ != "RSynaptic" or layer.reset_delay:
         return False
     recurrent = layer.recurrent
-    sizes = getattr(recurrent, "in_features", None), getattr(recurrent, "in_channels", None)
-    if sizes[1] is not None:
-        x = layer.threshold.new_zeros(1, sizes[1], 1, 1)
+    if hasattr(recurrent, "in_channels"):  # a convolution
+        shape = (1, recurrent.in_channels, 1, 1)
+    elif hasattr(recurrent, "in_features"):
+        shape = (1, recurrent.in_features)
     else:
-        x = layer.threshold.new_zeros(1, sizes[0] or layer.V.numel())
-    x = x + 10 * (1 + layer.threshold.max())  # all fire
+        shape = (1, layer.V.numel())
+    x = layer.threshold.new_zeros(shape) + 10 * (1 + layer.threshold.max())  # all fire
     membranes = []
     with torch.no_grad():
         for delay in (True, False):
@@ -369,7 +377,8 @@ class SnnTorchCell(WrappedCell):
     """
 
     def __init__(self, layer: Any, before: list[nn.Module], input_shape: tuple[int, ...], *, last: bool) -> None:
-        kind, name = type(layer), type(layer).__name__
+        kind = type(layer)
+        name = type(layer).__name__
         self.ours = kind in (LIF, ALIFPlus, ALIFPlusMinus)
         if not self.ours and (kind.__module__.partition(".")[0] != "snntorch" or name not in VARIABLES):
             raise TypeError(
@@ -398,15 +407,25 @@ class SnnTorchCell(WrappedCell):
                 "and so does the wrapped layer."
             )
         self.spike_is_state = not getattr(layer, "reset_delay", True) and not self.resets_late
-        names = layer.states[1:] if self.ours else VARIABLES[name]
+        if self.ours:
+            names = layer.states[1:]
+        else:
+            names = VARIABLES[name]
         self.state = state_class(*names, *(["spk"] if self.spike_is_state else []))
-        self.reset_gradient = None if unreset else layer.reset_gradient if self.ours else self.spike_is_state
+        if self.ours:
+            self.reset_gradient = layer.reset_gradient
+        else:
+            self.reset_gradient = self.spike_is_state
+        if unreset:
+            self.reset_gradient = None
         if name == "SLSTM":
-            weights, scaled = ["lstm_cell.weight_hh"], [ScaledParameter("layer.lstm_cell.weight_ih", "depth")]
+            weights = ["lstm_cell.weight_hh"]
+            scaled = [ScaledParameter("layer.lstm_cell.weight_ih", "depth")]
         else:
             recurrent = getattr(layer, "recurrent", nn.Identity())
             names_of = (n for n in ("weight", "V") if n in recurrent._parameters or parametrized_by(recurrent, n))
-            weights, scaled = [f"recurrent.{name}" for name in names_of], weight_before(before)
+            weights = [f"recurrent.{name}" for name in names_of]
+            scaled = weight_before(before)
         decays = [name for name in ("alpha", "beta") if hasattr(layer, name)]
         scaled += [ScaledParameter(f"layer.{name}", "time", through="decay_factor") for name in decays]
         scaled += [ScaledParameter(f"layer.{name}", "time") for name in weights]
@@ -427,13 +446,19 @@ class SnnTorchCell(WrappedCell):
 
     def thresholds(self) -> Thresholds | None:
         """The (resting) threshold, and the adaptation; None where the threshold is not positive."""
-        names = ("threshold", "adaptation") if "thr" in self.state._fields else ("threshold",)
-        usable = not self.integrator and bool((self.layer.threshold > 0).all())
-        return Thresholds(self.layer, names) if usable else None
+        if self.integrator or not (self.layer.threshold > 0).all():
+            return None
+        if "thr" in self.state._fields:
+            names = ("threshold", "adaptation")
+        else:
+            names = ("threshold",)
+        return Thresholds(self.layer, names)
 
     def membrane(self) -> Membrane | None:
         """Its mem, as it was before the reset of the next step."""
-        return None if self.integrator else Membrane("mem", self._threshold_in, self._spike)
+        if self.integrator:
+            return None
+        return Membrane("mem", self._threshold_in, self._spike)
 
     def reset_switch(self) -> ResetSwitch | None:
         """That of our layers; of snnTorch's where the reset acts within the step and so passes a gradient."""
@@ -444,7 +469,9 @@ class SnnTorchCell(WrappedCell):
         return ResetSwitch(self.layer, "spike_grad", without_derivative)
 
     def _threshold_in(self, state: State) -> Tensor:
-        return state.thr if "thr" in state._fields else self.layer.threshold
+        if "thr" in state._fields:
+            return state.thr
+        return self.layer.threshold
 
     def _spike(self, distance: Tensor) -> Tensor:
         return self.layer.spike_grad(distance).to(distance.dtype) * self.layer.graded_spikes_factor
@@ -453,11 +480,15 @@ class SnnTorchCell(WrappedCell):
         """All zero, but the threshold of our ALIF at its resting value."""
         if self.ours:
             return self.state(*self.layer.rest(current)[1:])
-        shape = (len(current), self.layer.hidden_size) if hasattr(self.layer, "hidden_size") else current.shape
+        if hasattr(self.layer, "hidden_size"):
+            shape = (len(current), self.layer.hidden_size)
+        else:
+            shape = current.shape
         return self.state(*(current.new_zeros(shape) for _ in self.state._fields))
 
     def advance(self, current: Tensor, z: Tensor, state: State) -> State:
-        values, spike = state._asdict(), self.layer.spike_grad
+        values = state._asdict()
+        spike = self.layer.spike_grad
         if "spk" in self.layer._buffers:  # the recurrent ones read it
             values["spk"] = self.spikes(state) if self.integrator else z
         if not isinstance(spike, nn.Module):  # snnTorch's surrogates return float32
@@ -469,7 +500,9 @@ class SnnTorchCell(WrappedCell):
             return self.state(*(spk if name == "spk" else getattr(self.layer, name) for name in self.state._fields))
 
     def emitted(self, state: State) -> Tensor:
-        return state.mem if self.integrator else self.spikes(state)
+        if self.integrator:
+            return state.mem
+        return self.spikes(state)
 
     def run_at_once(self, x: Tensor, state: State, lengths: Tensor | None, late: Tensor | None) -> AtOnce:
         found = prepared(self, x, state, late)
@@ -483,9 +516,13 @@ class SnnTorchCell(WrappedCell):
             after = (*after, z)
             ends = (*ends, z[-1])
         last = [last_states(*each, lengths) for each in zip(after, state, ends, strict=True)]
-        sent = after[self.state._fields.index("mem")] if self.integrator else z
+        sent = z
+        if self.integrator:
+            sent = after[self.state._fields.index("mem")]
         return sent.flatten(2), self.state(*last)
 
     def spikes(self, state: State) -> Tensor:
         """The spikes of a state."""
-        return state.spk if self.spike_is_state else self._spike(state.mem - self._threshold_in(state))
+        if self.spike_is_state:
+            return state.spk
+        return self._spike(state.mem - self._threshold_in(state))

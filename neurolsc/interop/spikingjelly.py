@@ -36,8 +36,11 @@ class Columns:
     def __get__(self, cell: Any, owner: type | None = None) -> Any:
         if cell is None:
             return self
-        weight, own = cell.layer.rc.weight, cell.layer.sub_module_out_features
-        return weight[:, -own:] if self.own else weight[:, :-own]
+        weight = cell.layer.rc.weight
+        own = cell.layer.sub_module_out_features
+        if self.own:
+            return weight[:, -own:]
+        return weight[:, :-own]
 
     def __set__(self, cell: Any, value: Tensor) -> None:
         with torch.no_grad():
@@ -52,7 +55,8 @@ class SpikingJellyCell(WrappedCell):
         ValueError: if its threshold is not above the voltage to which it is reset.
     """
 
-    w_in, w_rec = Columns(own=False), Columns(own=True)
+    w_in = Columns(own=False)
+    w_rec = Columns(own=True)
 
     def __init__(self, layer: Any, before: list[nn.Module], input_shape: tuple[int, ...]) -> None:
         self.recurrent = hasattr(layer, "rc")
@@ -72,10 +76,14 @@ class SpikingJellyCell(WrappedCell):
         if not (_double(node.v_threshold) > _rest(node)).all():
             raise ValueError(f"{kind}: v_threshold must be above rest, got {node.v_threshold}, v_reset={node.v_reset}.")
         self.reset_gradient = not node.detach_reset
-        joint = [ScaledParameter("w_in", "depth"), ScaledParameter("w_rec", "time")]
-        scaled = joint if self.recurrent else weight_before(before)
-        scaled += [ScaledParameter("decay", "time", through="decay_factor")] * (kind != "IFNode")
-        prefix = "layer.sub_module." if self.recurrent else "layer."
+        scaled = weight_before(before)
+        if self.recurrent:
+            scaled = [ScaledParameter("w_in", "depth"), ScaledParameter("w_rec", "time")]
+        if kind != "IFNode":
+            scaled.append(ScaledParameter("decay", "time", through="decay_factor"))
+        prefix = "layer."
+        if self.recurrent:
+            prefix = "layer.sub_module."
         decay = "w" if hasattr(node, "w") else "tau"
         self.stored_in = (("decay", prefix + decay), ("threshold", f"{prefix}v_threshold"))
         super().__init__(layer, before, input_shape, scaled)
@@ -83,7 +91,9 @@ class SpikingJellyCell(WrappedCell):
     @property
     def node(self) -> Any:
         """The neuron itself."""
-        return self.layer.sub_module if self.recurrent else self.layer
+        if self.recurrent:
+            return self.layer.sub_module
+        return self.layer
 
     def pretrained(self) -> Iterable[nn.Parameter]:
         yield from super().pretrained()
@@ -92,7 +102,9 @@ class SpikingJellyCell(WrappedCell):
 
     def closed_form(self) -> Derivatives | None:
         """That of single neurons, without a container around them."""
-        return None if self.recurrent else NeuronwiseDerivatives(self)
+        if self.recurrent:
+            return None
+        return NeuronwiseDerivatives(self)
 
     def thresholds(self) -> Thresholds:
         return Thresholds(self, ("threshold",))
@@ -146,23 +158,35 @@ class SpikingJellyCell(WrappedCell):
         """Voltages after the spikes z."""
         node = self.node
         s = z.detach() if node.detach_reset else z
-        return v - s * node.v_threshold if node.v_reset is None else (1 - s) * v + s * node.v_reset
+        if node.v_reset is None:
+            return v - s * node.v_threshold
+        return (1 - s) * v + s * node.v_reset
 
     def _charged(self, v: Tensor, current: Tensor) -> Tensor:
-        """Voltages after a step's current, before its spikes."""
+        """Voltages after a step's current, before its spikes; by operations in the order of the library, to the bit."""
         node = self.node
         if not hasattr(node, "decay_input"):
             return v + current
         rest = 0.0 if node.v_reset is None else node.v_reset
-        moved = current - (v - rest) if node.decay_input else -(v - rest)
-        moved = moved * node.w.sigmoid() if hasattr(node, "w") else moved / node.tau
-        return v + moved if node.decay_input else v + moved + current
+        change = rest - v
+        if node.decay_input:
+            change = current - (v - rest)
+        if hasattr(node, "w"):
+            change = change * node.w.sigmoid()
+        else:
+            change = change / node.tau
+        if node.decay_input:
+            return v + change
+        return v + change + current
 
     def emitted(self, state: State) -> Tensor:
         return self.node.surrogate_function(state.v - self.node.v_threshold)
 
     def run_at_once(self, x: Tensor, state: State, lengths: Tensor | None, late: Tensor | None) -> AtOnce:
-        found = None if self.recurrent else prepared(self, x, state, late)
+        if self.recurrent:
+            found = None
+        else:
+            found = prepared(self, x, state, late)
         if found is None:
             return None
         rested = self._reset(state.v, self.emitted(state))
@@ -205,7 +229,7 @@ def _set_number(node: Any, name: str, value: Tensor) -> None:
 
 
 class OneStep(nn.Sequential):
-    """A module of a network in multi-step mode, on one step at a time."""
+    """A module in multi-step mode, which reads (T, B, ...), for single steps (B, ...)."""
 
     def forward(self, input: Tensor) -> Tensor:
         return super().forward(input[None])[0]
@@ -224,7 +248,10 @@ class EachStep(nn.Module):
             )
 
     def forward(self, x: Tensor) -> Tensor:
-        drop = nn.functional.dropout2d if type(self.theirs).__name__ == "Dropout2d" else nn.functional.dropout
+        if type(self.theirs).__name__ == "Dropout2d":
+            drop = nn.functional.dropout2d
+        else:
+            drop = nn.functional.dropout
         return drop(x, self.theirs.p, self.theirs.training)
 
 
@@ -234,4 +261,6 @@ def step_of(module: Any) -> nn.Module:
         return EachStep(module)
     parts = [m for m in module.modules() if hasattr(m, "supported_step_mode") and not isinstance(m, nn.Linear)]
     multi = any(getattr(part, "_step_mode", part.supported_step_mode()[0]) == "m" for part in parts)
-    return OneStep(module) if multi else module
+    if multi:
+        return OneStep(module)
+    return module

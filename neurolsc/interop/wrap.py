@@ -25,6 +25,7 @@ from neurolsc.interop.wrapped import (
 )
 from neurolsc.network import Network, copied, eval_mode
 from neurolsc.neurons.cell import Cell, dtype_and_device
+from neurolsc.surroundings import in_full_precision
 from neurolsc.validation import dense, one_of, shown
 
 NO_LAYER = (
@@ -126,6 +127,7 @@ def wrap(
     return wrap_with_layout(module, x, input_shape=input_shape, output=output)[0]
 
 
+@in_full_precision
 def wrap_with_layout(
     module: nn.Module | Iterable[nn.Module],
     x: Tensor | None = None,
@@ -177,7 +179,10 @@ def wrap_with_layout(
     elif input_shape is not None:
         shapes = [tuple(input_shape)]
     else:
-        shapes = [_first_shape(parts)] if run is None else run.shapes
+        if run is None:
+            shapes = [_first_shape(parts)]
+        else:
+            shapes = run.shapes
     by_layer = run is None and output is None  # the last layer alone decides whether its membrane is read
     cells: list[Cell] = []
     before: list[nn.Module] = []
@@ -213,7 +218,10 @@ def wrap_with_layout(
     if run is not None:
         ways = run.returned_by(network, has_mem)
     else:
-        ways = ["spikes", "membrane"] if has_mem else ["spikes"]
+        if has_mem:
+            ways = ["spikes", "membrane"]
+        else:
+            ways = ["spikes"]
     read: str = output or ways[0]
     if output is None and "membrane" in ways:
         # What integrates is read by its membrane, if that comes.
@@ -232,6 +240,7 @@ def wrap_with_layout(
 
 
 def _finite(x: Tensor) -> Tensor:
+    """A dense x; ValueError if it is empty or not finite."""
     x = dense(x)
     if not x.numel():
         raise ValueError(f"x must be finite and not empty, got {tuple(x.shape)}.")
@@ -349,12 +358,19 @@ class _Run:
         shapes = list(dict.fromkeys(tuple(use.read.shape) for use in uses))
         if len(shapes) > 1:
             raise self._used_twice(layer, f"on inputs {' and '.join(map(str, shapes[:2]))}")
-        read, sent, passed = (_by_step(layer, tensors) for tensors in zip(*(use[1:] for use in uses), strict=True))
-        return _Use(layer, read, sent, passed)
+        return _Use(
+            layer,
+            read=_by_step(layer, [use.read for use in uses]),
+            sent=_by_step(layer, [use.sent for use in uses]),
+            passed=_by_step(layer, [use.passed for use in uses]),
+        )
 
     def _used_twice(self, layer: nn.Module, how: str) -> ValueError:
+        """The error for a layer that is used twice in one step."""
         unused = [self.names[part] for part in self.names if library_of(part) and part not in self.called]
-        hint = f" {', '.join(unused)} is never called." if unused else ""
+        hint = ""
+        if unused:
+            hint = f" {', '.join(unused)} is never called."
         return ValueError(
             f"{self.names[layer]} is used twice in one step, {how}: its uses share one hidden state. Give every use a layer "
             f"of its own.{hint}"
@@ -418,10 +434,13 @@ class _Run:
                 sent = out[0]
             if read is None or not isinstance(sent, Tensor):
                 raise ValueError(f"{self.names[module]} must read and return a tensor, got {type(out).__name__}.")
-            passed = sent = sent.clone()  # forward may change its own in place
+            passed = sent = sent.clone()  # the model may change its own in place
             if library not in (None, "torch") and not hasattr(module, "recurrent"):
                 passed = torch.randn(sent.shape, generator=random).to(sent)  # which a relu changes, unlike spikes
-                out = passed.clone() if isinstance(out, Tensor) else (passed.clone(), *out[1:])
+                if isinstance(out, Tensor):
+                    out = passed.clone()
+                else:
+                    out = (passed.clone(), *out[1:])
             if uses:
                 below = uses[-1].passed
                 if read.ndim < below.ndim and read.numel() == below.numel():  # x.view(len(x), -1), or of all steps
@@ -469,9 +488,15 @@ class _Run:
         first = cells[0]
         with eval_mode(nn.ModuleList(cells)), torch.no_grad():
             # The first layer shows how x lies: the first way in which it reads what it has read in the model.
-            ways = [None] if len(self.below) else list(self._layouts())
+            if len(self.below):
+                ways = [None]
+            else:
+                ways = list(self._layouts())
             for layout in ways:
-                below = self.below if layout is None else layout.by_step(self.x)
+                if layout is None:
+                    below = self.below
+                else:
+                    below = layout.by_step(self.x)
                 read = self.reads = below.flatten(2).to(call.read.dtype)
                 if read.shape[2] != first.n_in:
                     continue
@@ -493,7 +518,8 @@ class _Run:
 
     def _layouts(self) -> Iterator[Layout]:
         """All ways in which time and batch may lie in x."""
-        x, steps = self.x, self.steps
+        x = self.x
+        steps = self.steps
         all_samples = len(x) == self.batch
         if all_samples and steps == 1:
             yield Layout("every step", steps, tuple(x.shape[1:]))
@@ -522,7 +548,9 @@ class _Run:
         under = self.names[below] if below else "the input"
         between = ", ".join(self.names[part] for part in modules) or "no module"
         called = self._functions_between(below, layer)
-        calls = f": it calls {', '.join(called)}" if called else ""
+        calls = ""
+        if called:
+            calls = f": it calls {', '.join(called)}"
         return ValueError(
             f"between {under} and {above} forward does something else than {between}{calls}. Let it call a module in place of "
             "a function, such as nn.ReLU(), without a sum of two layers, and use every layer once in a step. Do outside of "
@@ -565,7 +593,7 @@ class _Run:
         )
 
 
-# what moves, cuts or makes tensors, and changes no value
+# functions that move, cut or make tensors, and change no value
 HARMLESS = {
     *("__get__", "__getitem__", "__len__", "__iter__", "size", "dim", "numel", "unbind", "split", "chunk", "unsqueeze"),
     *("squeeze", "view", "reshape", "flatten", "unflatten", "transpose", "permute", "movedim", "expand", "repeat"),
@@ -599,7 +627,9 @@ def _by_step(layer: Any, tensors: Sequence[Tensor]) -> Tensor:
     of_norse = kind.__module__.partition(".")[0] == "norse" or kind.__module__ == "neurolsc.interop.norse"
     norse_with_time = of_norse and not kind.__name__.endswith("Cell")
     at_once = norse_with_time or getattr(layer, "step_mode", "s") == "m"
-    return torch.cat(list(tensors)) if at_once else torch.stack(list(tensors))
+    if at_once:
+        return torch.cat(list(tensors))
+    return torch.stack(list(tensors))
 
 
 def _tensors(tree: Any) -> Iterator[Tensor]:
@@ -644,11 +674,14 @@ def _parts(modules: Iterable[nn.Module], *, nested: bool = False) -> Iterator[nn
             library_of(part) or (part is not module and is_dropout(part)) for part in module.modules()
         ):
             yield from _parts(module.children(), nested=nested)
+        elif nested:
+            yield from module.modules()
         else:
-            yield from module.modules() if nested else [module]
+            yield module
 
 
 def _cells(layer: nn.Module, before: list[nn.Module], shape: tuple[int, ...], *, last: bool) -> list[Cell]:
+    """The cells of a layer with the modules before it; `last`: its membrane may be read."""
     match library_of(layer):
         case "snntorch":
             from neurolsc.interop.snntorch import SnnTorchCell  # which imports snnTorch
@@ -662,8 +695,10 @@ def _cells(layer: nn.Module, before: list[nn.Module], shape: tuple[int, ...], *,
             return [SpikingJellyCell(layer, before, shape)]
         case "torch":
             return torch_cells(layer, before, shape)
-    cell: Any = layer  # ours, with its closed form unless there are modules before it
-    return [CellWithModules(cell, before, shape) if before or shape != (cell.n_in,) else cell]
+    cell: Any = layer
+    if before or shape != (cell.n_in,):
+        return [CellWithModules(cell, before, shape)]
+    return [cell]  # itself, with its closed form
 
 
 def _cells_for(
@@ -685,10 +720,12 @@ def _cells_for(
 
 
 def _first_shape(parts: list[nn.Module]) -> tuple[int, ...]:
+    """The shape of a sample of the input, from the first module that has one; ValueError if it does not say."""
     first: Any = next(part for part in parts if not isinstance(part, nn.Flatten | nn.Dropout | nn.Identity))
-    size = next((getattr(first, n) for n in ("in_features", "n_in", "input_size") if hasattr(first, n)), None)
-    if isinstance(size, int | Tensor):
-        return (int(size),)
+    for name in ("in_features", "n_in", "input_size"):
+        size = getattr(first, name, None)
+        if isinstance(size, int | Tensor):
+            return (int(size),)
     raise ValueError(
         f"the shape of an input is not known from {type(first).__name__}; pass an example of the model's input, "
         "wrap(net, x), or input_shape, such as 784 or (1, 28, 28)."
@@ -722,9 +759,9 @@ def _refuse_state(modules: list[nn.Module], shape: tuple[int, ...]) -> None:
 
 
 class _Held:
-    """A tensor as it is now, equal to one of the same place and version.
+    """Stands for a tensor as it is now: equal to one of the same memory and version.
 
-    It is held, so that no other gets its place.
+    It holds the tensor, so that no other gets the same memory.
     """
 
     def __init__(self, value: Tensor) -> None:
@@ -747,12 +784,13 @@ def _left_behind(module: nn.Module) -> list[object]:
             return [(str(key), shown(inner)) for key, inner in value.items()]
         if isinstance(value, Iterable) and isinstance(value, Sized) and not isinstance(value, str | bytes):
             return [shown(inner) for inner in value]
-        return value if isinstance(value, int | float | str | bool | None) else id(value)
+        if isinstance(value, int | float | str | bool | None):
+            return value
+        return id(value)
 
-    skipped = ("_parameters", "_modules")
-    return [
-        shown(value)
-        for part in module.modules()
-        for name, value in vars(part).items()
-        if name not in skipped and not name.endswith("_hooks")
-    ]
+    found = []
+    for part in module.modules():
+        for name, value in vars(part).items():
+            if name not in ("_parameters", "_modules") and not name.endswith("_hooks"):
+                found.append(shown(value))
+    return found

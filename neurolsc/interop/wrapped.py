@@ -27,6 +27,7 @@ from neurolsc.neurons.cell import (
     owner_of,
     parametrized_by,
 )
+from neurolsc.surroundings import original
 
 OWN_NEURON = 'A neuron of your own becomes a cell by its step: see "Your own neuron" in the documentation.'
 
@@ -52,7 +53,8 @@ class Accelerated:
 
 
 def plain_module(module: Any) -> Any:
-    """A module as it was before it was accelerated, which shares everything with it."""
+    """A module as it was before it was accelerated or compiled, which shares everything with it."""
+    module = original(module)
     if not isinstance(module, Accelerated):
         return module
     plain = object.__new__(module.plain_class)
@@ -73,9 +75,13 @@ def library_of(module: nn.Module) -> str | None:
     if (neuron or roots.get("MemoryModule") == "spikingjelly") and not is_dropout(module):
         return "spikingjelly"
     if "norse" in roots.values():  # its encoders and receptive fields have no state
-        return "norse" if "state" in inspect.signature(module.forward).parameters else None
+        if "state" in inspect.signature(module.forward).parameters:
+            return "norse"
+        return None
     neuron = any(name.endswith(("SpikingNeuron", "LeakyParallel")) for name in roots)
-    return "snntorch" if neuron and "snntorch" in roots.values() else None
+    if neuron and "snntorch" in roots.values():
+        return "snntorch"
+    return None
 
 
 def is_dropout(module: nn.Module) -> bool:
@@ -91,7 +97,7 @@ def state_class(*names: str) -> type[Any]:
 
 @contextmanager
 def borrowed(layer: nn.Module, **values: object) -> Iterator[None]:
-    """Give a layer other attributes and buffers for a while; then all are as they were."""
+    """Give a layer other attributes and buffers inside the block; afterwards all are as they were."""
     attributes = dict(vars(layer))
     inner = [attributes[name] for name in ("_buffers", "_memories") if name in attributes]  # the second: spikingjelly's
     before = [dict(values) for values in inner]
@@ -131,8 +137,10 @@ class WrappedCell(Cell):
     def __init__(
         self, layer: nn.Module, before: list[nn.Module], input_shape: tuple[int, ...], scaled: Iterable[ScaledParameter]
     ) -> None:
-        super().__init__(math.prod(input_shape), 1)  # the width comes out of a first state
-        self.layer, self.before, self.input_shape = layer, nn.Sequential(*before), input_shape
+        super().__init__(math.prod(input_shape), 1)  # the width is that of a first state, below
+        self.layer = layer
+        self.before = nn.Sequential(*before)
+        self.input_shape = input_shape
         self.scaled_parameters = self.paper_scaled_parameters = tuple(scaled)
         with torch.no_grad(), eval_mode(self):
             samples, *shape = self.current(torch.zeros(1, self.n_in, **self.dtype_and_device)).shape
@@ -183,7 +191,10 @@ class WrappedCell(Cell):
         for scaled in self.scaled_parameters:
             owner, name = owner_of(self, scaled.parameter)
             parameter = owner._parameters.get(name)
-            yield from parametrized_by(owner, name) if parameter is None else [parameter]
+            if parameter is None:
+                yield from parametrized_by(owner, name)
+            else:
+                yield parameter
 
     def extra_repr(self) -> str:
         text = super().extra_repr()
@@ -215,7 +226,9 @@ def weight_before(before: list[nn.Module]) -> list[ScaledParameter]:
     """The nearest weight before a layer, if any, which scales the radius through depth."""
     kinds = nn.Linear | nn.modules.conv._ConvNd
     names = [name for name, module in nn.Sequential(*before).named_modules() if isinstance(module, kinds)]
-    return [ScaledParameter(f"before.{names[-1]}.weight", "depth")] if names else []
+    if names:
+        return [ScaledParameter(f"before.{names[-1]}.weight", "depth")]
+    return []
 
 
 class CellWithModules(WrappedCell):
@@ -269,7 +282,7 @@ class TorchCell(WrappedCell):
         super().__init__(layer, before, input_shape, scaled)
 
     def _gate_biases(self) -> list[Tensor]:
-        # both biases of the gate that retains the old state, PyTorch's second block
+        """Both biases of the gate that retains the old state, PyTorch's second block."""
         blocks = 4 if self.kind == "lstm" else 3
         return [getattr(self.layer, f"{name}{self.suffix}").chunk(blocks)[1] for name in ("bias_ih", "bias_hh")]
 
@@ -286,7 +299,10 @@ class TorchCell(WrappedCell):
             second.copy_(torch.logit(value) - first)
 
     def start(self, current: Tensor) -> State:
-        names = ("h", "c") if self.kind == "lstm" else ("h",)
+        if self.kind == "lstm":
+            names = ("h", "c")
+        else:
+            names = ("h",)
         return state_class(*names)(*(current.new_zeros(len(current), self.layer.hidden_size) for _ in names))
 
     def advance(self, current: Tensor, z: Tensor, state: State) -> State:

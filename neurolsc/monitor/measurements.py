@@ -166,8 +166,11 @@ def weights_of(network: Network) -> Weights:
 
 
 def copy_of(weights: Weights) -> Weights:
-    """A copy, which updates do not reach."""
-    return [[matrix.clone() for matrix in layer] for layer in weights]
+    """A copy, which updates do not reach; in float32 if weights are of half precision."""
+    copies = []
+    for layer in weights:
+        copies.append([matrix.to(torch.promote_types(matrix.dtype, torch.float32), copy=True) for matrix in layer])
+    return copies
 
 
 def norm(tensors: list[Tensor]) -> float:

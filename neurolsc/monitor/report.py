@@ -19,9 +19,11 @@ from neurolsc.diagnosis.measurements import Batch
 from neurolsc.display import Displayed, Table, or_dash
 from neurolsc.interop.prepared import prepare
 from neurolsc.interop.wrapped import warn_of
+from neurolsc.io import write_text
 from neurolsc.monitor.measurements import Probe, Row, Weights, copy_of, not_finite, weights_of
 from neurolsc.monitor.rules import Course, Event, events
 from neurolsc.network import eval_mode
+from neurolsc.surroundings import full_precision, original, rank_of_processes
 from neurolsc.validation import whole
 
 if TYPE_CHECKING:
@@ -49,7 +51,7 @@ class Monitor(Displayed):
     What happens to a layer is printed once, when it happens: that it falls silent or saturates, that its gradient
     explodes or vanishes, that its weights stand still or move too far, that the loss is not finite, rises, or stands
     still at guessing. The sentence says what changed before. The network, its gradients, modes and states, and the
-    random numbers stay as they were.
+    random numbers stay as they were. Of several processes that of rank 0 measures, and speaks.
 
     Args:
         net: a :class:`neurolsc.Network`, or a module of snnTorch, norse, spikingjelly or PyTorch, as it is trained.
@@ -68,7 +70,8 @@ class Monitor(Displayed):
             ``signal_to_noise_1``, ``threshold_1``, ``voltage_1`` (in thresholds), ``surrogate_width_1``, ``decay_...``,
             ``weights_1`` and ``recurrent_1`` (norms), ``change_1`` (norm of the last update over that of the weights),
             ``drift_1`` (likewise, since the last row), ``step_1`` (thresholds by which the last update moves voltages,
-            if it is of one sign). What is not known or not finite is left out.
+            if it is of one sign), and with a scaler ``scale`` and ``skipped`` (updates since the last row). What is
+            not known or not finite is left out.
         findings: what happened.
         updates: how many updates were counted.
 
@@ -97,7 +100,7 @@ class Monitor(Displayed):
         path: str | PathLike[str] | None = None,
         callback: Callable[[Row], object] | None = None,
     ) -> None:
-        net = getattr(net, "_orig_mod", net)  # a compiled module and its original share everything
+        net = original(net)
         self._net = net if isinstance(net, nn.Module) else nn.ModuleList(net)
         self._wrapped = net
         self._given = x, y
@@ -110,7 +113,10 @@ class Monitor(Displayed):
         self.findings: list[Event] = []
         self.updates = 0
         self.closed = False
-        self._losses: list[Tensor] = []
+        self._silent = rank_of_processes()[0] > 0
+        self._losses: list[tuple[int, Tensor]] = []  # with the number of the update
+        self._scale = math.inf  # of a GradScaler
+        self._skipped = 0  # updates since the last row that it left out
         self._before: Weights | None = None
         self._earlier: Weights | None = None
         self._warned: set[str] = set()
@@ -118,9 +124,11 @@ class Monitor(Displayed):
         self._prepare()
         batch = self._probe.batch
         if batch.targets is not None:
-            with eval_mode(self._probe.network), torch.no_grad():
+            with full_precision(self._net), eval_mode(self._probe.network), torch.no_grad():
                 out = self._probe.network.run(batch.x, mask=batch.mask).logits
             check(loss, out, batch.targets, batch.mask)
+        if self._silent:
+            return
         if path is not None and os.path.exists(path):
             self._read(path)
         if not self.rows:
@@ -129,15 +137,19 @@ class Monitor(Displayed):
 
     def _prepare(self) -> None:
         """Read the module and the probe batch."""
-        prepared = prepare(self._wrapped, *self._given, prefers_membrane=self._reads_membrane)
+        with full_precision(self._net):
+            prepared = prepare(self._wrapped, *self._given, prefers_membrane=self._reads_membrane)
         self._probe = Probe(prepared.network, Batch.of(prepared), self._loss)
         self._parameters = list(self._net.parameters())
 
-    def step(self, loss: Tensor | float | None = None) -> None:
+    def step(self, loss: Tensor | float | None = None, *, scaler: torch.amp.GradScaler | None = None) -> None:
         """Count an update; every so many, measure.
 
         Args:
-            loss: the training loss of the update, one number; it may be NaN.
+            loss: the training loss of the update, one number, without the scale of a scaler; it may be NaN.
+            scaler: the scaler of a training in float16, after its ``update()``. Of an update that it skipped, since
+                gradients were infinite, the loss is left out; if it skips all, that is a finding. Gradients in rows
+                have no scale.
 
         Raises:
             TypeError: if the loss is no number.
@@ -147,16 +159,50 @@ class Monitor(Displayed):
             self._warn("closed", f"the monitor was closed at update {self.updates}: later updates are not measured.")
             return
         self.updates += 1
+        if self._silent:
+            return
         if loss is not None:
             value = torch.as_tensor(loss).detach()
             if value.numel() != 1:
                 raise ValueError(f"loss must be one number, got a tensor {tuple(value.shape)}.")
-            self._losses.append(value.reshape(()).clone())  # not yet read: a GPU would have to be waited for
+            self._losses.append((self.updates, value.reshape(()).clone()))  # not yet read: a GPU is not waited for
+        if scaler is not None and self._is_skipped(scaler):
+            self._skipped += 1
+            self._before = None
+            if loss is not None:
+                self._losses.pop()
         until_row = -self.updates % self.every
         if until_row == 0:
             self._take_row()
         if until_row == 1 or self.every == 1:
             self._before = copy_of(weights_of(self._probe.network))
+
+    def _is_skipped(self, scaler: torch.amp.GradScaler) -> bool:
+        """True if the scaler has just skipped an update: it lowers its scale, and begins to count good ones anew."""
+        before = self._scale
+        self._scale = scaler.get_scale()
+        return self._scale < before and scaler.state_dict().get("_growth_tracker") == 0
+
+    def go_on_from(self, updates: int) -> None:
+        """Count on from an update, as a training goes on from its checkpoint; rows and findings after it are dropped.
+
+        Args:
+            updates: how many updates the network has, as it is now.
+        """
+        self.rows = [row for row in self.rows if row["update"] <= updates]
+        self.findings = [event for event in self.findings if event.update <= updates]
+        self.updates = updates
+        self._losses.clear()
+        self._before = self._earlier = None
+        if self.rows and self.rows[-1]["update"] == updates:
+            self._earlier = copy_of(weights_of(self._probe.network))
+        if self.path is None or self._silent:
+            return
+        lines: list[dict[str, Any]] = []
+        for row in self.rows:
+            lines.append(row)
+            lines += [{"event": asdict(event)} for event in self.findings if event.update == row["update"]]
+        write_text(self.path, "".join(json.dumps(line) + "\n" for line in lines))
 
     def close(self) -> None:
         """Measure no more. Rows in a file are written already."""
@@ -168,13 +214,14 @@ class Monitor(Displayed):
         """Measure, tell what happened, and write the row; whatever fails, the training goes on."""
         row: Row = {"update": self.updates}
         late = math.nan
-        losses = [value.item() for value in self._losses]
+        if self._scale < math.inf:
+            row |= {"scale": self._scale, "skipped": self._skipped}
+            self._skipped = 0
+        by_update = [(update, value.item()) for update, value in self._losses]
+        losses = [loss for _, loss in by_update]
         self._losses.clear()
-        bad = [index for index, value in enumerate(losses) if not math.isfinite(value)]
-        first_bad = None
-        if bad:
-            first_bad = (self.updates - len(losses) + 1 + bad[0], losses[bad[0]])
-        elif losses:
+        first_bad = next((pair for pair in by_update if not math.isfinite(pair[1])), None)
+        if losses and first_bad is None:
             row["loss"] = mean(losses)
             late = mean(losses[-max(len(losses) // 4, 1) :])
         self._look_for_changes()
@@ -207,10 +254,10 @@ class Monitor(Displayed):
         self._earlier = copy_of(weights_of(probe.network))
 
     def _measured(self) -> Row:
-        """A row, outside of autocast, after which torch's random numbers go on as without it."""
+        """A row, after which torch's random numbers go on as without it."""
         device = self._probe.network.dtype_and_device["device"]
         cuda = [device] if device.type == "cuda" else []
-        with torch.random.fork_rng(devices=cuda), torch.autocast(device.type, enabled=False):
+        with torch.random.fork_rng(devices=cuda), full_precision(self._net):
             return self._probe.measure(self._before, self._earlier)
 
     def _look_for_changes(self) -> None:
@@ -277,6 +324,8 @@ class Monitor(Displayed):
 
     def parts(self) -> list[str | Table]:
         """A table with a line for each layer, at the last row, and what happened."""
+        if self._silent:
+            return ["the monitor of rank 0 has the rows"]
         last = self.rows[-1]
         lines = []
         for layer in range(1, len(self._probe.network.cells) + 1):

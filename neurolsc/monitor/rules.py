@@ -213,7 +213,13 @@ def is_not_finite(course: Course) -> Iterator[Sign]:
     bad = not_finite(course.network)
     layers = [int(name) for name in bad if name != "readout"]
     where = f"the weights of {listed(bad)} are not finite" if bad else "all weights are finite"
-    if not course.probe_is_finite:
+    skipped = course.now.get("skipped", 0)
+    if skipped and course.now["scale"] < 1 and skipped == course.now["update"] - course.rows[-2]["update"]:
+        problem = (
+            f"the scaler has skipped all {skipped} updates since the last row, at a scale of {course.now['scale']:.1e}"
+        )
+        yield Sign(None, problem, f"gradients are not finite whatever the scale; {where}")
+    elif not course.probe_is_finite:
         yield Sign(None, "the probe batch is not finite any more", "its tensor was changed")
     elif course.first_bad_loss is not None:
         update, loss = course.first_bad_loss

@@ -7,9 +7,8 @@ voltage after the reset of its spike,
     u[t] &= \alpha\, r[t-1] + (1-\alpha) (I - w), \quad z[t] = H(u[t] - \vartheta)
 
 where w is the current of the step before (explicit Euler: :class:`EFAdLIF`) or the new one (symplectic:
-:class:`SEAdLIF`, :class:`RadLIF`). A state has u before the reset, so that spikes are a function of it; symplectic
-cells have w of the step before the one that u is of, from which the next step makes the new one. All run step by step,
-and have derivatives in closed form.
+:class:`SEAdLIF`, :class:`RadLIF`). A state has u before the reset, so that spikes are a function of it. In the state
+of a symplectic cell w is one step older than u. All run step by step, and have derivatives in closed form.
 """
 
 import math
@@ -61,7 +60,7 @@ class AdaptiveLIF(NeuronCell):
         return (1 - self.coefficients()[0]) * super().shares()
 
     def step_blocks(self, z: Tensor, reset: Tensor | float, by_u: Tensor, leak: Tensor | float) -> dict[str, Tensor]:
-        """Return the blocks of a step. `leak` and `reset` add up to d r / d u; `by_u` is d w' / d u."""
+        """Return the blocks of a step, from the derivatives of r by u (`leak` + `reset`), and of the next w by u."""
         decay, slow, _, _ = self.coefficients()
         pull = decay - 1  # of w on u
         feedback: list[list[Tensor | float]] = [[0.0, pull], [by_u, 0.0]]
@@ -74,7 +73,7 @@ class AdaptiveLIF(NeuronCell):
         }
 
     def bounds(self) -> tuple[Bound, ...]:
-        # By trace and determinant of the matrix below threshold; the determinant is alpha beta if symplectic.
+        # From trace and determinant of the 2 x 2 matrix below threshold: both eigenvalues are inside the unit circle.
         decay, slow, gain, _ = self.coefficients()
         if self.explicit:
             highest = (1 - decay * slow) / (1 - decay)
@@ -196,12 +195,13 @@ class SEAdLIF(_QAdLIF):
 
 
 Parametrisation = Literal["sparch", "cadlif", "silif"]
-DECAYS: dict[str, tuple[Range, Range]] = {  # of u and w before training
+DECAYS: dict[str, tuple[Range, Range]] = {  # of u and of w: ranges of initial values, and of clamped ones
     "sparch": ((math.exp(-1 / 5), math.exp(-1 / 25)), (math.exp(-1 / 30), math.exp(-1 / 120))),
     "cadlif": ((0.36, 0.96), (0.96, 0.99)),
 }
-RATES = ((10.0, 250.0), (2.5, 10.0))  # of silif, of u and w, per second; their logarithms are drawn evenly
+RATES = ((10.0, 250.0), (2.5, 10.0))  # of silif, of u and of w, per second; their logarithms are drawn evenly
 SILIF_STEP = 0.004  # seconds
+RANGE_OF_B = (0.0, 2.0)
 
 
 @register
@@ -249,14 +249,18 @@ class RadLIF(AdaptiveLIF):
         self.clamp = clamp
         if parametrisation == "silif":
             rates = (torch.empty(n_hidden).uniform_(math.log(low), math.log(high)).exp() for low, high in RATES)
-            self.tau_u, self.tau_w = (1 / (rate * SILIF_STEP) for rate in rates)
+            taus = (1 / (rate * SILIF_STEP) for rate in rates)
         else:
             decays = (torch.empty(n_hidden).uniform_(*ends) for ends in DECAYS[parametrisation])
-            self.tau_u, self.tau_w = (-1 / torch.log(decay) for decay in decays)
-        self.lowest_a = -1.0 if parametrisation == "sparch" else 0.0
-        self.a = nn.Parameter(torch.empty(n_hidden).uniform_(self.lowest_a, 1.0))
-        self.b = nn.Parameter(torch.empty(n_hidden).uniform_(0.0, 2.0))
-        self.recurrent_synapses = n_hidden - 1
+            taus = (-1 / torch.log(decay) for decay in decays)
+        self.tau_u, self.tau_w = taus  # in steps; the class keeps them as trainable logarithms
+        if parametrisation == "sparch":
+            self.range_of_a = (-1.0, 1.0)
+        else:
+            self.range_of_a = (0.0, 1.0)
+        self.a = nn.Parameter(torch.empty(n_hidden).uniform_(*self.range_of_a))
+        self.b = nn.Parameter(torch.empty(n_hidden).uniform_(*RANGE_OF_B))
+        self.recurrent_synapses = n_hidden - 1  # of each neuron: it does not read itself
 
     def weights_between(self) -> Tensor:
         return self.w_rec - torch.diag(self.w_rec.diagonal())
@@ -270,7 +274,7 @@ class RadLIF(AdaptiveLIF):
             of_u, of_w = DECAYS[self.parametrisation]
             decay = decay.clamp(*of_u)
             slow = slow.clamp(*of_w)
-        return decay, slow, self.a.clamp(self.lowest_a, 1.0), self.b.clamp(0.0, 2.0)
+        return decay, slow, self.a.clamp(*self.range_of_a), self.b.clamp(*RANGE_OF_B)
 
     def update(self, x: Tensor, z: Tensor, state: AdLIFState) -> AdLIFState:
         decay, slow, a, b = self.coefficients()

@@ -1,4 +1,8 @@
-"""Spiking neurons of a few variables each, coupled by the spikes alone, and their derivatives in closed form."""
+"""Spiking neurons of a few variables each, coupled by the spikes alone, and their derivatives in closed form.
+
+Shapes: P points (step, sample), V state variables of a neuron, n neurons. Blocks (P, V, V, n) have a row for each
+variable of the next state and a column for each of the last one.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -39,31 +43,32 @@ class NeuronStep(StepMap):
     blocks: dict[str, Tensor]  # named terms of K (P, V, V, n)
     slopes: Tensor  # sigma (P, V, n)
     w_rec: Tensor  # W (n, n), the same at all states
-    into: Tensor  # c (V, n)
+    shares: Tensor  # c (V, n)
 
     def __post_init__(self) -> None:
         self.rows = self.columns = self.slopes.shape[1] * self.slopes.shape[2]
-        self.whole = reduce(torch.add, self.blocks.values())
+        self.k = reduce(torch.add, self.blocks.values())
 
     def matvec(self, x: Tensor) -> Tensor:
         h = self._by_variable(x)
-        current = added(self.slopes * h) @ self.w_rec.T
-        return plus_products(self.into * current.unsqueeze(1), self.whole, h).flatten(1)
+        current = sum_over_variables(self.slopes * h) @ self.w_rec.T
+        return plus_products(self.shares * current.unsqueeze(1), self.k, h).flatten(1)
 
     def rmatvec(self, y: Tensor) -> Tensor:
         g = self._by_variable(y)
-        by_spikes = added(self.into * g) @ self.w_rec
-        return plus_products(self.slopes * by_spikes.unsqueeze(1), self.whole.transpose(1, 2), g).flatten(1)
+        by_spikes = sum_over_variables(self.shares * g) @ self.w_rec
+        return plus_products(self.slopes * by_spikes.unsqueeze(1), self.k.transpose(1, 2), g).flatten(1)
 
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         h = self._by_variable(x)
         g = self._by_variable(y)
         found = {name: (g.unsqueeze(2) * k * h.unsqueeze(1)).sum((1, 2, 3)) for name, k in self.blocks.items()}
-        current = added(self.slopes * h) @ self.w_rec.T
-        found["recurrence"] = (added(self.into * g) * current).sum(1)
+        current = sum_over_variables(self.slopes * h) @ self.w_rec.T
+        found["recurrence"] = (sum_over_variables(self.shares * g) * current).sum(1)
         return found
 
     def _by_variable(self, x: Tensor) -> Tensor:
+        """Vectors (P, V n) as (P, V, n)."""
         return x.unflatten(1, self.slopes.shape[1:])
 
     def take(self, index: Tensor) -> "NeuronStep":
@@ -71,15 +76,15 @@ class NeuronStep(StepMap):
         return replace(self, blocks=blocks, slopes=self.slopes[index])
 
 
-def added(h: Tensor) -> Tensor:
-    """The sum over the variables of (P, V, n)."""
-    return reduce(torch.add, h.unbind(1))  # of one variable it is a view, where sum(1) copies
+def sum_over_variables(h: Tensor) -> Tensor:
+    """The sum of (P, V, n) over V."""
+    return reduce(torch.add, h.unbind(1))  # no copy where V is 1, unlike sum(1)
 
 
 def plus_products(total: Tensor, k: Tensor, h: Tensor) -> Tensor:
-    """Return total (P, R, n) plus the product K h of each neuron, with k (P, R, C, n) and h (P, C, n)."""
-    for part, variable in zip(k.unbind(2), h.unbind(1), strict=True):  # faster than all products and their sum
-        total = torch.addcmul(total, part, variable.unsqueeze(1))
+    """Return total (P, R, n) plus the product K h of each neuron, with k of R rows and C columns (P, R, C, n)."""
+    for column, variable in zip(k.unbind(2), h.unbind(1), strict=True):  # faster than all products and their sum
+        total = torch.addcmul(total, column, variable.unsqueeze(1))
     return total
 
 
@@ -99,7 +104,9 @@ class DiagonalBlocks(LinearOperator):
         return (self.k * y.view(len(y), -1, 1, self.k.shape[3])).sum(1).flatten(1)
 
     def take(self, index: Tensor) -> "DiagonalBlocks":
-        return self if self.same else DiagonalBlocks(self.k[index])
+        if self.same:
+            return self
+        return DiagonalBlocks(self.k[index])
 
 
 def dense_blocks(k: Tensor) -> Tensor:
@@ -120,7 +127,8 @@ class NeuronDerivatives(Derivatives):
     def by_state(self, x: Tensor, state: State) -> dict[str, Tensor]:
         step = self.cell.linearised(state)
         terms = {name: dense_blocks(k) for name, k in step.blocks.items()}
-        between = torch.einsum("vi,ij,puj->pviuj", step.into, step.w_rec, step.slopes)
+        # from variable u of neuron j to variable v of neuron i, at point p
+        between = torch.einsum("vi,ij,puj->pviuj", step.shares, step.w_rec, step.slopes)
         terms["recurrence"] = between.reshape(-1, step.rows, step.rows)
         return terms
 
@@ -138,7 +146,7 @@ class NeuronDerivatives(Derivatives):
         shares = self.cell.shares()
         if len(shares) == 1:
             return super().input_maps(x, state)
-        # the narrowest of the operators decides the size of a product with them
+        # two operators: the narrowest one, here n_hidden wide, decides how large the eigenvalue problem is
         return [Matrices(self.cell.w_in.unsqueeze(0)), DiagonalBlocks(shares[None, :, None])]
 
     def output_maps(self, state: State) -> Sequence[LinearOperator]:
@@ -191,7 +199,10 @@ class NeuronCell(Cell):
         initial: tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]] = (uniform, nn.init.orthogonal_),
     ) -> None:
         super().__init__(n_in, n_hidden)
-        self.spike = FastSigmoid() if spike is None else spike_function("spike", spike)
+        if spike is None:
+            self.spike = FastSigmoid()
+        else:
+            self.spike = spike_function("spike", spike)
         if threshold is not None:
             self.register_buffer("theta", torch.full((n_hidden,), number("threshold", threshold)))
         self.w_in = nn.Parameter(initial[0](torch.empty(n_hidden, n_in)))
@@ -202,7 +213,9 @@ class NeuronCell(Cell):
         """Draw a parameter, or its logarithm, evenly from a range, the argument ``<name>_range``; return the range."""
         low, high = (float(end) for end in ends)
         if not -math.inf < low <= high < math.inf or (positive and low <= 0):
-            wanted = "positive, finite" if positive else "finite"
+            wanted = "finite"
+            if positive:
+                wanted = "positive, finite"
             raise ValueError(f"{name}_range must be two {wanted} numbers, the lower one first, got {tuple(ends)}.")
         value = torch.empty(self.n_hidden)
         if in_log:
@@ -254,15 +267,19 @@ class NeuronCell(Cell):
         """The derivative of the step at the points of a state, as an operator."""
         s = self.spike_derivative(state)
         z = self.output(state).detach()
-        return self.operator(self.blocks(state, s, z), self.slopes(s), self.weights_between(), self.shares())
+        return self.operator(
+            blocks=self.blocks(state, s, z), slopes=self.slopes(s), w_rec=self.weights_between(), shares=self.shares()
+        )
 
     def closed_form(self) -> Derivatives | None:
-        return NeuronDerivatives(self) if in_two_methods(self.spike) else None
+        if in_two_methods(self.spike):
+            return NeuronDerivatives(self)
+        return None
 
     def subthreshold(self, slope: float | Tensor = 0.0) -> Tensor | None:
         state = self.initial_state(1)
         membrane = self.membrane()
-        if torch.as_tensor(slope).any() and membrane is not None:  # the derivative of a spike is that at the threshold
+        if torch.as_tensor(slope).any() and membrane is not None:  # a slope is that at the threshold: move there
             state = membrane.moved(state, membrane.thresholds(state) - membrane.voltage(state))
         silent = torch.zeros(1, self.n_hidden, **self.dtype_and_device)
         blocks = self.blocks(state, silent + slope, silent)
@@ -309,5 +326,5 @@ def spike_function(name: str, spike: Any) -> Spike:
 class SpikingStep(NeuronStep):
     """The derivative of a LIF (v) or an ALIF (v, theta): spikes follow v - theta, and a current goes into v alone.
 
-    What its isolated neurons say about its radius is in :mod:`neurolsc.stability.isolated`.
+    Its isolated neurons may give its radius (:mod:`neurolsc.stability.isolated`).
     """

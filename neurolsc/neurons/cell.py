@@ -5,7 +5,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cache
 from importlib import import_module
 from itertools import chain
 from typing import Any, Literal, NamedTuple, Self, TypeVar
@@ -90,7 +89,9 @@ class Thresholds:
     """
 
     def __init__(self, cell: nn.Module, names: tuple[str, ...], rest_name: str | None = None) -> None:
-        self._cell, self._rest, self.names = cell, rest_name, names
+        self._cell = cell
+        self._rest = rest_name
+        self.names = names
         self._start = {name: getattr(cell, name).detach().clone() for name in names}
 
     def scale(self, factor: float) -> None:
@@ -101,7 +102,9 @@ class Thresholds:
 
     def rest(self) -> Tensor | None:
         """A copy of the resting threshold (n_hidden,); None where no time constant moves it."""
-        return None if self._rest is None else getattr(self._cell, self._rest).detach().clone()
+        if self._rest is None:
+            return None
+        return getattr(self._cell, self._rest).detach().clone()
 
     def set_rest(self, value: Tensor) -> None:
         setattr(self._cell, self._rest, value)  # type: ignore[arg-type]
@@ -198,12 +201,20 @@ class Cell(nn.Module, ABC):
             at_once = self.run_at_once(x, state, lengths, late)
             if at_once is not None:
                 return at_once
-        dtype, z, outputs = state[0].real.dtype, self.output(state), []
+        dtype = state[0].real.dtype
+        z = self.output(state)
+        outputs = []
         # unbind, not x[t]: the backward of indexing writes a whole (T, B, N) gradient at every step
-        inputs = x.unbind(0) if late is None else (late, *x.unbind(0)[:-1])
+        if late is None:
+            inputs = x.unbind(0)
+        else:
+            inputs = (late, *x.unbind(0)[:-1])
         for t, now in enumerate(inputs):
             after = self.update(now.to(dtype), z, state)
-            state = after if lengths is None else frozen(after, state, lengths > t)
+            if lengths is None:
+                state = after
+            else:
+                state = frozen(after, state, lengths > t)
             z = self.output(state)
             outputs.append(z)
         return torch.stack(outputs), state
@@ -214,14 +225,16 @@ class Cell(nn.Module, ABC):
 
     def derivatives(self) -> Derivatives | None:
         """The derivatives of this cell's step in closed form; None: by autograd."""
-        return self.closed_form() if self._defined_with_its_step("closed_form") else None
+        if self._defined_with_its_step("closed_form"):
+            return self.closed_form()
+        return None
 
     def closed_form(self) -> Derivatives | None:
         """The derivatives of the step that this class defines; None if not known."""
         return None
 
     def _defined_with_its_step(self, method: str) -> bool:
-        # true if the class that defines a method defines the whole step, and the instance changes no part of it
+        """True if the class that defines a method defines the whole step, and the instance changes no part of it."""
         step = step_of(type(self))
         return issubclass(definer(type(self), method), step) and _parts_of_step(step).isdisjoint(vars(self))
 
@@ -287,7 +300,10 @@ def refuse_wrong_step(cell: Cell) -> None:
         return
 
     def refuse(method: str, wanted: str, got: object) -> TypeError:
-        shown = f"{got.dtype} {tuple(got.shape)}" if isinstance(got, Tensor) else type(got).__name__
+        if isinstance(got, Tensor):
+            shown = f"{got.dtype} {tuple(got.shape)}"
+        else:
+            shown = type(got).__name__
         return TypeError(f"{name}.{method} must return {wanted}, got {shown}.")
 
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -327,21 +343,28 @@ NO_STEP = frozenset(
 )
 
 
-@cache
+_PARTS: dict[type, frozenset[str]] = {}  # no functools.cache, of which torch.compile warns
+
+
 def _parts_of_step(kind: type) -> frozenset[str]:
-    """Names that a class or its bases define and that may be a part of its step."""
-    names = {name for c in kind.__mro__ if c not in nn.Module.__mro__ for name in vars(c)}
-    return frozenset(name for name in names - NO_STEP if not name.startswith(("__", "_abc")))
+    """Names of methods and attributes of a class and its bases that its step may read."""
+    if kind not in _PARTS:
+        names = {name for c in kind.__mro__ if c not in nn.Module.__mro__ for name in vars(c)}
+        _PARTS[kind] = frozenset(name for name in names - NO_STEP if not name.startswith(("__", "_abc")))
+    return _PARTS[kind]
 
 
 def step_of(cls: type) -> type:
-    """The class that defines a cell's step: the lowest that has ``update`` or changes a part of it; of ALIF+ ALIF."""
+    """The class that defines a cell's step: the most derived one that has ``update`` or changes a part of it.
+
+    That of ALIF+ is ALIF: the subclass draws other initial values, which is no part of a step.
+    """
     owner = definer(cls, "update")
     return next(c for c in cls.__mro__ if c is owner or not _parts_of_step(owner).isdisjoint(vars(c)))
 
 
 def definer(cls: type, name: str) -> type:
-    """The class that defines what a class has by a name: itself, or the nearest of its bases."""
+    """The class that defines an attribute of a class: itself, or the nearest of its bases."""
     return next(c for c in cls.__mro__ if name in vars(c))
 
 
@@ -379,7 +402,8 @@ class LogParameter:
     """
 
     def __set_name__(self, owner: type, name: str) -> None:
-        self.name, self.log_name = name, f"log_{name}"
+        self.name = name
+        self.log_name = f"log_{name}"
 
     def __get__(self, module: nn.Module | None, owner: type | None = None) -> Tensor:
         if module is None:
@@ -398,7 +422,7 @@ class LogParameter:
 
 
 def stored_parameter(cell: "Cell", name: str) -> nn.Parameter | None:
-    """The parameter that stores a quantity: of its name, of its logarithm, or in ``stored_in``; None if none does."""
+    """The parameter that stores a quantity: of that name, log_<name>, or as ``stored_in`` says; None if none does."""
     owner, last = owner_of(cell, dict(cell.stored_in).get(name, name))
     return owner._parameters.get(last, owner._parameters.get(f"log_{last}"))
 
@@ -433,6 +457,7 @@ def parametrized_by(module: nn.Module, name: str) -> list[nn.Parameter]:
 
 
 def _set_parametrized(module: nn.Module, name: str, value: Tensor, originals: list[nn.Parameter]) -> None:
+    """Set a quantity through its parametrisation; if it does not take the value, restore the originals and raise."""
     before = [original.detach().clone() for original in originals]
     failed: Exception | None = None
     largest = value.abs().max().item() or getattr(module, name).detach().abs().max().item()
@@ -444,7 +469,8 @@ def _set_parametrized(module: nn.Module, name: str, value: Tensor, originals: li
                 setattr(module, name, wanted)
                 miss = (getattr(module, name) - value).abs().max().item()
             except (NotImplementedError, RuntimeError, ValueError) as error:
-                failed, miss = error, math.inf
+                failed = error
+                miss = math.inf
             if miss <= 1e-3 * largest:  # NaN is not
                 return
         for original, values in zip(originals, before, strict=True):
@@ -516,10 +542,13 @@ class OneToOne(WeightMatrix):
         return 1
 
     def overwrite(self, weights: Tensor) -> None:
-        """Set the weights to a diagonal; its mean over neurons that share one."""
+        """Set the weights to the diagonal of a matrix; a weight that neurons share to their mean."""
         stored = self._stored()
         shared = weights.diagonal().to(stored).view(self._shape)
-        total = shared.sum_to_size(stored.shape) if stored.ndim else shared.sum()
+        if stored.ndim:
+            total = shared.sum_to_size(stored.shape)
+        else:
+            total = shared.sum()
         set_value(*owner_of(self.cell, self.name), total * stored.numel() / shared.numel())
 
     @property
@@ -542,19 +571,25 @@ def weight_matrices(cell: Cell, radius: Literal["time", "depth"], *, inputs: boo
     of at most 4096 neurons.
     """
     names = [scaled.parameter for scaled in cell.scaled_parameters if scaled.radius == radius]
-    names += cell.input_matrices if inputs else ()
+    if inputs:
+        names += cell.input_matrices
     found: list[WeightMatrix] = []
     for name in dict.fromkeys(names):
-        if name in cell.recurrent_vectors and cell.n_hidden <= WIDEST:
-            found.append(OneToOne(cell, name))
-        elif name not in cell.recurrent_vectors and (matrix := WeightMatrix(cell, name)).weights.ndim >= 2:
+        if name in cell.recurrent_vectors:
+            if cell.n_hidden <= WIDEST:
+                found.append(OneToOne(cell, name))
+            continue
+        matrix = WeightMatrix(cell, name)
+        if matrix.weights.ndim >= 2:
             found.append(matrix)
     return tuple(found)
 
 
 def recurrent_weights(cell: Cell) -> tuple[WeightMatrix, ...]:
     """The weights by which neurons read their own layer: matrices, and one-to-one recurrence in layers of any width."""
-    vectors = [WeightMatrix(cell, name) for name in cell.recurrent_vectors] if cell.n_hidden > WIDEST else ()
+    vectors = ()
+    if cell.n_hidden > WIDEST:
+        vectors = [WeightMatrix(cell, name) for name in cell.recurrent_vectors]
     return (*weight_matrices(cell, "time"), *vectors)
 
 
@@ -579,7 +614,7 @@ T = TypeVar("T")
 C = TypeVar("C", bound=type[nn.Module])
 
 
-# neurons of snnTorch, norse and spikingjelly, and which cell has their step
+# Neurons of snnTorch, norse and spikingjelly, and the cell that has their step
 NAMES_ELSEWHERE = {
     **dict.fromkeys(("Leaky", "RLeaky", "Lapicque", "LIFBox", "LIFBoxCell", "LIFNode"), "LIF"),
     **dict.fromkeys(("Synaptic", "RSynaptic", "LIFCell", "LIFRecurrent", "LIFRecurrentCell"), "CubaLIF"),
@@ -593,20 +628,25 @@ class Table(dict[str, type[T]]):
 
     def __init__(self, kind: str, base: type[T], *classes: type[T]) -> None:
         super().__init__({c.__name__: c for c in classes})
-        self.kind, self.base = kind, base
+        self.kind = kind
+        self.base = base
 
     def known(self, name: str) -> type[T]:
         """The class of a name in the table; ValueError if there is none."""
         if name not in self:
             cure = "Your own, by neurolsc.register: import its module first, or give the command package.module:Class."
             same = NAMES_ELSEWHERE.get(name)
-            near = f"; {name} of other libraries is {same} here." if same in self else meant(self, name)
+            if same in self:
+                near = f"; {name} of other libraries is {same} here."
+            else:
+                near = meant(self, name)
             raise ValueError(f"unknown {self.kind} {name!r}; known are {', '.join(sorted(self))}{near} {cure}")
         return self[name]
 
     def name_of(self, cls: type) -> str:
         """The name of a class; ValueError if it is not in the table."""
-        if self.get(name := cls.__name__) is not cls:
+        name = cls.__name__
+        if self.get(name) is not cls:
             cure = f"Make it known with neurolsc.register({name})."
             raise ValueError(f"{name} is not a known {self.kind}; known are {', '.join(sorted(self))}. {cure}")
         return name
@@ -627,9 +667,12 @@ class Table(dict[str, type[T]]):
 
     def enter(self, cls: type[T]) -> None:
         """Put a class into the table; ValueError if another one has its name."""
-        there, here = (f"{c.__module__}.{c.__qualname__}" for c in (self.get(cls.__name__, cls), cls))
-        if there != here:  # a class of the same place is the same one, defined anew in a notebook
-            raise ValueError(f"{cls.__name__!r} is another {self.kind} already, {there}.")
+        known = self.get(cls.__name__, cls)
+        # a class of the same module and name is the same one, defined anew in a notebook
+        if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise ValueError(
+                f"{cls.__name__!r} is another {self.kind} already, {known.__module__}.{known.__qualname__}."
+            )
         self[cls.__name__] = cls
 
 

@@ -8,6 +8,8 @@ its real and imaginary parts), a closed form has
           \frac{\partial z}{\partial h} \; (n_{hidden}, S)
 
 A cell of one's own gives matrices. LIF, ALIF and LRU also give operators, whose products with vectors cost less.
+
+Shapes: B samples, or P points (step, sample) in their place; S numbers in a state.
 """
 
 from abc import ABC, abstractmethod
@@ -23,7 +25,7 @@ State = Any
 
 
 class Factors(NamedTuple):
-    """A factorised M - shift I of one point, M real (n, n): products with its inverse, on (n,)."""
+    """A factorised matrix (n, n): products of its inverse, and of the inverse of its adjoint, with vectors (n,)."""
 
     solve: Callable[[Tensor], Tensor]
     solve_adjoint: Callable[[Tensor], Tensor]
@@ -139,7 +141,9 @@ class Matrices(LinearOperator):
         return (y.unsqueeze(1) @ self.m).squeeze(1)
 
     def take(self, index: Tensor) -> "Matrices":
-        return self if self.same else Matrices(self.m[index])
+        if self.same:
+            return self
+        return Matrices(self.m[index])
 
     def dense(self) -> Tensor:
         return self.m
@@ -152,7 +156,7 @@ class SumOfMatrices(Matrices, StepMap):
         points = max(len(part) for part in parts.values())
         self.parts = {name: part.expand(points, -1, -1) for name, part in parts.items()}
         super().__init__(torch.stack([*self.parts.values()]).sum(0))
-        self.same = False  # it has the terms of each point
+        self.same = False  # each point has terms of its own
 
     def take(self, index: Tensor) -> "SumOfMatrices":
         return SumOfMatrices({name: part[index] for name, part in self.parts.items()})
@@ -162,10 +166,14 @@ class SumOfMatrices(Matrices, StepMap):
 
 
 class JacobianOperator(LinearOperator):
-    """The derivative at (P, columns) of a function that treats the samples of a batch apart, by autograd.
+    """The derivative of a function at P points, by autograd.
 
-    A product with the transpose is one backward pass; one with M itself is a backward pass through that one. The
-    context are further arguments (P, ...), not differentiated.
+    A product with the transpose is one backward pass; one with M itself is a backward pass through that one.
+
+    Args:
+        function: maps (P, columns) to (P, rows), each point by itself.
+        at: the points (P, columns).
+        context: further arguments of the function (P, ...), by which it is not differentiated.
     """
 
     def __init__(self, function: Callable[..., Tensor], at: Tensor, *context: Tensor) -> None:
@@ -178,10 +186,10 @@ class JacobianOperator(LinearOperator):
         self.columns = at.shape[1]
 
     def matvec(self, x: Tensor) -> Tensor:
-        with torch.enable_grad():
-            probe = torch.zeros_like(self.value, requires_grad=True)
-            back = _gradient(self.value, self.at, probe, create_graph=True)
-        return _gradient(back, probe, x, create_graph=torch.is_grad_enabled())
+        with torch.enable_grad():  # M^T w is linear in w, and its gradient by w along x is M x
+            w = torch.zeros_like(self.value, requires_grad=True)
+            transposed_product = _gradient(self.value, self.at, w, create_graph=True)
+        return _gradient(transposed_product, w, x, create_graph=torch.is_grad_enabled())
 
     def rmatvec(self, y: Tensor) -> Tensor:
         return _gradient(self.value, self.at, y, create_graph=torch.is_grad_enabled())
@@ -199,7 +207,8 @@ class JacobianOperator(LinearOperator):
 
 
 def _gradient(value: Tensor, by: Tensor, weights: Tensor, *, create_graph: bool) -> Tensor:
-    if not value.requires_grad:  # the function does not depend on it
+    """The gradient of the sum of a value times weights."""
+    if not value.requires_grad:  # it does not depend on `by`
         return torch.zeros_like(by)
     options: Any = {"create_graph": create_graph, "retain_graph": True, "materialize_grads": True}
     return torch.autograd.grad(value, by, weights, **options)[0]
@@ -227,8 +236,7 @@ def unflat(h: Tensor, like: State) -> State:
 
 def lu_factors(m: Tensor) -> Factors:
     """Factorise one matrix (n, n); a pivot below eps times the largest becomes this, so that a solution exists."""
-    # one matrix at a time: torch's batched LU on the CPU is broken after torch.set_num_threads
-    # (pytorch#142815)
+    # one matrix at a time: torch's batched LU on the CPU is broken after torch.set_num_threads (pytorch#142815)
     lu, pivots, _ = torch.linalg.lu_factor_ex(m)
     pivot = lu.diagonal()
     largest = pivot.abs().max().clamp(min=torch.finfo(m.dtype).tiny)

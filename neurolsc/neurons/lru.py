@@ -89,7 +89,10 @@ class LRU(Cell):
         exterior_dropout: float = 0.0,
     ) -> None:
         super().__init__(n_in, n_hidden)
-        n = n_hidden if n_state is None else whole("n_state", n_state)
+        if n_state is None:
+            n = n_hidden
+        else:
+            n = whole("n_state", n_state)
         self.n_state = n
         self.dropout = probability("dropout", dropout)
         self.exterior_dropout = probability("exterior_dropout", exterior_dropout)
@@ -119,7 +122,7 @@ class LRU(Cell):
         return self.block_output(state.x, state.u, self.normed(state.u))
 
     def update(self, x: Tensor, z: Tensor, state: LRUState) -> LRUState:
-        u = self.block_input(x)
+        u = self.block_input(x).to(state.u.dtype)  # another under autocast
         return LRUState(self.eigenvalues * state.x + self.driven(self.normed(u)), u)
 
     def block_input(self, x: Tensor) -> Tensor:
@@ -164,7 +167,7 @@ class LRU(Cell):
         return LRUDerivatives(self)
 
     def run_at_once(self, x: Tensor, state: LRUState, lengths: Tensor | None, late: Tensor | None) -> AtOnce:
-        u = self.block_input(inputs_of(x, late, state.u.dtype))
+        u = self.block_input(inputs_of(x, late, state.u.dtype)).to(state.u.dtype)
         v = self.normed(u)
         memory = linear_scan(self.eigenvalues, self.driven(v), state.x)
         last = LRUState(last_of(memory, state.x, lengths), last_of(u, state.u, lengths))
@@ -216,6 +219,14 @@ class DiagonalRNN(Cell):
     settings = ("n_state", "form")
     scaled_parameters = LRU.scaled_parameters
     paper_scaled_parameters = scaled_parameters
+    lambda_real: nn.Parameter
+    lambda_imag: nn.Parameter
+    nu_log: nn.Parameter
+    theta_log: nn.Parameter
+    gamma_log: nn.Parameter
+    a_real: nn.Parameter
+    a_imag: nn.Parameter
+    delta_raw: nn.Parameter
 
     def __init__(
         self,
@@ -255,7 +266,7 @@ class DiagonalRNN(Cell):
         return linear(x.real, self.c_real) - linear(x.imag, self.c_imag) + linear(state.u, self.d)
 
     def update(self, x: Tensor, z: Tensor, state: LRUState) -> LRUState:
-        return LRUState(self.eigenvalues * state.x + self.driven(x), x)
+        return LRUState(self.eigenvalues * state.x + self.driven(x), x.to(state.u.dtype))  # another under autocast
 
     def driven(self, u: Tensor) -> Tensor:
         """What an input adds to the memory, complex (..., n_state)."""
@@ -342,18 +353,18 @@ class LRUDerivatives(Derivatives):
         return Rotation(self.cell.eigenvalues, state.u.shape[1], len(state.u))
 
     def input_maps(self, x: Tensor, state: LRUState) -> Sequence[JacobianOperator]:
-        def enter(x: Tensor) -> Tensor:
+        def memory_after(x: Tensor) -> Tensor:  # u detached: radii leave out the skip connection
             after = self.cell.update(x, x, LRUState(x.new_zeros(len(x), self.cell.n_state), x))
             return flat(after._replace(u=after.u.detach()))
 
-        return [JacobianOperator(enter, x)]
+        return [JacobianOperator(memory_after, x)]
 
     def output_maps(self, state: LRUState) -> Sequence[JacobianOperator]:
-        def leave(h: Tensor) -> Tensor:
+        def output_of_memory(h: Tensor) -> Tensor:
             now = unflat(h, state)
             return self.cell.output(now._replace(u=now.u.detach()))
 
-        return [JacobianOperator(leave, flat(state))]
+        return [JacobianOperator(output_of_memory, flat(state))]
 
 
 class Rotation(StepMap):
@@ -428,7 +439,7 @@ linear_scan: Callable[[Tensor, Tensor, Tensor], Tensor] = LinearScan.apply
 
 
 def _scan(decay: Tensor, x: Tensor) -> None:
-    """Turn b into x in place, from a start of 0."""
+    """The scan in place, from a start of 0: b (T, B, N) becomes x."""
     if len(x) == 1:
         return
     if x.device.type == "cpu" and x[0].numel() >= BUSY:

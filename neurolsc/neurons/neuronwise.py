@@ -1,7 +1,10 @@
 r"""Layers whose neurons do not read each other: a block of V x V for each neuron, V being its state variables.
 
-Wrapped layers without recurrent weights have all their blocks from V backward passes. What the blocks say of radii and
-singular values is in :mod:`neurolsc.stability.isolated`.
+Wrapped layers without recurrent weights have all their blocks from V backward passes. Radii and singular values of the
+blocks are in :mod:`neurolsc.stability.isolated`.
+
+Shapes: P points (an input and a state each), V state variables of a neuron, n neurons. Blocks (P, V, V, n) have a row
+for each variable of the next state and a column for each of the last one.
 """
 
 from collections.abc import Sequence
@@ -25,7 +28,7 @@ class BlockStep(DiagonalBlocks, StepMap):
     def __init__(self, parts: dict[str, Tensor]) -> None:
         super().__init__(reduce(torch.add, parts.values()))
         self.parts = parts
-        self.same = False  # it has the terms of each point
+        self.same = False  # each point has terms of its own
 
     def take(self, index: Tensor) -> "BlockStep":
         return BlockStep({name: part[index] for name, part in self.parts.items()})
@@ -72,11 +75,14 @@ class NeuronwiseDerivatives(Derivatives):
     def __init__(self, cell: NeuronwiseCell, *, one_to_one: bool = False) -> None:
         self.cell = cell
         self.one_to_one = one_to_one
-        self.terms = (OWN, ONE_TO_ONE) if one_to_one else (OWN,)
+        if one_to_one:
+            self.terms = (OWN, ONE_TO_ONE)
+        else:
+            self.terms = (OWN,)
 
     def state_map(self, x: Tensor, state: State) -> BlockStep:
-        by_state, by_output, _ = self._step(x, state)
-        through_output = by_output.unsqueeze(2) * self._output(state).unsqueeze(1)
+        by_state, by_output, _ = self._step_derivatives(x, state)
+        through_output = by_output.unsqueeze(2) * self._output_derivative(state).unsqueeze(1)
         if self.one_to_one:
             return BlockStep({OWN.name: by_state, ONE_TO_ONE.name: through_output})
         return BlockStep({OWN.name: by_state + through_output})
@@ -86,7 +92,7 @@ class NeuronwiseDerivatives(Derivatives):
         return {name: dense_blocks(part) for name, part in step.parts.items()}
 
     def input_maps(self, x: Tensor, state: State) -> Sequence[LinearOperator]:
-        _, _, by_current = self._step(x, state)
+        _, _, by_current = self._step_derivatives(x, state)
         into = DiagonalBlocks(by_current.unsqueeze(2))
         if self.cell.affine:
             return [Matrices(self._weights(x)), into]
@@ -98,54 +104,62 @@ class NeuronwiseDerivatives(Derivatives):
         return dense_blocks(into.k) @ currents  # type: ignore[attr-defined]
 
     def output_maps(self, state: State) -> Sequence[LinearOperator]:
-        return [DiagonalBlocks(self._output(state).unsqueeze(1))]
+        return [DiagonalBlocks(self._output_derivative(state).unsqueeze(1))]
 
     def of_output(self, state: State) -> Tensor:
-        return dense_blocks(self._output(state).unsqueeze(1))
+        return dense_blocks(self._output_derivative(state).unsqueeze(1))
 
-    def _step(self, x: Tensor, state: State) -> tuple[Tensor, Tensor, Tensor]:
-        """d h' by the state (P, V, V, n), by the own output (P, V, n) and by the current (P, V, n)."""
-        create = torch.is_grad_enabled()
-        with torch.enable_grad(), exact_values(self.cell):  # type: ignore[arg-type]
+    def _step_derivatives(self, x: Tensor, state: State) -> tuple[Tensor, Tensor, Tensor]:
+        """Derivatives of the next state by the last one (P, V, V, n), the last output and the current (P, V, n)."""
+        differentiable = torch.is_grad_enabled()  # by the parameters, as LSC needs it
+        by_state = []
+        by_output = []
+        by_current = []
+        with torch.enable_grad(), exact_values(self.cell):  # type: ignore[arg-type]  # the cell is a module
             before = _leaves(state)
-            z = self.cell.emitted(state).detach().requires_grad_()
+            z = (
+                self.cell.emitted(state).detach().requires_grad_()
+            )  # cut off: no derivative goes through it to the state
             current = self.cell.current(x.detach())
-            probe = torch.zeros_like(current, requires_grad=True)
-            current = current if create else current.detach()
-            after = self.cell.advance(current + probe, z, before)
-            rows = [_gradients(variable, [*before, z, probe], create_graph=create) for variable in after]
-        variables = len(before)
-        by_state = torch.stack([torch.stack(row[:variables], 1) for row in rows], 1)
-        by_output = torch.stack([row[variables] for row in rows], 1)
-        by_current = torch.stack([row[variables + 1] for row in rows], 1)
-        return by_state, by_output, by_current
+            if not differentiable:
+                current = current.detach()
+            added = torch.zeros_like(current, requires_grad=True)  # the derivative by it is that by the current
+            after = self.cell.advance(current + added, z, before)
+            for variable in after:
+                row = _gradients(variable, [*before, z, added], create_graph=differentiable)
+                *of_state, of_output, of_current = row
+                by_state.append(torch.stack(of_state, 1))
+                by_output.append(of_output)
+                by_current.append(of_current)
+        return torch.stack(by_state, 1), torch.stack(by_output, 1), torch.stack(by_current, 1)
 
-    def _output(self, state: State) -> Tensor:
-        """d z / d h (P, V, n)."""
-        create = torch.is_grad_enabled()
-        with torch.enable_grad(), exact_values(self.cell):  # type: ignore[arg-type]
-            now = _leaves(state)
-            return torch.stack(_gradients(self.cell.emitted(now), list(now), create_graph=create), 1)
+    def _output_derivative(self, state: State) -> Tensor:
+        """Derivative of the output by the state (P, V, n)."""
+        differentiable = torch.is_grad_enabled()
+        with torch.enable_grad(), exact_values(self.cell):  # type: ignore[arg-type]  # the cell is a module
+            variables = _leaves(state)
+            output = self.cell.emitted(variables)
+            return torch.stack(_gradients(output, list(variables), create_graph=differentiable), 1)
 
     def _flat_current(self, x: Tensor) -> Tensor:
         return self.cell.current(x).flatten(1)
 
-    def _weights(self, like: Tensor) -> Tensor:
-        """The matrix (1, n, n_in) of modules that are affine."""
-        n_in = like.shape[1]
-        unit = torch.eye(n_in, dtype=like.dtype, device=like.device)
-        constant = self._flat_current(torch.zeros_like(unit[:1]))
-        return (self._flat_current(unit) - constant).T.unsqueeze(0)
+    def _weights(self, x: Tensor) -> Tensor:
+        """The weight matrix (1, n, n_in) of a current that is affine in x, in dtype and on the device of x."""
+        unit_vectors = torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
+        bias = self._flat_current(torch.zeros_like(unit_vectors[:1]))
+        return (self._flat_current(unit_vectors) - bias).T.unsqueeze(0)
 
 
 def _leaves(state: State) -> State:
+    """The values of a state as variables to differentiate by."""
     return type(state)(*(leaf.detach().requires_grad_() for leaf in state))
 
 
 def _gradients(value: Tensor, by: list[Tensor], *, create_graph: bool) -> list[Tensor]:
     """Gradients of the sum of a value (P, ...), each (P, n); zero by what it does not depend on."""
     if not value.requires_grad:
-        return [torch.zeros_like(one).flatten(1) for one in by]
+        return [torch.zeros_like(variable).flatten(1) for variable in by]
     options: Any = {"create_graph": create_graph, "retain_graph": True, "materialize_grads": True}
-    found = torch.autograd.grad(value.sum(), by, **options)
-    return [one.flatten(1) for one in found]
+    gradients = torch.autograd.grad(value.sum(), by, **options)
+    return [gradient.flatten(1) for gradient in gradients]

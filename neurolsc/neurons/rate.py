@@ -28,6 +28,10 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+# has_biases, num_layers, dropout, train, bidirectional, batch_first of PyTorch's kernels
+ONE_LAYER = (True, 1, 0.0, True, False, False)
+
+
 class HiddenState(NamedTuple):
     """State of an RNN, a GRU or a feed-forward layer."""
 
@@ -57,6 +61,11 @@ def last_of(outputs: Tensor, start: Tensor, lengths: Tensor | None) -> Tensor:
         return outputs[-1]
     last = outputs[(lengths - 1).clamp(min=0), torch.arange(len(start), device=start.device)]
     return keep(last, start, lengths > 0)
+
+
+def under_autocast(x: Tensor) -> bool:
+    """True where PyTorch's kernels would keep states in half precision; plain steps do not."""
+    return torch.is_autocast_enabled(x.device.type)
 
 
 def chrono(n: int, memory: float) -> Tensor:
@@ -129,7 +138,8 @@ class FeedForward(Cell):
     output = GatedCell.output
 
     def update(self, x: Tensor, z: Tensor, state: HiddenState) -> HiddenState:
-        return HiddenState(ACTIVATIONS[self.activation](linear(x, self.w_in, self.bias)))
+        h = ACTIVATIONS[self.activation](linear(x, self.w_in, self.bias))
+        return HiddenState(h.to(state.h.dtype))
 
     def run_at_once(self, x: Tensor, state: HiddenState, lengths: Tensor | None, late: Tensor | None) -> AtOnce:
         outputs = self.update(inputs_of(x, late, state.h.dtype), state.h, state).h
@@ -174,15 +184,15 @@ class RNN(GatedCell):
 
     def update(self, x: Tensor, z: Tensor, state: HiddenState) -> HiddenState:
         current = torch.addmm(linear(x, self.w_in, self.bias), z, self.w_rec.T)
-        return HiddenState(ACTIVATIONS[self.activation](current))
+        return HiddenState(ACTIVATIONS[self.activation](current).to(state.h.dtype))
 
     def run_at_once(self, x: Tensor, state: HiddenState, lengths: Tensor | None, late: Tensor | None) -> AtOnce:
         kernel = {"relu": torch.rnn_relu, "tanh": torch.rnn_tanh}.get(self.activation)
-        if kernel is None:
+        if kernel is None or under_autocast(x):
             return None
         weights = (self.w_in, self.w_rec, self.bias, torch.zeros_like(self.bias))
         x = inputs_of(x, late, state.h.dtype)
-        outputs, _ = kernel(x, state.h[None], weights, True, 1, 0.0, True, False, False)
+        outputs, _ = kernel(x, state.h[None], weights, *ONE_LAYER)
         return outputs, HiddenState(last_of(outputs, state.h, lengths))
 
 
@@ -239,7 +249,10 @@ class GRU(GatedCell):
         return HiddenState(torch.lerp(candidate.to(state.h.dtype), state.h, retention.to(state.h.dtype)))
 
     def _eq_48(self) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-        """Return the step from W x + b (B, 3 n_hidden), output and state; the weights are cut once for all steps."""
+        """Return a function of W x + b (B, 3 n_hidden), output and h that returns the next h.
+
+        It is made once for all steps, since cutting the weights takes time.
+        """
         sizes = (2 * self.n_hidden, self.n_hidden)
         u_rz, u_h = (u.t() for u in self.w_rec.split_with_sizes(sizes))
 
@@ -269,8 +282,10 @@ class GRU(GatedCell):
     def run_at_once(self, x: Tensor, state: HiddenState, lengths: Tensor | None, late: Tensor | None) -> AtOnce:
         x = inputs_of(x, late, state.h.dtype)
         if self.recurrent_bias is not None:
+            if under_autocast(x):
+                return None
             weights = (self.w_in, self.w_rec, self.bias, self.recurrent_bias)
-            outputs, _ = torch.gru(x, state.h[None], weights, True, 1, 0.0, True, False, False)
+            outputs, _ = torch.gru(x, state.h[None], weights, *ONE_LAYER)
             return outputs, HiddenState(last_of(outputs, state.h, lengths))
         step = self._eq_48()
         h = state.h
@@ -316,8 +331,10 @@ class LSTM(GatedCell):
             self.bias.data[:n_hidden] = -self.bias.data[n_hidden : 2 * n_hidden]
 
     def update(self, x: Tensor, z: Tensor, state: LSTMState) -> LSTMState:
-        zero = torch.zeros_like(self.bias)
-        return LSTMState(*torch.lstm_cell(x, (z, state.c), self.w_in, self.w_rec, self.bias, zero))
+        gates = torch.addmm(linear(x, self.w_in, self.bias), z, self.w_rec.T)
+        i, f, g, o = gates.to(state.c.dtype).chunk(4, 1)
+        c = torch.sigmoid(f) * state.c + torch.sigmoid(i) * torch.tanh(g)
+        return LSTMState(torch.sigmoid(o) * torch.tanh(c), c)
 
     @property
     def retention(self) -> Tensor:
@@ -329,18 +346,17 @@ class LSTM(GatedCell):
             self.bias[self.n_hidden : 2 * self.n_hidden] = torch.logit(value)
 
     def run_at_once(self, x: Tensor, state: LSTMState, lengths: Tensor | None, late: Tensor | None) -> AtOnce:
-        half = x.device.type == "cpu" and torch.is_autocast_enabled("cpu")
-        if half and not torch.ops.mkldnn._is_mkldnn_bf16_supported():  # there torch.lstm fails
+        if under_autocast(x):
             return None
         x = inputs_of(x, late, state.h.dtype)
         start = (state.h[None], state.c[None])
         weights = (self.w_in, self.w_rec, self.bias, torch.zeros_like(self.bias))
         if lengths is None:
-            outputs, h, c = torch.lstm(x, start, weights, True, 1, 0.0, True, False, False)
+            outputs, h, c = torch.lstm(x, start, weights, *ONE_LAYER)
             return outputs, LSTMState(h[0], c[0])
         packed = pack_padded_sequence(x, lengths.clamp(min=1).cpu(), enforce_sorted=False)  # it takes no length 0
         start = tuple(leaf[:, packed.sorted_indices] for leaf in start)
-        data, h, c = torch.lstm(packed.data, packed.batch_sizes, start, weights, True, 1, 0.0, True, False)
+        data, h, c = torch.lstm(packed.data, packed.batch_sizes, start, weights, *ONE_LAYER[:-1])
         outputs, _ = pad_packed_sequence(packed._replace(data=data), total_length=len(x))
         after = (leaf[0][packed.unsorted_indices] for leaf in (h, c))
         return outputs, LSTMState(*(keep(new, old, lengths > 0) for new, old in zip(after, state, strict=True)))

@@ -109,11 +109,11 @@ class EulerResonator(NeuronCell):
     def shares(self) -> Tensor:
         return self.dt * super().shares()
 
-    def turned(self, x: Tensor, z: Tensor, u: Tensor, v: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-        """Return u and v after an Euler step with the damping b."""
+    def euler_step(self, x: Tensor, z: Tensor, state: Any, b: Tensor) -> tuple[Tensor, Tensor]:
+        """Return u and v after a step with the damping b."""
         diagonal, angle = self.rotation(b)
-        real = diagonal * u - angle * v + self.dt * self.current(x, z)
-        return real, angle * u + diagonal * v
+        u = diagonal * state.u - angle * state.v + self.dt * self.current(x, z)
+        return u, angle * state.u + diagonal * state.v
 
 
 @register
@@ -138,7 +138,7 @@ class RF(EulerResonator):
     block_terms = (EULER_ROTATION,)
 
     def update(self, x: Tensor, z: Tensor, state: ResonatorState) -> ResonatorState:
-        return ResonatorState(*self.turned(x, z, state.u, state.v, -self.damping.abs()))
+        return ResonatorState(*self.euler_step(x, z, state, -self.damping.abs()))
 
     def blocks(self, state: ResonatorState, s: Tensor, z: Tensor) -> dict[str, Tensor]:
         diagonal, angle = self.rotation(-self.damping.abs())
@@ -179,7 +179,7 @@ class BRF(EulerResonator):
 
     def update(self, x: Tensor, z: Tensor, state: BRFState) -> BRFState:
         q = Q_DECAY * state.q + z
-        u, v = self.turned(x, z, state.u, state.v, self.boundary() - self.damping.abs() - q)
+        u, v = self.euler_step(x, z, state, self.boundary() - self.damping.abs() - q)
         return BRFState(u, v, q)
 
     def slopes(self, s: Tensor) -> Tensor:
@@ -188,8 +188,10 @@ class BRF(EulerResonator):
     def blocks(self, state: BRFState, s: Tensor, z: Tensor) -> dict[str, Tensor]:
         diagonal, angle = self.rotation(self.boundary() - self.damping.abs() - Q_DECAY * state.q - z)
         zero = torch.zeros_like(s)
-        of_q = (s, zero, Q_DECAY - s)  # derivatives of the new q, which lowers the damping b
-        of_u, of_v = ([-self.dt * part * k for k in of_q] for part in (state.u, state.v))
+        # derivatives by (u, v, q): of the new q, and through it, as it lowers b, of the new u and v
+        of_q = (s, zero, Q_DECAY - s)
+        of_u = [-self.dt * state.u * k for k in of_q]
+        of_v = [-self.dt * state.v * k for k in of_q]
         return {
             "rotation": matrix_of([[diagonal, -angle, zero], [angle, diagonal, zero], [zero, zero, zero]], z),
             "refractory": matrix_of([of_u, of_v, of_q], z),

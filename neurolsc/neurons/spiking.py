@@ -71,7 +71,7 @@ class Reset:
         return leaked - theta * z
 
     def derivatives(self, decay: Tensor, v: Tensor, z: Tensor, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        r"""D, E and R, each (B, n_hidden), of the voltage before input and recurrence; E is 0 of a constant theta.
+        r"""D, E and R, each (B, n_hidden), of the voltage before input and recurrence; E is 0 for a constant theta.
 
         .. math:: D = \frac{\partial v[t]}{\partial v[t-1]}\Big|_z, \quad
             E = \frac{\partial v[t]}{\partial \vartheta[t-1]}\Big|_z, \quad R = -\frac{\partial v[t]}{\partial z[t-1]}
@@ -129,7 +129,10 @@ class SpikingCell(NeuronCell):
     ) -> None:
         one_of("reset", reset, get_args(ResetName))
         one_of("recurrent_init", recurrent_init, ("glorot", "orthogonal"))
-        recurrent = nn.init.orthogonal_ if recurrent_init == "orthogonal" else nn.init.xavier_uniform_
+        if recurrent_init == "orthogonal":
+            recurrent = nn.init.orthogonal_
+        else:
+            recurrent = nn.init.xavier_uniform_
         initial = (nn.init.xavier_uniform_, recurrent)
         super().__init__(n_in, n_hidden, spike=spike, threshold=None, initial=initial)
         self.reset = Reset(reset, reset_gradient)
@@ -140,7 +143,9 @@ class SpikingCell(NeuronCell):
     def distance(self, state: Any) -> Tensor:
         """v - theta (B, n_hidden); a spike where positive."""
 
-    thresholds, membrane = Cell.thresholds, Cell.membrane  # not known of a cell of one's own
+    # None: a subclass with another distance() would inherit wrong ones
+    thresholds = Cell.thresholds
+    membrane = Cell.membrane
 
     def reset_switch(self) -> ResetSwitch | None:
         if not self.reset.gradient:
@@ -200,7 +205,7 @@ class LIF(SpikingCell):
         return LIFState(carried + x @ self.w_in.T + z @ self.w_rec.T + self.b_v)
 
     def constants(self) -> fast.Constants:
-        return fast.Constants(self.w_in, self.w_rec, self.decay_v, self.b_v, self.theta)
+        return fast.Constants(self.w_in, self.w_rec, self.decay_v, self.b_v, threshold=self.theta)
 
     run_at_once = fast.run  # type: ignore[assignment]
 
@@ -208,7 +213,8 @@ class LIF(SpikingCell):
         d, _, r = self.reset.derivatives(self.decay_v, state.v, z, self.theta)
         return {"leak": matrix_of([[d]], s), "reset": matrix_of([[-r * s]], s)}
 
-    thresholds, membrane = NeuronCell.thresholds, NeuronCell.membrane
+    thresholds = NeuronCell.thresholds
+    membrane = NeuronCell.membrane
 
 
 class ALIFState(NamedTuple):
@@ -271,8 +277,9 @@ class ALIF(SpikingCell):
         self.tau_theta = truncated_normal(number("tau_theta", tau_theta), n_hidden)
         rest = truncated_normal(number("b_theta", b_theta), n_hidden)
         rise = self.draw_adaptation(number("adaptation", adaptation), n_in, n_hidden)
-        for name, value in (("b_theta", rest), ("adaptation", rise)):  # ALIFPositive stores their logarithms
-            setattr(self, name, value if hasattr(type(self), name) else nn.Parameter(value))
+        for name, value in (("b_theta", rest), ("adaptation", rise)):
+            is_log = hasattr(type(self), name)  # a LogParameter of the class, as in ALIFPositive
+            setattr(self, name, value if is_log else nn.Parameter(value))
 
     @staticmethod
     @abstractmethod
@@ -302,7 +309,10 @@ class ALIF(SpikingCell):
         return state.v - state.theta
 
     def reset_threshold(self, theta: Tensor) -> Tensor:
-        return self.theta_rest if self.reset.name == "static" else theta
+        """What a reset subtracts: the resting threshold, or the current one `theta`."""
+        if self.reset.name == "static":
+            return self.theta_rest
+        return theta
 
     def update(self, x: Tensor, z: Tensor, state: ALIFState) -> ALIFState:
         carried = self.reset.carry(self.decay_v * state.v, z, self.reset_threshold(state.theta))
@@ -310,9 +320,16 @@ class ALIF(SpikingCell):
         return ALIFState(v, self.decay_theta * state.theta + self.b_theta + self.adaptation * z)
 
     def constants(self) -> fast.Constants:
-        subtracted = self.theta_rest if self.reset.name == "static" else None
-        moving = (self.decay_theta, self.b_theta, self.adaptation)
-        return fast.Constants(self.w_in, self.w_rec, self.decay_v, self.b_v, subtracted, *moving)
+        return fast.Constants(
+            self.w_in,
+            self.w_rec,
+            self.decay_v,
+            self.b_v,
+            threshold=self.theta_rest if self.reset.name == "static" else None,
+            decay_theta=self.decay_theta,
+            b_theta=self.b_theta,
+            adaptation=self.adaptation,
+        )
 
     run_at_once = fast.run  # type: ignore[assignment]
 
@@ -321,7 +338,7 @@ class ALIF(SpikingCell):
 
     def blocks(self, state: ALIFState, s: Tensor, z: Tensor) -> dict[str, Tensor]:
         reset = self.reset.derivatives(self.decay_v, state.v, z, self.reset_threshold(state.theta))
-        return alif_blocks(s, *reset, self.adaptation, self.decay_theta)
+        return alif_blocks(s, reset, rise=self.adaptation, decay_theta=self.decay_theta)
 
     def thresholds(self) -> Thresholds:
         return Thresholds(self, ("b_theta", "adaptation"), rest_name="theta_rest")
@@ -362,11 +379,16 @@ class ALIFPlusMinus(ALIF):
         return torch.randn(n_hidden) * scale / n_in
 
 
-def alif_blocks(s: Tensor, d: Tensor, e: Tensor, r: Tensor, rise: Tensor, decay_theta: Tensor) -> dict[str, Tensor]:
-    r"""The blocks of (v, theta): `rise` is what a spike adds to theta; d, e and r as of :meth:`Reset.derivatives`.
+def alif_blocks(
+    s: Tensor, reset: tuple[Tensor, Tensor, Tensor], *, rise: Tensor, decay_theta: Tensor
+) -> dict[str, Tensor]:
+    r"""The blocks of (v, theta), with the derivative s of a spike by v and D, E, R of :meth:`Reset.derivatives`.
 
     .. math:: \begin{pmatrix} D - R s & E + R s \\ \beta s & e^{-1/\tau_\vartheta} - \beta s \end{pmatrix}
+
+    A spike adds `rise`, :math:`\beta`, to theta.
     """
+    d, e, r = reset
     kick = r * s
     feedback = rise * s
     return {

@@ -181,7 +181,7 @@ class ALIFLowPass(ALIFPlus):
     def retention(self, value: Tensor) -> None:
         if is_frozen(self, "tau_theta"):
             return
-        added = self._new_share * self.adaptation
+        added = self._new_share * self.adaptation  # by a spike, which stays
         self.tau_theta = -1 / torch.log(value.clamp(min=torch.finfo(value.dtype).tiny))
         if not is_frozen(self, "adaptation"):
             set_value(self, "adaptation", (added / self._new_share).detach())
@@ -203,8 +203,9 @@ class ALIFLowPass(ALIFPlus):
         rise = self._new_share * self.adaptation
         theta = self.decay_theta * state.theta + self._new_share * self.b_theta + rise * z
         d, e, r = self.reset.derivatives(self.decay_v, state.v, z, self.reset_threshold(theta))
-        # e is by the threshold that is subtracted, which the last one and the spikes have made
-        return alif_blocks(s, d, e * self.decay_theta, r - e * rise, rise, self.decay_theta)
+        # e is the derivative by the new threshold, which depends on the last one and on the spikes
+        reset = (d, e * self.decay_theta, r - e * rise)
+        return alif_blocks(s, reset, rise=rise, decay_theta=self.decay_theta)
 
     def gains(self) -> dict[str, float]:
         return {}
@@ -260,7 +261,10 @@ class PLIF(NeuronCell):
         return torch.sigmoid(self.w).expand(1, self.n_hidden)
 
     def update(self, x: Tensor, z: Tensor, state: LIFState) -> LIFState:
-        r = state.v * (1 - z) if self.hard_reset else state.v - self.theta * z
+        if self.hard_reset:
+            r = state.v * (1 - z)
+        else:
+            r = state.v - self.theta * z
         return LIFState(r + torch.sigmoid(self.w) * (self.current(x, z) - r))
 
     def blocks(self, state: LIFState, s: Tensor, z: Tensor) -> dict[str, Tensor]:

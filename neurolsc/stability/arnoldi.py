@@ -126,7 +126,9 @@ def radii(operator: OperatorProduct, like: Tensor, method: Method = "krylov") ->
         radii_of = _dense_radii
     else:
         together = points_with_bases(like, operator.size)
-        radii_of = _radii_with_gradient if torch.is_grad_enabled() else _radii_without_gradient
+        radii_of = _radii_without_gradient
+        if torch.is_grad_enabled():
+            radii_of = _radii_with_gradient
     pieces = torch.arange(operator.points, device=like.device).split(together)
     if len(pieces) == 1:
         return radii_of(operator, like)
@@ -154,7 +156,8 @@ def _radii_with_gradient(operator: OperatorProduct, like: Tensor) -> Radii:
     with torch.no_grad():
         radius, pairs, exact = _pairs(operator, like)
     # With x and y fixed, Re(conj(l) y^H M x) / |l| has the value of the radius, and its gradient by M.
-    x, y = pairs.right, pairs.left
+    x = pairs.right
+    y = pairs.left
     by_real = operator.rmatvec(y.real.contiguous())
     by_imaginary = operator.rmatvec(y.imag.contiguous())
     real = (by_real * x.real + by_imaginary * x.imag).sum(1)
@@ -188,7 +191,10 @@ def safe_sqrt(radius: Tensor) -> Tensor:
 
 def points_with_bases(like: Tensor, size: int) -> int:
     """Points done at a time so that bases of vectors of this size fit into memory."""
-    numbers = 2**17 if like.device.type == "cpu" else 2**20
+    if like.device.type == "cpu":
+        numbers = 2**17
+    else:
+        numbers = 2**20
     return max(1, numbers // size)
 
 
@@ -222,11 +228,19 @@ def _dominant(operator: OperatorProduct, like: Tensor, residual: float, *, right
     rest = (~found.settled).nonzero().squeeze(1)
     if not len(rest):
         return found
-    some = operator if len(rest) == points else operator.take(rest)
+    if len(rest) == points:
+        some = operator
+    else:
+        some = operator.take(rest)
 
     def products(index: Tensor) -> Callable[[Tensor], Tensor]:
-        part = some if len(index) == some.points else some.take(index)
-        return part.matvec if right else part.rmatvec
+        if len(index) == some.points:
+            part = some
+        else:
+            part = some.take(index)
+        if right:
+            return part.matvec
+        return part.rmatvec
 
     new = arnoldi(products, start(operator.size, like).expand(len(rest), -1), least[rest], residual)
     if not right:  # M^T y = l y is y^H M = conj(l) y^H, M real
@@ -262,11 +276,19 @@ def _by_squaring(operator: OperatorProduct, like: Tensor, points: Tensor, found:
 
 
 class Basis:
-    r"""Orthonormal vectors for each of P matrices M, each the product of the last made orthogonal to all others.
+    r"""Orthonormal bases of P matrices M: the next vector is M times the last one, made orthogonal to all before.
 
-    :math:`M V_m = V_{m+1} H_m`, with `vectors` V (p, m + 1, n) and `h` H (p, m + 1, m) at the points that are left.
-    `products` multiplies vectors (p, n) with the matrices at points (p,); `first` (P, n) is the first vector, `most`
-    the largest number of products.
+    .. math:: M V_m = V_{m+1} H_m
+
+    Args:
+        products: multiplies vectors (p, n) with the matrices at points (p,).
+        first: the first vectors (P, n), of any length.
+        most: largest number of products m.
+
+    Attributes:
+        points: those that are left (p,); `select` drops some.
+        vectors: V (p, m + 1, n) at them.
+        h: H (p, m + 1, m) at them.
     """
 
     def __init__(self, products: Products, first: Tensor, most: int) -> None:
@@ -296,14 +318,15 @@ class Basis:
         self.vectors.copy_(left)
 
     def extend(self, count: int) -> None:
-        """Go on to so many products; where one lies in the basis zeros follow."""
+        """Go on to `count` products; after one that lies in the basis all vectors are 0."""
         together = len(self.points)
         if self.points.device.type == "cpu":  # so many points at a time that their vectors stay in the cache
             together = max(8, 2**20 // (count * self._vectors.shape[2]))
         for first in range(0, len(self.points), together):
             some = slice(first, first + together)
             product = self.products(self.points[some])
-            vectors, columns = self._vectors[some], self._columns[some]
+            vectors = self._vectors[some]
+            columns = self._columns[some]
             for m in range(self.count, count):
                 orthogonalise(vectors, columns, m + 1, product(vectors[:, m]))
         self.count = count
@@ -312,6 +335,7 @@ class Basis:
 
 
 def _has_loops(like: Tensor) -> bool:
+    """True if compiled loops can read a tensor."""
     return like.device.type == "cpu" and like.dtype in (torch.float32, torch.float64)
 
 
@@ -320,8 +344,8 @@ def orthogonalise(vectors: Tensor, columns: Tensor, m: int, product: Tensor) -> 
     eps = 10 * torch.finfo(vectors.dtype).eps  # rounding leaves less of a product that lies in the basis
     if _has_loops(vectors):
         number = vectors.numpy().dtype.type  # with Python's own numbers the loops would count in float64
-        constants = number(ONE_PASS_FRACTION), number(eps), number(0), number(1)
-        compiled(_widen)(vectors.numpy(), columns.numpy(), product.detach().contiguous().numpy(), m, *constants)
+        arrays = (vectors.numpy(), columns.numpy(), product.detach().contiguous().numpy())
+        compiled(_widen)(*arrays, m, number(ONE_PASS_FRACTION), number(eps), number(0), number(1))
         return
     have = vectors[:, :m]
     column = columns[:, m - 1, : m + 1]
@@ -341,7 +365,7 @@ def orthogonalise(vectors: Tensor, columns: Tensor, m: int, product: Tensor) -> 
 
 
 def arnoldi(products: Products, first: Tensor, least: Tensor, residual: float) -> Dominant:
-    """Find the eigenvalues of largest modulus of P matrices; what has not settled on the last basis is that basis's.
+    """Find the eigenvalues of largest modulus of P matrices; those that do not settle come from the last basis.
 
     Args:
         products: multiplies vectors (p, n) with the matrices at points (p,).
@@ -353,7 +377,8 @@ def arnoldi(products: Products, first: Tensor, least: Tensor, residual: float) -
     n = first.shape[1]
     count = min(FIRST, n)
     last = max(count, min(LAST, 3 * n // 4))
-    eps, tiny = torch.finfo(first.dtype).eps, torch.finfo(first.dtype).tiny
+    eps = torch.finfo(first.dtype).eps
+    tiny = torch.finfo(first.dtype).tiny
     basis = Basis(products, first, last)
     vector = torch.zeros_like(first, dtype=first.dtype.to_complex())
     found = Dominant(vector[:, 0].clone(), vector, torch.zeros(len(first), dtype=torch.bool, device=first.device))
@@ -383,7 +408,8 @@ def arnoldi(products: Products, first: Tensor, least: Tensor, residual: float) -
         share, rate = excluded(basis.h, torch.where(modulus < known.abs(), known, value), n)
         settled = (excess <= 1) & (share >= 1)
         ends = settled | (count == last)
-        write, stay = ends.nonzero().squeeze(1), (~ends).nonzero().squeeze(1)
+        write = ends.nonzero().squeeze(1)
+        stay = (~ends).nonzero().squeeze(1)
         where = basis.points[write]
         found.value[where] = value[write]
         found.settled[where] = settled[write]
@@ -391,17 +417,19 @@ def arnoldi(products: Products, first: Tensor, least: Tensor, residual: float) -
         basis.select(stay)
         if not len(stay):
             break
-        # So many more products as some of the points need, at least a tenth and at most as many again.
-        more = torch.maximum(-share.log(), 2 * excess.log()) / rate  # residuals fall like the root of what it rises
+        # As many more products as a share of the points need, at least a tenth and at most as many again. With each
+        # product the logarithm of `share` rises by the rate, and that of the residual falls by half of it.
+        more = torch.maximum(-share.log(), 2 * excess.log()) / rate
         step = math.ceil(more[stay].nan_to_num(count, count, count).quantile(SETTLED_FRACTION).item())
         count = min(last, count + max(2 + count // 10, min(step, count)))
     return found
 
 
 def excluded(h: Tensor, value: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """How safely eigenvalues larger than values (P,) are excluded: z² K / n at the worst angle, safe from 1 on.
+    """How safely eigenvalues larger than values (P,) are excluded: z² K / n at the worst angle; from 1 on they are.
 
-    And how much its logarithm grows with each product.
+    Returns:
+        That number (P,), and how much its logarithm grows with each product (P,).
     """
     radius = (1 + TOLERANCE) * value.abs()
     around = torch.arange(ANGLES + 1, device=h.device, dtype=h.dtype) * (math.pi / ANGLES)
@@ -429,7 +457,7 @@ def kernel(h: Tensor, at: Tensor) -> Tensor:
 
 @cache
 def compiled(loop: Callable[..., None]) -> Callable[..., None]:
-    """A loop, compiled by Numba; sums may be reordered, NaN and infinity stay what they are."""
+    """A loop compiled by Numba, which may reorder sums, and treats NaN and infinity as usual."""
     from neurolsc.neurons.fast import cpu_kernels  # the import of Numba takes half a second
 
     return cpu_kernels.compiled(fastmath={"reassoc", "contract", "nsz", "arcp"})(loop)
@@ -438,9 +466,17 @@ def compiled(loop: Callable[..., None]) -> Callable[..., None]:
 def _widen(
     vectors: Array, columns: Array, products: Array, m: int, again: float, eps: float, zero: float, one: float
 ) -> None:
-    """Write the vector m (P, most + 1, n) and column m - 1 (P, most, most + 1) of a product (P, n).
+    """:func:`orthogonalise` in loops, over four vectors at a time: the product is read and written a quarter as often.
 
-    Four vectors at a time: the product is read and written a quarter as often.
+    Args:
+        vectors: V (P, most + 1, n), of which vector m is written.
+        columns: H by its columns (P, most, most + 1), of which column m - 1 is written.
+        products: of vector m - 1 (P, n).
+        m: number of vectors so far.
+        again: share of a product outside the basis from which one pass will do.
+        eps: share below which nothing of it is outside.
+        zero: 0 in the dtype of the vectors, so that sums have it.
+        one: likewise.
     """
     points, n = products.shape
     product = np.empty(n, vectors.dtype)

@@ -21,11 +21,16 @@ from torch import Tensor
 
 from neurolsc.network import Network, as_network
 from neurolsc.neurons.cell import Bound, Cell, Membrane, owner_of, stored_parameter
+from neurolsc.stability.isolated import block_radii
+from neurolsc.surroundings import in_full_precision
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-DEAD, NOT_FINITE, NO_SURROGATE = "dead layer", "surrogate not finite", "no surrogate"
+# kinds of findings
+DEAD = "dead layer"
+NOT_FINITE = "surrogate not finite"
+NO_SURROGATE = "no surrogate"
 REACH = 20.0  # a surrogate's derivative has to be finite up to so many thresholds (of at least 1) from the threshold
 # Change of a decay per change of log tau below which float32 does not see the steps of an optimizer: a hundred of 1e-3
 # move a decay near 1 by less than its resolution, 1.2e-7.
@@ -44,7 +49,9 @@ class Finding:
     name: str = ""  # the kind of fault, for programs
 
     def __str__(self) -> str:
-        where = "network" if self.layer is None else f"layer {self.layer}"
+        where = "network"
+        if self.layer is not None:
+            where = f"layer {self.layer}"
         why = f" ({self.cause})" if self.cause else ""
         return f"{where}: {self.problem}{why}; {self.cure}."
 
@@ -64,15 +71,20 @@ def surrogate_fault(cell: Cell, layer: int) -> Finding | None:
         with torch.enable_grad(), torch.random.fork_rng(devices=[]):
             derivative = membrane.spike(v).requires_grad
         if not derivative:
-            problem, cause = "its spikes have no derivative", "its spike function is no surrogate"
-            return Finding(layer + 1, problem, "use fast_sigmoid or atan", cause, NO_SURROGATE)
+            return Finding(
+                layer + 1,
+                "its spikes have no derivative",
+                "use fast_sigmoid or atan",
+                cause="its spike function is no surrogate",
+                name=NO_SURROGATE,
+            )
     low, high = finite_distances(cell)
     distance, side = min((-low, "below"), (high, "above"))
     if distance == math.inf:
         return None
     problem = f"the derivative of its surrogate is not finite {distance:.3g} or more {side} the threshold"
     cause = "a voltage there makes all gradients NaN, at any learning rate"
-    return Finding(layer + 1, problem, "use fast_sigmoid or atan", cause, NOT_FINITE)
+    return Finding(layer + 1, problem, "use fast_sigmoid or atan", cause=cause, name=NOT_FINITE)
 
 
 def finite_distances(cell: Cell) -> tuple[float, float]:
@@ -88,15 +100,17 @@ def finite_distances(cell: Cell) -> tuple[float, float]:
     distance = threshold * torch.linspace(-REACH, REACH, 20_001, **cell.dtype_and_device)
     finite = surrogate_slope(membrane, distance).isfinite().all(1)
     bad = distance[~finite & distance.isfinite()]
-    below, above = bad[bad < 0], bad[bad > 0]
-    return below.max().item() if len(below) else -math.inf, above.min().item() if len(above) else math.inf
+    low = max(bad[bad < 0].tolist(), default=-math.inf)
+    high = min(bad[bad > 0].tolist(), default=math.inf)
+    return low, high
 
 
 def surrogate_slope(membrane: Membrane, distance: Tensor) -> Tensor:
     """The derivative of a surrogate at distances (P,) from the threshold: (P, n_hidden), (P, 1) if neurons share it."""
     with torch.enable_grad(), torch.random.fork_rng(devices=[]):
         v = distance.unsqueeze(1)
-        v = v.expand_as(membrane.spike(v)).clone().requires_grad_()  # a column for each neuron with its own surrogate
+        # where each neuron has a surrogate of its own, spikes have a column for each neuron
+        v = v.expand_as(membrane.spike(v)).clone().requires_grad_()
         z = membrane.spike(v)
         if not z.requires_grad:
             return torch.zeros_like(v)
@@ -130,8 +144,11 @@ def time_constants(cell: Cell) -> tuple[TimeConstant, ...]:
             continue
         owner, name = owner_of(cell, scaled.parameter)
         value = torch.as_tensor(getattr(owner, name)).detach().double()
-        decay = torch.exp(-1 / value) if scaled.through == "decay" else value
-        moves = decay / value if scaled.through == "decay" else torch.ones_like(value)
+        decay = value
+        moves = torch.ones_like(value)
+        if scaled.through == "decay":
+            decay = torch.exp(-1 / value)
+            moves = decay / value
         parameter = stored_parameter(cell, scaled.parameter)
         found.append(
             TimeConstant(
@@ -179,9 +196,12 @@ class NeuronStability:
         """The condition that most neurons break; None if none is broken."""
         broken = [(int((bound.margin < 0).sum()), bound) for bound in self.bounds]
         count, bound = max(broken, key=lambda pair: pair[0], default=(0, None))
-        return bound if count else None
+        if count == 0:
+            return None
+        return bound
 
 
+@in_full_precision
 def below_threshold(cell: Cell) -> NeuronStability:
     """The stability of every neuron below threshold.
 
@@ -191,6 +211,7 @@ def below_threshold(cell: Cell) -> NeuronStability:
     return _stability(cell, 0.0)
 
 
+@in_full_precision
 def neurons_below_threshold(network: Network) -> dict[str, NeuronStability]:
     """:func:`below_threshold` of every layer that has it, by name, such as "layer 1"."""
     cells = enumerate(as_network(network).cells, start=1)
@@ -219,6 +240,7 @@ def plot_neurons(
     return plot_stable_region(found, path, outside={name: part.outside for name, part in layers.items()}, title=title)
 
 
+@in_full_precision
 def at_threshold(cell: Cell) -> NeuronStability:
     r"""The stability of every neuron at the threshold, with the derivative of its own spike in reset and adaptation.
 
@@ -242,41 +264,35 @@ def states_stability(cell: Cell) -> bool:
 
 
 def _stability(cell: Cell, slope: float | Tensor) -> NeuronStability:
+    """The stability of every neuron where the derivative of its spikes by its voltage is `slope`."""
     with torch.no_grad():
-        matrix = cell.subthreshold(slope) if states_stability(cell) else None
+        matrix = None
+        if states_stability(cell):
+            matrix = cell.subthreshold(slope)
         if matrix is None:
             raise TypeError(
                 f"a {type(cell).__name__} does not state its matrix below threshold: write its subthreshold(), which "
                 "returns (n_hidden, k, k), in the class that defines its update."
             )
         matrix = matrix.detach().double().cpu()
-        stated = cell.bounds() if not torch.as_tensor(slope).any() and cell._defined_with_its_step("bounds") else ()
+        stated: tuple[Bound, ...] = ()
+        if not torch.as_tensor(slope).any() and cell._defined_with_its_step("bounds"):  # bounds hold below threshold
+            stated = cell.bounds()
     bounds = tuple(bound._replace(margin=bound.margin.detach().double().cpu()) for bound in stated)
     return NeuronStability(matrix, neuron_radii(matrix), bounds)
 
 
 def neuron_radii(m: Tensor) -> Tensor:
-    """Spectral radii (P,) of small real matrices (P, k, k), in closed form up to k = 2.
-
-    A last variable that the others do not depend on is an eigenvalue by itself; so numeric eigenvalues are needed only
-    for three variables that depend on one another.
+    """Spectral radii (P,) of small real matrices (P, k, k), as :func:`neurolsc.stability.isolated.block_radii`.
 
     Example:
         >>> neuron_radii(torch.tensor([[[0.0, -0.5], [0.5, 0.0]]])).item()
         0.5
     """
-    k = m.shape[-1]
-    if k == 1:
-        return m[:, 0, 0].abs()
-    if not m[:, :-1, -1].any():
-        return torch.maximum(neuron_radii(m[:, :-1, :-1]), m[:, -1, -1].abs())
-    if k > 2:
-        return torch.linalg.eigvals(m).abs().amax(1)
-    trace, determinant = _trace_and_determinant(m)
-    square = ((m[:, 0, 0] - m[:, 1, 1]) / 2).square() + m[:, 0, 1] * m[:, 1, 0]  # without cancellation
-    real = trace.abs() / 2 + square.clamp(min=0).sqrt()
-    return torch.where(square < 0, determinant.clamp(min=0).sqrt(), real)
+    return block_radii(m.permute(1, 2, 0).unsqueeze(0))[0]
 
 
 def _trace_and_determinant(m: Tensor) -> tuple[Tensor, Tensor]:
-    return m[:, 0, 0] + m[:, 1, 1], m[:, 0, 0] * m[:, 1, 1] - m[:, 0, 1] * m[:, 1, 0]
+    trace = m[:, 0, 0] + m[:, 1, 1]
+    determinant = m[:, 0, 0] * m[:, 1, 1] - m[:, 0, 1] * m[:, 1, 0]
+    return trace, determinant

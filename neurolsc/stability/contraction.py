@@ -33,6 +33,7 @@ from neurolsc.neurons.spiking import ALIF
 from neurolsc.stability.arnoldi import radii, safe_sqrt
 from neurolsc.stability.transitions import follow, gram, time_operator
 from neurolsc.surrogate import MultiGaussian, in_two_methods
+from neurolsc.surroundings import in_full_precision
 from neurolsc.validation import number, whole
 
 SLOPES = {  # largest |a'| and |a''| of an activation; NaN: it has no second derivative
@@ -106,6 +107,7 @@ class Certificate:
         return math.ceil(math.log(ratio) / -math.log(self.rate))
 
 
+@in_full_precision
 def certificate(cell: Cell, input_bound: float) -> Certificate:
     r"""Certify how fast a cell forgets its state.
 
@@ -141,12 +143,23 @@ def certificate(cell: Cell, input_bound: float) -> Certificate:
         after = flat(cell.update(nothing, cell.output(start), start)).double()
         if kind in (FeedForward, RNN):
             slope, _ = SLOPES[own.activation]
-            rate = slope * _two_norm(own.w_rec) if kind is RNN else 0.0
-            return Certificate(rate, slope * _two_norm(own.w_in), after.norm().item(), bound, 2.0)
+            return Certificate(
+                rate=slope * _two_norm(own.w_rec) if kind is RNN else 0.0,
+                by_input=slope * _two_norm(own.w_in),
+                at_rest=after.norm().item(),
+                input_bound=bound,
+                norm=2.0,
+            )
         if kind is LRU:
             into = torch.cat([own.b_real, own.b_imag]) * own.gamma_log.exp().repeat(2).unsqueeze(1)
             normed = math.sqrt(cell.n_hidden) * own.norm_weight.abs().max() + own.norm_bias.norm()
-            return Certificate(own.modulus.max().item(), _two_norm(into), 0.0, normed.item(), 2.0)
+            return Certificate(
+                rate=own.modulus.max().item(),
+                by_input=_two_norm(into),
+                at_rest=0.0,
+                input_bound=normed.item(),
+                norm=2.0,
+            )
         w_i, w_f, w_z, w_o = (_row_sum(w) for w in own.w_rec.chunk(4))
         u_i, u_f, u_z, u_o = (_row_sum(u) for u in own.w_in.chunk(4))
         b_f = own.bias.chunk(4)[1].abs().max().item()
@@ -154,9 +167,11 @@ def certificate(cell: Cell, input_bound: float) -> Certificate:
         left = max(torch.sigmoid(-most).item(), SMALLEST_LEFT)  # 1 - f
         rate = 1 - left + w_i / 4 + w_z + w_f / (4 * left) + w_o / 4
         by_input = u_i / 4 + u_z + u_f / (4 * left) + u_o / 4
-        return Certificate(rate, by_input, after.abs().max().item(), bound, math.inf)
+        at_rest = after.abs().max().item()
+        return Certificate(rate, by_input, at_rest=at_rest, input_bound=bound, norm=math.inf)
 
 
+@in_full_precision
 def surrogate_rate(cell: Cell) -> float:
     r"""Bound the norm of a LIF's or ALIF's transition derivative in all states: what the backward pass contracts by.
 
@@ -174,7 +189,9 @@ def surrogate_rate(cell: Cell) -> float:
         ValueError: if a gradient passes the reset of an ALIF or a reset to zero: the derivative then grows with the
             state.
     """
-    kind = step_of(type(cell)) if isinstance(cell, Cell) else None
+    kind = None
+    if isinstance(cell, Cell):
+        kind = step_of(type(cell))
     if not isinstance(cell, LIF | ALIF) or kind not in (LIF, ALIF) or not cell._defined_with_its_step("update"):
         raise TypeError(f"surrogate_rate is of LIF and ALIF, got {type(cell).__name__}.")
     spike = cell.spike
@@ -204,7 +221,7 @@ def surrogate_rate(cell: Cell) -> float:
 
 
 def _kind(cell: Cell) -> type:
-    """The class among the certified ones whose very step a cell has."""
+    """The certified class whose step a cell has; TypeError if it has another."""
     if isinstance(cell, Cell):
         kind = step_of(type(cell))
         if kind in (FeedForward, RNN, LSTM, LRU) and cell._defined_with_its_step("update"):
@@ -218,10 +235,12 @@ def _kind(cell: Cell) -> type:
 
 
 def _two_norm(w: Tensor) -> float:
+    """The largest singular value of a matrix."""
     return torch.linalg.matrix_norm(w.detach().double(), 2).item()
 
 
 def _row_sum(w: Tensor) -> float:
+    """The largest sum of absolute values in a row of a matrix."""
     return w.detach().double().abs().sum(1).max().item()
 
 
@@ -296,6 +315,7 @@ class RowBalls(nn.Module):
         return (rows * scale.unsqueeze(1)).view_as(w)
 
 
+@in_full_precision
 def stable_sets(
     cell: Cell, input_bound: float, *, rate: float = 0.99, forget: float = 0.64
 ) -> dict[str, SpectralBall | RowBalls]:
@@ -342,6 +362,7 @@ def stable_sets(
     return found
 
 
+@in_full_precision
 def project(cell: Cell, input_bound: float, **options: Any) -> None:
     """Project the parameters of an RNN or LSTM, in place, into their :func:`stable_sets`.
 
@@ -366,6 +387,7 @@ def parametrise(cell: Cell, input_bound: float, **options: Any) -> None:
 # ---- measured on data
 
 
+@in_full_precision
 def measured_rate(cell: Cell, x: Tensor, *, steps: int = 1, pairs: int = 32, ascent: int = 300, seed: int = 0) -> float:
     r"""Return the largest rate of r steps that gradient ascent finds among states that are reachable on data.
 
@@ -432,7 +454,7 @@ def measured_rate(cell: Cell, x: Tensor, *, steps: int = 1, pairs: int = 32, asc
         ratio = (h[:pairs] - h[pairs:]).norm(dim=1)[apart] / before[apart]
         if len(ratio):
             best = max(best, ratio.max().item())
-        if best == 0:  # all states have met
+        if best == 0:  # all pairs have met: there is no ratio to climb
             break
         optimizer.zero_grad()
         (-ratio.clamp(min=1e-300).log().sum()).backward()
@@ -442,6 +464,7 @@ def measured_rate(cell: Cell, x: Tensor, *, steps: int = 1, pairs: int = 32, asc
     return best
 
 
+@in_full_precision
 def backward_norms(network: Network, x: Tensor, *, steps: int = 1) -> Tensor:
     r"""Return norms of products of r transition derivatives of each layer along a run: what r steps do to a gradient.
 

@@ -11,6 +11,7 @@ gradients that composes sub-exponentially. With a mean radius of 1 as well, all 
 Source: arXiv:2308.12075, App. D: Theorem 5, and Theorem 6, by which no such function of all matrices exists.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,14 +22,14 @@ from neurolsc.display import Displayed, Table
 from neurolsc.interop.prepared import AS_READ, prepare
 from neurolsc.network import eval_mode
 from neurolsc.stability.transitions import Transitions, draw_steps, flat, follow, time_product
+from neurolsc.surroundings import in_full_precision
 
 ENTRIES = 2**24  # of the matrices of points that are held at once: 128 MiB in float64
 
 
 def time_matrices(t: Transitions) -> Tensor:
-    """The derivatives of a layer's states by its states a step before, at all points (P, n, n), in float64."""
-    like = flat(t.before)
-    return time_product(t).matrices(like).double()
+    """The derivatives of a layer's states by its states a step before, at all P points (P, n, n), in float64."""
+    return time_product(t).matrices(flat(t.before)).double()
 
 
 def log_determinants(matrices: Tensor) -> Tensor:
@@ -37,11 +38,16 @@ def log_determinants(matrices: Tensor) -> Tensor:
 
 
 def lower_bound_loss(matrices: Tensor, target: float) -> Tensor:
-    r"""How far derivatives (P, n, n) are from the lower bound, and from being positive semi-definite.
+    r"""The loss of LSC with ``bounds="both"``: 0 where the lower bound of the gradients holds (Theorem 5).
 
-    .. math:: \big(\overline{b} - \log \rho\big)^2 + \overline{\max(-\lambda_{\min}, 0)^2}
+    .. math:: \big(E\, b - \log \rho\big)^2 + E \max(-\lambda_{\min}, 0)^2
 
-    with b of those that are not singular, the target :math:`\rho`, and the smallest eigenvalue of the symmetric part.
+    with means E over P points (of b over those that are not singular), the target :math:`\rho`, and the smallest
+    eigenvalue :math:`\lambda_{\min}` of :math:`(M + M^T) / 2`, below 0 where that is not positive semi-definite.
+
+    Args:
+        matrices: derivatives through time M (P, n, n).
+        target: of :math:`e^b`, the geometric mean of :math:`|\lambda|`.
 
     Raises:
         ValueError: if all of them are singular.
@@ -50,7 +56,7 @@ def lower_bound_loss(matrices: Tensor, target: float) -> Tensor:
     regular = b.isfinite()
     if not regular.any():
         raise ValueError("bounds='both' needs determinants: a derivative through time is singular at all points.")
-    distance = b[regular].mean() - torch.log(torch.tensor(target, dtype=b.dtype))
+    distance = b[regular].mean() - math.log(target)
     smallest = torch.linalg.eigvalsh((matrices + matrices.mT) / 2)[:, 0]
     return distance.square() + smallest.clamp(max=0).square().mean()
 
@@ -95,7 +101,7 @@ class DeterminantProfile(Displayed):
         """A line for each layer."""
         rows = []
         for i, mean in enumerate(self.mean.tolist()):
-            typical = f"{torch.tensor(mean).exp():.3f}"
+            typical = f"{math.exp(mean):.3f}"
             radius = f"{self.radius[i].mean():.3f}"
             rows.append((str(i + 1), str(self.states[i]), f"{mean:+.3f}", typical, radius, f"{self.singular[i]:.0%}"))
         head = ("layer", "states", "log|det| / n", "typical |eigenvalue|", "radius", "singular")
@@ -103,6 +109,7 @@ class DeterminantProfile(Displayed):
         return [*lines, Table(head, rows)]
 
 
+@in_full_precision
 def log_determinant_profile(
     net: nn.Module, x: Any, *, steps: int | None = 16, samples: int = 8, seed: int = 0
 ) -> DeterminantProfile:
@@ -113,8 +120,8 @@ def log_determinant_profile(
     Args:
         net: a network, or a module of snnTorch, norse, spikingjelly or PyTorch; it stays as it is.
         x: inputs, as for :func:`neurolsc.radius_profile`.
-        steps: how many time steps, drawn at random; None: all.
-        samples: of how many samples, the first ones.
+        steps: number of time steps, drawn at random; None: all.
+        samples: number of samples, the first ones.
         seed: of the draw.
 
     Raises:
@@ -125,13 +132,16 @@ def log_determinant_profile(
 
     Source: arXiv:2308.12075, App. D.
     """
-    prepared = prepare(net, x, float32_copy=True)
+    prepared = prepare(net, x)
     network = prepared.network
     some = prepared.without_padding()[:, :samples]
-    count = None if steps is None else min(steps, len(some))
-    chosen = draw_steps(len(some), count, torch.Generator().manual_seed(seed))
+    if steps is not None:
+        steps = min(steps, len(some))
+    chosen = draw_steps(len(some), steps, torch.Generator().manual_seed(seed))
     shape = (len(chosen), some.shape[1])
-    logs, radii, states = [], [], []
+    logs = []
+    radii = []
+    states = []
     with eval_mode(network), torch.no_grad():
         for t in follow(network, some, chosen)[0]:
             n = t.states

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from neurolsc.neurons.derivatives import lu_factors
+from neurolsc.surroundings import in_full_precision
 
 # Squarings in two rounds: after 9 an eigenvalue that is 1.4 % smaller has left a thousandth of itself.
 SQUARINGS = (9, 9)
@@ -42,6 +43,7 @@ class Dominant(NamedTuple):
     settled: Tensor  # (P,) bool: found within the tolerance
 
 
+@in_full_precision
 def spectral_radius(m: Tensor) -> Tensor:
     r"""Return the largest eigenvalue modulus of square matrices, differentiable once.
 
@@ -96,7 +98,10 @@ def leading_pair(m: Tensor, value: Tensor | None = None) -> tuple[Tensor, Tensor
         y = unit(factors.solve_adjoint(y))
     overlap = torch.vdot(y, x)
     if overlap.abs() < eps**0.5:  # the gradient, y x^T / overlap, is capped
-        phase = torch.ones_like(overlap) if overlap == 0 else overlap / overlap.abs()
+        if overlap == 0:
+            phase = torch.ones_like(overlap)
+        else:
+            phase = overlap / overlap.abs()
         overlap = eps**0.5 * phase
     return value, x, y / overlap.conj()
 
@@ -170,7 +175,9 @@ def dominant_pairs(h: Tensor, miss: float = SMALLEST_MISS) -> tuple[Tensor, Tens
         condition[left] = _condition(vector[left], left_vector)
         exact = residual * condition[left] <= miss * value[left].abs()  # False for NaN
         again = ~exact | (value[left] == 0)  # 0 may also come from a power that underflowed
-        left, h, power = left[again], h[again], power[again]
+        left = left[again]
+        h = h[again]
+        power = power[again]
         if not len(left):
             return value, vector, condition
     found, x = _pairs_by_lapack(h)
@@ -190,7 +197,10 @@ def _condition(x: Tensor, y: Tensor) -> Tensor:
 def _pairs_by_lapack(h: Tensor, near: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Eigenpairs of largest modulus, or those nearest to values (P,), on the CPU."""
     values, vectors = _by_lapack(torch.linalg.eig, h.cpu())
-    distance = -values.abs() if near is None else (values - near.unsqueeze(1)).abs()
+    if near is None:
+        distance = -values.abs()
+    else:
+        distance = (values - near.unsqueeze(1)).abs()
     chosen = distance.argmin(1, keepdim=True)
     return values.gather(1, chosen).squeeze(1), vectors.take_along_dim(chosen[:, None], 2).squeeze(2)
 
@@ -283,7 +293,10 @@ def bounded_radius(m: Tensor, tolerance: float) -> Dominant:
         # A squaring halves the distance at best: go on only where those to come can close it.
         reachable = distance <= 2 ** (LAST_BOUND - i) * width
         more = (~met & reachable).nonzero().squeeze(1)
-        left, power, log, error = left[more], power[more], log[more], error[more]
+        left = left[more]
+        power = power[more]
+        log = log[more]
+        error = error[more]
         if not len(left):
             break
     return found
@@ -317,10 +330,15 @@ def unit(x: Tensor) -> Tensor:
 
 
 def _reals(x: Tensor) -> Tensor:
-    return torch.view_as_real(x).flatten(-2) if x.is_complex() else x
+    if x.is_complex():
+        return torch.view_as_real(x).flatten(-2)
+    return x
 
 
 def start(n: int, like: Tensor) -> Tensor:
     """Draw a random vector (n,) from a fixed seed, with the dtype and device of a tensor."""
-    dtype = torch.complex128 if like.is_complex() else torch.float64
+    if like.is_complex():
+        dtype = torch.complex128
+    else:
+        dtype = torch.float64
     return torch.randn(n, generator=torch.Generator().manual_seed(n), dtype=dtype).to(like)

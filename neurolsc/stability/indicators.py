@@ -27,6 +27,7 @@ from neurolsc.stability.transitions import (
     time_operator,
     without,
 )
+from neurolsc.surroundings import in_full_precision, without_autocast
 from neurolsc.validation import whole
 
 Loss = Callable[[Tensor], Tensor]  # a number with a gradient, from the logits (T, B, C)
@@ -39,6 +40,7 @@ ROUNDING = 1e-12  # variances and squared distances below this, of numbers of ab
 # ---- growth
 
 
+@in_full_precision
 def lyapunov_exponents(network: Network, x: Tensor, *, count: int = 1, seed: int = 0) -> Tensor:
     r"""Return finite-time Lyapunov exponents: how fast small changes of a layer's state grow or fade along a run.
 
@@ -76,6 +78,7 @@ def lyapunov_exponents(network: Network, x: Tensor, *, count: int = 1, seed: int
         return torch.stack([layer_exponents(t, x.shape[1], count, seed) for t in transitions])
 
 
+@without_autocast()
 def exponent_loss(network: Network, x: Tensor, target: float = 0.0, *, count: int = 1, seed: int = 0) -> Tensor:
     r"""Return the mean squared distance of the Lyapunov exponents to a target, with a gradient ("gradient flossing").
 
@@ -124,7 +127,7 @@ def layer_exponents(t: Transitions, batch: int, count: int, seed: int) -> Tensor
         for first in range(0, len(some.x), batch):
             moved = derivatives.take(first + copies).matvec(q.mT.reshape(batch * count, size))
             moved = moved.view(batch, count, size).mT
-            if count == 1:  # the same as QR, which costs more than the product
+            if count == 1:  # QR would do the same, but costs more than the product
                 length = torch.linalg.vector_norm(moved, dim=1)
                 q = moved / length.clamp(min=torch.finfo(length.dtype).tiny).unsqueeze(1)
             else:
@@ -134,6 +137,7 @@ def layer_exponents(t: Transitions, batch: int, count: int, seed: int) -> Tensor
     return total / steps
 
 
+@in_full_precision
 def singular_values(network: Network, x: Tensor, *, steps: int | None = None, seed: int = 0) -> tuple[Tensor, Tensor]:
     r"""Return the largest singular value of every transition derivative of a network, to 1 %.
 
@@ -192,7 +196,10 @@ def largest_singular(t: Transitions, operators: Sequence[LinearOperator]) -> Ten
     only = operators[0]
     if len(operators) == 1 and isinstance(only, BlockStep):
         return norms_of_blocks(only)
-    points = 1 if all(part.same for part in operators) else len(t.x)
+    if all(part.same for part in operators):
+        points = 1
+    else:
+        points = len(t.x)
     squares = radii(gram(operators, points), t.x).radius
     return safe_sqrt(squares).expand(len(t.x))
 
@@ -200,6 +207,7 @@ def largest_singular(t: Transitions, operators: Sequence[LinearOperator]) -> Ten
 # ---- gradients
 
 
+@in_full_precision
 def state_gradients(network: Network, x: Tensor, loss: Loss) -> Tensor:
     r"""Return norms of the gradient of a loss by the state of every layer, step and sample.
 
@@ -220,8 +228,9 @@ def state_gradients(network: Network, x: Tensor, loss: Loss) -> Tensor:
     """
     with eval_mode(as_network(network)), torch.enable_grad():
         start = None
-        if x.ndim == 3:  # states by which a gradient can be taken whether or not any parameter needs one
+        if x.ndim == 3:  # else records raises
             rest = network.initial_states(x.shape[1])
+            # states that require a gradient, so that later ones have one also where no parameter is trained
             layers = (type(s)(*(leaf.detach().clone().requires_grad_() for leaf in s)) for s in rest.layers)
             start = NetworkState(tuple(layers), rest.x)
         moments = list(network.records(x, start))
@@ -237,6 +246,7 @@ def state_gradients(network: Network, x: Tensor, loss: Loss) -> Tensor:
     return norms.unflatten(0, (len(moments), -1)).transpose(0, 1)
 
 
+@in_full_precision
 def parameter_gradients(
     network: Network, x: Tensor, loss: Loss, *, mask: Tensor | None = None
 ) -> tuple[dict[str, Tensor], ...]:
@@ -273,7 +283,7 @@ def together(gradients: dict[str, Tensor]) -> Tensor:
 
 
 def _gradients(value: Tensor, by: list[Tensor]) -> list[Tensor]:
-    """Gradients by tensors, zero by those that the value does not depend on."""
+    """Gradients by tensors, zero by those on which the value does not depend."""
     reached = [t for t in by if t.requires_grad]
     if not (reached and value.requires_grad):
         return [torch.zeros_like(t) for t in by]
@@ -282,6 +292,7 @@ def _gradients(value: Tensor, by: list[Tensor]) -> list[Tensor]:
     return [found[t] if t in found else torch.zeros_like(t) for t in by]
 
 
+@in_full_precision
 def signal_to_noise(gradients: Tensor) -> float:
     r"""Return the squared norm of the mean gradient of K >= 2 batches (K, P) over its variance between them.
 
@@ -294,11 +305,13 @@ def signal_to_noise(gradients: Tensor) -> float:
 
     Source: McCandlish et al. 2018, arXiv:1812.06162 (the reciprocal of its simple noise scale).
     """
-    signal = gradients.mean(0).square().sum()
-    noise = gradients.var(0).sum()
-    return (signal / noise).item()
+    mean = gradients.mean(0)
+    # torch.var along a few rows takes twenty times as long
+    noise = (gradients - mean).square().sum() / (len(gradients) - 1)
+    return (mean.square().sum() / noise).item()
 
 
+@in_full_precision
 def active_surrogate_fraction(
     network: Network, x: Tensor, *, threshold: float = 0.1, steps: int | None = None, seed: int = 0
 ) -> Tensor:
@@ -334,7 +347,9 @@ def active_fraction(t: Transitions, threshold: float = 0.1) -> float:
         v = getattr(t.before, membrane.name).detach().requires_grad_()
         before = t.before._replace(**{membrane.name: v})
         z = t.cell.output(before)
-        if z.grad_fn is None:  # spikes are a variable of the state: those of the next step
+        if (
+            z.grad_fn is None
+        ):  # spikes are a variable of the state, which v does not change: take those of the next step
             z = t.cell.output(t.cell.update(t.x, z.detach(), before))
         if not z.requires_grad or z.numel() != v.numel() or not is_binary(z):
             return math.nan
@@ -356,6 +371,7 @@ class Activity(NamedTuple):
     synchrony: float  # share of the neurons' variance over time that they have in common
 
 
+@in_full_precision
 def activity(spikes: Tensor, mask: Tensor | None = None) -> Activity:
     r"""Return rate, dead and saturated neurons, and synchrony of one layer.
 
@@ -377,7 +393,10 @@ def activity(spikes: Tensor, mask: Tensor | None = None) -> Activity:
     if not is_binary(spikes):
         return Activity(math.nan, math.nan, math.nan, math.nan)
     z = spikes.detach().double()
-    counts = z.new_ones(z.shape[:2]) if mask is None else mask.double()
+    if mask is None:
+        counts = z.new_ones(z.shape[:2])
+    else:
+        counts = mask.double()
     rate = (z * counts.unsqueeze(-1)).sum((0, 1)) / counts.sum()
     dead = (rate == 0).double().mean().item()
     saturated = (rate > SATURATED).double().mean().item()
@@ -389,10 +408,14 @@ def activity(spikes: Tensor, mask: Tensor | None = None) -> Activity:
 
     alone = variance(z).mean(-1).sum()
     together = variance(z.mean(-1, keepdim=True)).sum()
-    synchrony = (together / alone).item() if alone > ROUNDING else math.nan
+    if alone > ROUNDING:
+        synchrony = (together / alone).item()
+    else:
+        synchrony = math.nan
     return Activity(rate.mean().item(), dead, saturated, synchrony)
 
 
+@in_full_precision
 def similarity_to_input(x: Tensor, layer: Tensor, *, windows: int = 10) -> float:
     r"""Return the share of the variance between samples of an input that a layer preserves.
 
@@ -432,14 +455,17 @@ def similarity_to_input(x: Tensor, layer: Tensor, *, windows: int = 10) -> float
 
 def _similarities(x: Tensor, windows: int) -> Tensor:
     """The U-centred scalar products of samples (B, B)."""
-    x = x.detach() if x.is_floating_point() else x.float()
+    if x.is_floating_point():
+        x = x.detach()
+    else:
+        x = x.float()
     sums = torch.cat([part.double().sum(0) for part in x.tensor_split(windows)], 1)
-    sums = sums - sums.mean(0)  # changes nothing but rounding: U-centring takes it off as well
+    sums = sums - sums.mean(0)  # U-centring would take it off as well, but with more rounding
     samples, features = sums.shape
     products = sums @ sums.T
     largest = max(1.0, x.abs().max().item())
     if products.diagonal().max() <= ROUNDING * features * largest**2:
-        return torch.zeros_like(products)  # all alike but for rounding
+        return torch.zeros_like(products)  # all samples are equal but for rounding
     products.fill_diagonal_(0)
     rows = products.sum(1)
     by_row = (rows[:, None] + rows) / (samples - 2)

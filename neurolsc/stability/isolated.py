@@ -2,8 +2,11 @@ r"""Eigenvalues of single neurons: all of a layer whose neurons do not read each
 
 The derivative of a step by the state has a block of V x V for each neuron, V being the number of its state variables,
 and a part through weights that couples neurons. Without the second the radius of the layer is the largest radius of a
-block, and so are its singular values (:func:`block_radii`). Of a LIF or an ALIF the isolated
-neurons often say what the radius of the whole layer is (:func:`isolated_hint`).
+block, and its largest singular value that of a block. Of a LIF or an ALIF the isolated neurons often say what the
+radius of the whole layer is (:func:`isolated_hint`).
+
+Shapes: P points (step, sample), V state variables of a neuron, n neurons. Blocks (P, V, V, n) have a row for each
+variable of the next state, and a column for each of the last one.
 """
 
 from typing import NamedTuple
@@ -65,8 +68,8 @@ def _largest_block(step: BlockStep) -> tuple[Tensor, Tensor]:
 def block_radii(k: Tensor) -> Tensor:
     r"""Spectral radii (P, n) of the blocks k (P, V, V, n) of single neurons, without gradient.
 
-    A variable that depends on no other one, or on which no other one depends, is an eigenvalue by itself. Of two that
-    are left, with :math:`m = (a + d)/2` and :math:`q = ((a - d)/2)^2 + bc`,
+    The diagonal entry of a variable that depends on no other one, or on which no other one depends, is an eigenvalue.
+    Of two variables that are left, with :math:`m = (a + d)/2` and :math:`q = ((a - d)/2)^2 + bc`,
 
     .. math:: \rho = |m| + \sqrt{q} \;\text{ if }\; q \ge 0, \quad\text{else}\quad \rho = \sqrt{m^2 - q},
 
@@ -84,8 +87,10 @@ def block_radii(k: Tensor) -> Tensor:
         return radius
     if len(left) == 2:
         first, second = left
-        a, b = k[:, first, first], k[:, first, second]
-        c, d = k[:, second, first], k[:, second, second]
+        a = k[:, first, first]
+        b = k[:, first, second]
+        c = k[:, second, first]
+        d = k[:, second, second]
         middle = (a + d) / 2
         square = ((a - d) / 2).square() + b * c  # without cancellation
         root = square.abs().sqrt()
@@ -115,7 +120,10 @@ def block_norms(k: Tensor) -> Tensor:
     if variables == 1:
         return k[:, 0, 0].abs()
     if variables == 2:
-        a, b, c, d = k[:, 0, 0], k[:, 0, 1], k[:, 1, 0], k[:, 1, 1]
+        a = k[:, 0, 0]
+        b = k[:, 0, 1]
+        c = k[:, 1, 0]
+        d = k[:, 1, 1]
         outer = torch.hypot(a + d, b - c)
         inner = torch.hypot(a - d, b + c)
         return (outer + inner) / 2
@@ -124,12 +132,13 @@ def block_norms(k: Tensor) -> Tensor:
 
 # ---- LIF and ALIF: what isolated neurons say about a layer whose neurons do read each other
 
-PRODUCTS = 12  # at most, to bound a norm; from norms of about 0.95 on it takes more
-CHANCE = 0.003  # a random start has less than this / sqrt(n) of an eigenvector with a probability of 0.8 times this
+PRODUCTS = 12  # with a matrix, at most, to show that its norm is below 1; for norms above about 0.95 they do not do
+# With a probability of 0.8 times this, a random start of norm 1 has less than this / sqrt(n) of an eigenvector.
+CHANCE = 0.003
 
 
 def eigenpair_hint(operator: LinearOperator, right: bool, tolerance: float) -> EigenpairHint | None:
-    """The largest eigenvalue of an operator with a right or left eigenvector, where no product is needed."""
+    """The largest eigenvalue of an operator with a right or left eigenvector, if it is known without products."""
     if isinstance(operator, SpikingStep):
         return isolated_hint(operator, right, tolerance)
     return operator.eigenpair_hint(right, tolerance)
@@ -157,17 +166,18 @@ def isolated_hint(step: SpikingStep, right: bool, tolerance: float) -> Eigenpair
     How far the loop moves the largest eigenvalue itself is estimated at second order: by the residue of g_i times the
     path to the neuron and back.
     """
+    # The largest eigenvalue of an isolated neuron at each point, and that neuron (P, 1).
     alone = IsolatedNeurons.of(step)
     n = len(step.w_rec)
     tiny = torch.finfo(alone.s.dtype).tiny
     largest, which = alone.modulus.max(1, keepdim=True)
-    gain = alone.gain((1 + tolerance) * largest)
-    between = step.w_rec - torch.diag(step.w_rec.diagonal())
     middle = alone.middle.gather(1, which)
     root = alone.root.gather(1, which)
     value = torch.where(middle < 0, middle - root, middle + root)
 
-    # how far the loop moves the eigenvalue, at second order
+    # How far the loop through the weights moves it, at second order.
+    gain = alone.gain((1 + tolerance) * largest)
+    between = step.w_rec - torch.diag(step.w_rec.diagonal())
     slow = (value - alone.decay.gather(1, which)).abs()
     residue = alone.s.abs().gather(1, which) * (slow / (2 * root).clamp(min=tiny))
     there = (between[which.squeeze(1)].square() * gain).sum(1).sqrt()
@@ -178,10 +188,10 @@ def isolated_hint(step: SpikingStep, right: bool, tolerance: float) -> Eigenpair
     exists &= moved <= tolerance / 2 * largest
     proven = torch.zeros_like(exists)
     some = exists.nonzero().squeeze(1)
-    if len(some):
+    if len(some):  # the radius if no other eigenvalue is larger
         proven[some] = norm_below_one(between, gain[some].sqrt())
 
-    # the eigenvector: (D - value) x = 0, or its transpose, by the larger of two rows
+    # The eigenvector (v, theta) of D, or of its transpose: orthogonal to the larger row of D - value.
     a, b, c, d = (entry.gather(1, which) for entry in alone.entries)
     if not right:
         b, c = c, b
@@ -212,7 +222,7 @@ class IsolatedNeurons(NamedTuple):
     @classmethod
     def of(cls, step: SpikingStep) -> "IsolatedNeurons":
         s = step.slopes[:, 0]
-        k = step.whole
+        k = step.k
         own = step.w_rec.diagonal() * s
         a = k[:, 0, 0] + own
         b = c = d = torch.zeros_like(own)
@@ -230,20 +240,25 @@ class IsolatedNeurons(NamedTuple):
     def gain(self, radius: Tensor) -> Tensor:
         r"""The largest \|g\| (P, N) on and outside circles (P, 1) that hold all eigenvalues of D.
 
-        On a circle \|g\|² is s² times a number linear in the cosine of the angle by a quadratic one, so that it is
-        largest at one of the ends or at a root of a quadratic equation.
+        At :math:`\mu = r e^{i\phi}`, with :math:`c = \cos\phi`, the decay d of the threshold, and trace and determinant
+        of D,
+
+        .. math:: |g|^2 = s^2\, \frac{r^2 + d^2 - 2 r d c}{|\mu^2 - \mathrm{tr}\, \mu + \det|^2},
+
+        a linear by a quadratic function of c: largest at an end, or where the derivative, a quadratic function, is 0.
         """
         r = radius.double()
         decay = self.decay.double()
-        total = 2 * self.middle.double()
+        trace = 2 * self.middle.double()
         square = self.root.double().square()
-        product = self.middle.double().square() - torch.where(self.real, square, -square)
-        # (above - slope c) / (const + linear c + 4 product r^2 c^2)
+        determinant = self.middle.double().square() - torch.where(self.real, square, -square)
+        # (above - slope c) / (const + linear c + quadratic c^2)
         above = r.square() + decay.square()
         slope = 2 * r * decay
-        const = (r.square() - product).square() + (total * r).square()
-        linear = -2 * total * r * (r.square() + product)
-        quadratic = 4 * product * r.square()
+        const = (r.square() - determinant).square() + (trace * r).square()
+        linear = -2 * trace * r * (r.square() + determinant)
+        quadratic = 4 * determinant * r.square()
+        # The derivative is 0 where slope quadratic c^2 - 2 half c - rest = 0; both roots without cancellation.
         half = above * quadratic
         rest = slope * const + above * linear
         root = (half.square() + slope * quadratic * rest).clamp(min=0).sqrt()
@@ -252,14 +267,17 @@ class IsolatedNeurons(NamedTuple):
         largest = torch.zeros_like(far)
         for cosine in (one, -one, far / (slope * quadratic), -rest / far):
             c = cosine.nan_to_num(1).clamp(-1, 1)
-            along = (2 * c.square() - 1) * r.square() - c * total * r + product
-            across = (1 - c.square()) * (2 * c * r - total).square() * r.square()
-            largest = torch.maximum(largest, (above - slope * c) / (along.square() + across))
+            real = (2 * c.square() - 1) * r.square() - c * trace * r + determinant
+            imaginary_squared = (1 - c.square()) * (2 * c * r - trace).square() * r.square()
+            largest = torch.maximum(largest, (above - slope * c) / (real.square() + imaginary_squared))
         return self.s.abs() * largest.sqrt().to(self.s)
 
 
 def norm_below_one(w: Tensor, root: Tensor) -> Tensor:
-    """True where norms of diag(root) w diag(root), root (P, N), are shown to be below 1 (P,)."""
+    """True where the norm of A = diag(root) w diag(root), root (P, N), is shown to be below 1 (P,).
+
+    By Golub-Kahan bidiagonalisation from a random start; see :func:`isolated_hint` for what is summed.
+    """
     n = len(w)
     tiny = torch.finfo(w.dtype).tiny
     shown = torch.zeros(len(root), dtype=torch.bool, device=w.device)
@@ -267,15 +285,16 @@ def norm_below_one(w: Tensor, root: Tensor) -> Tensor:
     x = torch.randn(n, generator=torch.Generator().manual_seed(n), dtype=torch.float64).to(w)
     x = (x / x.norm()).expand(len(root), -1)
     y = torch.zeros_like(x)
-    back = last = off = x.new_zeros(len(x))  # off the diagonals of the two bidiagonal halves
-    phi = total = torch.ones_like(last)
+    back = off = x.new_zeros(len(x))  # entries beside the diagonal of the bidiagonal, and of the tridiagonal matrix
+    last = x.new_zeros(len(x))  # the polynomials before phi, at 1
+    phi = total = torch.ones_like(last)  # the polynomial at 1, and the sum of the squares of all so far
     for _ in range(PRODUCTS):
         y = root * ((root * x) @ w.T) - back.unsqueeze(1) * y
         ahead = y.norm(dim=1)
         y = y / ahead.clamp(min=tiny).unsqueeze(1)
         z = root * ((root * y) @ w) - ahead.unsqueeze(1) * x
         new = z.norm(dim=1)
-        # orthonormal polynomials of A^T A at 1, by its tridiagonal matrix
+        # the next orthonormal polynomial of A^T A at 1, by the three-term recurrence of its tridiagonal matrix
         value = (1 - ahead.square() - back.square()) * phi - off * last
         off = ahead * new
         last = phi
@@ -284,13 +303,20 @@ def norm_below_one(w: Tensor, root: Tensor) -> Tensor:
         x = z / new.clamp(min=tiny).unsqueeze(1)
         back = new
         done = CHANCE**2 * total >= n
-        out = value <= 0  # a sign changes: some eigenvalue is above 1
-        shown[left[done & ~out]] = True
-        stay = (~done & ~out).nonzero().squeeze(1)
+        above_one = value <= 0  # a change of sign: some eigenvalue is above 1
+        shown[left[done & ~above_one]] = True
+        stay = (~done & ~above_one).nonzero().squeeze(1)
         if not len(stay):
             break
-        left, root, x, y = left[stay], root[stay], x[stay], y[stay]
-        back, last, phi, total, off = back[stay], last[stay], phi[stay], total[stay], off[stay]
+        left = left[stay]
+        root = root[stay]
+        x = x[stay]
+        y = y[stay]
+        back = back[stay]
+        last = last[stay]
+        phi = phi[stay]
+        total = total[stay]
+        off = off[stay]
     return shown
 
 
@@ -305,7 +331,7 @@ def shifted_factors(operator: LinearOperator, shift: Tensor) -> Factors | None:
     if not isinstance(operator, SpikingStep):
         return None
     s = operator.slopes[0, 0].detach()
-    k = operator.whole[0].detach()
+    k = operator.k[0].detach()
     coupling = operator.w_rec.detach().to(shift.dtype)
     if len(k) == 1:
         return lu_factors(coupling * s + torch.diag(k[0, 0] - shift))

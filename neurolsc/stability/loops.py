@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 WAYS = ("time", "depth")
 WEIGHT_DECAY = 1e-4
+SMOOTHING = 0.1  # the weight of a step in exponential means
+NEAR = 3  # root mean square of misses in tolerances from which on only multipliers act
+PATIENCE = 15  # or this number of steps without a better one
 
 
 def adabelief_lookahead(
@@ -86,9 +89,12 @@ class Loop:
         self.network = meter.network
         self.rule = as_rule(meter.options.rule, meter.options.target, meter.options.loop)
         self.own = meter.options.of_loop()
-        self.most = 2 * inputs.steps if self.own.max_steps is None else self.own.max_steps
-        named = dict.fromkeys(p for cell in self.network.cells for p in cell.pretrained())  # cells may share some
-        self.parameters = [p for p in named if p.requires_grad]
+        if self.own.max_steps is None:
+            self.most = 2 * inputs.steps
+        else:
+            self.most = self.own.max_steps
+        distinct = dict.fromkeys(p for cell in self.network.cells for p in cell.pretrained())  # cells may share some
+        self.parameters = [p for p in distinct if p.requires_grad]
         if not self.parameters:
             raise ValueError("pretrain needs parameters to move: all that set radii are frozen (requires_grad=False).")
         self.optimizer = self.new_optimizer()
@@ -112,7 +118,9 @@ class Loop:
     def record(self, seen: "Measurement", counted: list[LayerRadii]) -> Tensor:
         """Append a row to the history; return the loss."""
         spread = self.own.criteria.spread(counted)
-        self.smoothed = spread if not self.history else self.smoothed + 0.1 * (spread - self.smoothed)
+        if not self.history:
+            self.smoothed = spread
+        self.smoothed += SMOOTHING * (spread - self.smoothed)
         loss = errors(counted).square().mean()
         if seen.lower is not None:
             loss = loss + seen.lower.to(loss)
@@ -128,7 +136,10 @@ class Loop:
         """True if the criteria have held often enough in a row, with this step."""
         criteria = self.own.criteria
         met = criteria.met(counted, self.smoothed) and self.lower_bound_met()
-        self.met_in_a_row = self.met_in_a_row + 1 if met else 0
+        if met:
+            self.met_in_a_row = self.met_in_a_row + 1
+        else:
+            self.met_in_a_row = 0
         return self.met_in_a_row >= criteria.hold
 
     def lower_bound_met(self) -> bool:
@@ -165,9 +176,10 @@ class Loop:
             self.rule.apply(cell, time=time, depth=depth)
 
     def drawn_shuffle(self, tensors: list[nn.Parameter]) -> Callable[[], None]:
-        """A shuffle of the entries of tensors, or nothing in as many steps as the setting says.
+        """A function that shuffles the entries of tensors, or, at a step without a shuffle, does nothing.
 
-        Their distribution, which the multipliers set, stays; so do zeros, which are connections that do not exist.
+        It is called twice with one draw: on the parameters and on Lookahead's copy of them. Their distribution, which
+        the multipliers set, stays; so do zeros, which are connections that do not exist.
         """
         generator = self.meter.generator(self.step)
         orders = [torch.randperm(p.numel(), generator=generator).to(p.device) for p in tensors]
@@ -175,8 +187,9 @@ class Loop:
 
         @torch.no_grad()
         def shuffle() -> None:
-            for p, order in zip(tensors if happens else (), orders, strict=False):
-                p.copy_(shuffled(p, order))
+            if happens:
+                for p, order in zip(tensors, orders, strict=True):
+                    p.copy_(shuffled(p, order))
 
         return shuffle
 
@@ -185,18 +198,19 @@ class Loop:
         change()
         if not optimized:
             return
+        # A change acts on the network: put the slow copy there, change it, and put the parameters back.
         slow = [self.optimizer.state[p]["slow_params"] for p in self.parameters]
-        fast = self.weights()  # all of them: buffers, which the slow copy lacks, are to move only once
+        changed = self.weights()  # with the buffers, which are to change once only
         with torch.no_grad():
-            for p, s in zip(self.parameters, slow, strict=True):
-                p.copy_(s)
+            for parameter, copied in zip(self.parameters, slow, strict=True):
+                parameter.copy_(copied)
             change()
-            for p, s in zip(self.parameters, slow, strict=True):
-                s.copy_(p)
-        self.network.load_state_dict(fast)
+            for parameter, copied in zip(self.parameters, slow, strict=True):
+                copied.copy_(parameter)
+        self.network.load_state_dict(changed)
 
     def state(self) -> dict[str, Any]:
-        """What the next steps depend on besides the settings, as a tree."""
+        """What the next steps depend on besides the settings, for :func:`neurolsc.io.write_tree`."""
         own = {"taken": self.inputs.taken, "network": self.weights(), "optimizer": self.optimizer.state_dict()}
         return {name: copy.copy(getattr(self, name)) for name in self.STATE} | own
 
@@ -211,7 +225,7 @@ class Loop:
 
 
 class OurLoop(Loop):
-    """Samples and time steps drawn from every batch, a target for each layer and way, multipliers alone at the end."""
+    """Samples and time steps drawn from every batch, a target for each layer and direction; polished at the end."""
 
     STATE = (*Loop.STATE, "polishing", "turns", "best_miss", "best_step")
 
@@ -232,13 +246,13 @@ class OurLoop(Loop):
         x = self.inputs.take()
 
         # Draw samples and steps, and measure. Polishing (multipliers alone) begins once the means are near their
-        # targets, or from the best weights if these have not improved for 15 steps: then shuffles and optimizer only
-        # undo what kappa does. Its measurements, at more points, are not compared with the earlier ones.
+        # targets, or from the best weights if these have not improved for long: then shuffles and optimizer only undo
+        # what kappa does. Its measurements, at more points, are not compared with the earlier ones.
         seen = meter.measure(x, self.step, closer=self.polishing)
         counted = meter.counted(seen, len(x))
         if polish and not self.polishing:
-            near = criteria.tolerance > 0 and math.sqrt(fmean((m.miss / m.allowed) ** 2 for m in counted)) <= 3
-            if near or self.step - self.best_step >= 15:
+            near = criteria.tolerance > 0 and math.sqrt(fmean((m.miss / m.allowed) ** 2 for m in counted)) <= NEAR
+            if near or self.step - self.best_step >= PATIENCE:
                 if not near:
                     self.network.load_state_dict(self.best)
                 self.polishing = True
@@ -275,8 +289,7 @@ class OurLoop(Loop):
         if optimized:
             self.descend(loss)
 
-        # 2. The multipliers. While polishing they are kappa^(1/(1+n)), where n counts how often kappa has crossed 1: by
-        # then a miss is mostly noise of the measurement, over which the damped steps average.
+        # 2. The multipliers. While polishing a miss is mostly noise of measuring, over which damped steps average.
         means = {way: self.history[-1][way] for way in WAYS}
         if profile is not None and self.polishing:
             means = {"time": profile.time_mean.tolist(), "depth": profile.depth_mean.tolist()}
@@ -300,13 +313,13 @@ class OurLoop(Loop):
         return profile
 
     def damp(self, kappas: dict[str, list[float]]) -> None:
-        """Take the root of each multiplier that its changes of side ask for."""
+        """Take kappa^(1/(1+n)) of each multiplier, where n counts how often it has crossed 1."""
         for way, target in zip(WAYS, self.meter.goal, strict=True):
             if target is None:
                 continue
             for layer, kappa in enumerate(kappas[way]):
-                up, turns = self.turns.get((way, layer), (kappa > 1, 0))
-                turns += up != (kappa > 1)
+                was_above, turns = self.turns.get((way, layer), (kappa > 1, 0))
+                turns += was_above != (kappa > 1)
                 self.turns[way, layer] = kappa > 1, turns
                 kappas[way][layer] = kappa ** (1 / (1 + turns))
 
@@ -384,7 +397,10 @@ class TimeStepLoop(Loop):
     def scale_readout(self, low: float, high: float) -> None:
         r"""Bring the matrices of readout and embedding towards :math:`\mathrm{std}(W) \sqrt{n_{hidden}} = 1`."""
         for p in self.outside:
-            if p.ndim > 1 and (size := (p.std(correction=0) * math.sqrt(p.shape[1])).item()):
+            if p.ndim < 2:
+                continue
+            size = (p.std(correction=0) * math.sqrt(p.shape[1])).item()
+            if size:
                 p.mul_(min(max(1 / size, low), high))
 
     def state(self) -> dict[str, Any]:
@@ -395,7 +411,7 @@ class TimeStepLoop(Loop):
 
     def restore(self, state: dict[str, Any]) -> None:
         for _ in range(state["taken"]):
-            self.x = self.inputs.take()
+            self.x = self.inputs.take()  # the last one is the batch in progress
         super().restore(state | {"taken": 0})
         if self.x is None or state["states"] is None:
             return

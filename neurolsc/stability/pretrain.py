@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from neurolsc.display import Displayed, Table, progress_bar
 from neurolsc.interop.prepared import as_batches, prepare_batches, without_padding
+from neurolsc.interop.ranks import on_rank_0
 from neurolsc.interop.saved import left_out, values_outside
 from neurolsc.io import data_fingerprint, locked, network_fingerprint, read_checkpoint, write_tree
 from neurolsc.metrics import firing_rate, is_binary
@@ -44,6 +45,7 @@ from neurolsc.stability.rules import (
     standard_error,
 )
 from neurolsc.stability.transitions import Transitions, draw_steps, follow, transitions_of
+from neurolsc.surroundings import in_full_precision
 from neurolsc.validation import as_batch, swapped_axes, whole
 
 if TYPE_CHECKING:
@@ -54,6 +56,8 @@ CLOSER = 4
 MAY_DIFFER = ("max_steps", "criteria", "direction")  # from those of a checkpoint; direction is in the target
 
 
+@on_rank_0
+@in_full_precision
 def pretrain(
     net: nn.Module,
     x: Any,
@@ -161,7 +165,7 @@ def put_back(network: Network) -> Iterator[None]:
 # ---- measuring and judging radii
 
 
-A_TENTH = 0.1  # by which a mean logarithm of |eigenvalues| may miss: those of a step are known to some hundredths
+ALLOWED_LOG = 0.1  # by which a mean logarithm of |eigenvalues| may miss: those of a step are known to some hundredths
 
 
 class Measurement(NamedTuple):
@@ -195,7 +199,9 @@ class Meter:
 
     def count(self, x: Tensor, times: int = 1) -> int | None:
         """Time steps of an input to measure: times * options.steps, at most T; None for all."""
-        return None if self.options.steps is None else min(times * self.options.steps, x.shape[0])
+        if self.options.steps is None:
+            return None
+        return min(times * self.options.steps, x.shape[0])
 
     def counted(self, measured: Measurement | RadiusProfile, total: int) -> list[LayerRadii]:
         """The measured radii of all layers and directions that have a target; inputs have `total` steps."""
@@ -225,14 +231,15 @@ class Meter:
     def _measured(
         self, transitions: list[Transitions], outputs: Sequence[Tensor], samples: int, generator: torch.Generator
     ) -> Measurement:
-        time, depth = [], []
+        time = []
+        depth = []
         for layer, t in enumerate(transitions):
             time.append(time_radius(t, layer).radius.view(-1, samples))
             depth.append(depth_radius(t, layer, self.options.non_square, generator).radius.view(-1, samples))
         rates = [firing_rate(z) if is_binary(z) else None for z in outputs]
         if self.options.bounds == "upper":
             return Measurement(time, depth, rates)
-        assert self.goal.time is not None  # PretrainOptions
+        assert self.goal.time is not None  # PretrainOptions sees to it
         matrices = [time_matrices(t) for t in transitions]
         lower = torch.stack([lower_bound_loss(m, self.goal.time) for m in matrices]).mean()
         logs = [log_determinants(m.detach()).mean().item() for m in matrices]
@@ -244,19 +251,24 @@ class Meter:
         At twice a step's samples; if no mean clearly misses its target, again at so many (at most 16 times a step's)
         that the standard error of every mean is a quarter of the tolerance.
         """
-        generator = self.generator(-2 - step)
+        generator = self.generator(-2 - step)  # steps themselves have the generators from 0 on
+        taken = 0
 
-        def mixed(following: Tensor) -> Tensor:
+        def next_input() -> Tensor:
+            """The next input, its samples in a random order."""
+            nonlocal taken
+            taken += 1
+            following = inputs.take()
             return following[:, torch.randperm(following.shape[1], generator=generator)]
 
-        x, taken = mixed(inputs.take()), 1
+        x = next_input()
 
         def measured(samples: int) -> RadiusProfile:
-            nonlocal x, taken
+            nonlocal x
             while x.shape[1] < samples and taken < inputs.size:
-                following, taken = inputs.take(), taken + 1
+                following = next_input()
                 if len(following) == len(x):
-                    x = torch.cat([x, mixed(following)], 1)
+                    x = torch.cat([x, following], 1)
             return radius_profile(
                 self.network,
                 x[:, :samples],
@@ -268,13 +280,17 @@ class Meter:
             )
 
         profile = measured(2 * self.options.samples)
-        found, seen = self.counted(profile, len(x)), profile.time.shape[2]
+        found = self.counted(profile, len(x))
         if any(m.miss > m.allowed + 3 * m.error for m in found):
             return profile
-        error, most = max(m.error / m.allowed if m.allowed else math.inf for m in found), 16 * self.options.samples
-        samples = most if error == math.inf else min(math.ceil(seen * (error / 0.25) ** 2), most)
-        more = samples > seen and (x.shape[1] > seen or taken < inputs.size)
-        return measured(samples) if more else profile
+        seen = profile.time.shape[2]
+        samples = 16 * self.options.samples
+        if all(m.allowed for m in found):
+            error = max(m.error / m.allowed for m in found)
+            samples = min(math.ceil(seen * (error / 0.25) ** 2), samples)  # an error falls with the root of the samples
+        if samples <= seen or (x.shape[1] == seen and taken >= inputs.size):  # enough, or there are no more
+            return profile
+        return measured(samples)
 
     def missed_determinants(self, history: list[dict[str, Any]]) -> dict[int, float]:
         """Mean log-determinants of the last step that are not near the target's logarithm, by layer from 0."""
@@ -282,7 +298,7 @@ class Meter:
             return {}
         wanted = math.log(self.goal.time)
         found = enumerate(history[-1]["log_determinant"])
-        return {layer: b for layer, b in found if not abs(b - wanted) <= A_TENTH}
+        return {layer: b for layer, b in found if not abs(b - wanted) <= ALLOWED_LOG}  # NaN is missed, too
 
     def conclude(
         self,
@@ -293,7 +309,16 @@ class Meter:
         history: list[dict[str, Any]],
         seconds: float,
     ) -> "PretrainResult":
-        """Say by a profile, on inputs of `total` steps, what the network misses; `met` if it has converged."""
+        """The result of setting the radii, with findings on what the network misses.
+
+        Args:
+            profile: of the network as it is now.
+            total: steps of the inputs.
+            met: True if the criteria hold.
+            steps: pre-training steps taken.
+            history: a row for each.
+            seconds: wall time.
+        """
         measured = self.counted(profile, total)
         too_dead = "lower the thresholds or raise the input weights; a target met by a dead layer says nothing"
         silent = (profile.firing_rate == 0).nonzero().flatten().tolist()
@@ -302,13 +327,18 @@ class Meter:
         for m in missed:
             problem = f"radius {m.mean:.3f} ± {m.error:.3f} through {m.direction} against a target of {m.target:.3g}"
             cure = f"scale the input weights {'down' if m.mean > m.target else 'up'}"
-            cure += ", or move the thresholds of the layer below" * (m.layer > 0)
+            if m.layer > 0:
+                cure += ", or move the thresholds of the layer below"
             if all(scaled.radius != "depth" for scaled in self.network.cells[m.layer].scaled_parameters):
                 cure = "no parameter that rules scale moves it; set direction='time'"
             if m.direction == "time":
                 term = profile.main_term(m.layer)
-                problem += f", due to the {term.name}" if profile.contributions[m.layer] else ""
-                cure = term.too_large if m.mean > m.target else term.too_small
+                if profile.contributions[m.layer]:
+                    problem += f", due to the {term.name}"
+                if m.mean > m.target:
+                    cure = term.too_large
+                else:
+                    cure = term.too_small
                 if not profile.time[m.layer].any():
                     cure = "it has no memory; set direction='depth'"
             elif m.mean == 0:
@@ -329,9 +359,17 @@ class Meter:
                 problem = "mean radii are on target here, but the criteria did not hold at the loop's last time steps"
                 cure = "take more steps"
             found.append(Finding(widest.layer + 1, problem, cure))
-        time, depth = ([standard_error(r, total) for r in getattr(profile, way)] for way in WAYS)
-        converged = met and (printed or not silent)  # a silent layer may meet the printed criteria
-        return PretrainResult(converged, steps, history, profile, time, depth, tuple(found), self.options, seconds)
+        return PretrainResult(
+            converged=met and (printed or not silent),  # a silent layer may meet the printed criteria
+            steps=steps,
+            history=history,
+            profile=profile,
+            time_error=[standard_error(radii, total) for radii in profile.time],
+            depth_error=[standard_error(radii, total) for radii in profile.depth],
+            findings=tuple(found),
+            options=self.options,
+            seconds=seconds,
+        )
 
 
 # ---- the result
@@ -373,9 +411,17 @@ class PretrainResult(Displayed):
         return self.profile.layout
 
     def of(self, net: nn.Module, layout: str, before: Mapping[str, Tensor]) -> "PretrainResult":
-        """The result of a user's module, on an input of a layout, from values outside of its state_dict before."""
-        left = "" if isinstance(net, Network) else left_out(net, before)
-        return replace(self, profile=replace(self.profile, layout=layout), left_out=left)
+        """The result for the user's module `net`: with the layout of its input, and what its state_dict leaves out.
+
+        Args:
+            net: the module, as given.
+            layout: where time and batch were found in its input.
+            before: :func:`neurolsc.interop.saved.values_outside` of it before the radii were set.
+        """
+        result = replace(self, profile=replace(self.profile, layout=layout))
+        if isinstance(net, Network):
+            return result
+        return replace(result, left_out=left_out(net, before))
 
     @property
     def points(self) -> tuple[int, int]:
@@ -393,7 +439,9 @@ class PretrainResult(Displayed):
         return plot_pretraining(self.history, self.profile.target, path, title=title)
 
     def parts(self) -> list[str | Table]:
-        reached = "converged" if self.converged else "not converged"
+        reached = "not converged"
+        if self.converged:
+            reached = "converged"
         steps, samples = self.points
         sure = (
             f"means over {steps} steps of {samples} samples, standard errors at most {max(self.time_error):.3f} "
@@ -410,11 +458,15 @@ class InputStream:
     """The inputs of batches, repeated without end; `taken` counts them, `steps` is the T of the first."""
 
     def __init__(self, batches: Iterable[Any]) -> None:
-        self.batches, self.taken = batches, 0
-        self.size = len(batches) if isinstance(batches, Sequence) else math.inf  # then known after one round
+        self.batches = batches
+        self.taken = 0
+        self.size = math.inf  # known after one round
+        if isinstance(batches, Sequence):
+            self.size = len(batches)
         rounds = self._rounds()
         first = next(rounds)
-        self.steps, self._inputs = len(first), chain([first], rounds)
+        self.steps = len(first)
+        self._inputs = chain([first], rounds)
 
     def _rounds(self) -> Iterator[Tensor]:
         while True:

@@ -44,6 +44,7 @@ from neurolsc.stability.transitions import (
     time_product,
     without,
 )
+from neurolsc.surroundings import in_full_precision
 from neurolsc.validation import one_of
 
 if TYPE_CHECKING:
@@ -63,14 +64,14 @@ def time_radius(t: Transitions, layer: int, method: Method = "krylov") -> Radii:
     """Radii through time at the points of t, shape (K B,), differentiable by the parameters; `layer` is for errors."""
     with _naming(t, layer, "time"):
         product = time_product(t)
-        if product.blocks() is not None:  # cheaper than to see which points are alike
+        if product.blocks() is not None:  # so cheap that equal points need not be found
             return radii(product, t.x, method)
         known = t.cell.derivatives()
         depends_on = [flat(t.before)]
         if known is None or known.reads_input:
             depends_on.append(t.x)
-        some, which = _distinct(t, depends_on)
-        return radii(time_product(some), t.x, method).at(which)
+        distinct, which = _distinct(t, depends_on)
+        return radii(time_product(distinct), t.x, method).at(which)
 
 
 def mean_time_radius(t: Transitions, layer: int) -> float:
@@ -107,20 +108,21 @@ def depth_radius(
             depends_on.append(flat(t.state_below))
         if not all(part.same for part in input_operators(t)):
             depends_on += [t.x, flat(t.before)]
-        t, which = _distinct(t, depends_on)
-        product = depth_product(t, non_square, generator)
+        distinct, which = _distinct(t, depends_on)
+        product = depth_product(distinct, non_square, generator)
         found = radii(product, t.x, method)
     if t.non_square:  # the operator is M times its transpose
         found = found._replace(radius=safe_sqrt(found.radius))
-    if product.points == 1:  # the one of all points
+    if product.points == 1:  # the derivative is the same at all points
         which = torch.zeros_like(which)
     return found.at(which)
 
 
 def _distinct(t: Transitions, depends_on: Sequence[Tensor]) -> tuple[Transitions, Tensor]:
-    """One of all points that are equal in some tensors (P, ...), and for each point the index of the one equal to it.
+    """Points without duplicates: the distinct ones, and for each point of t the index of the one that it equals.
 
-    Before the first spikes all samples are alike, which is a fifth of the steps of spike-latency MNIST.
+    Points are equal if the tensors that the derivative depends on, each (P, ...), have equal rows there. Before the
+    first spikes all samples are alike, which is a fifth of the steps of spike-latency MNIST.
     """
     points = torch.arange(len(t.x), device=t.x.device)
     if not depends_on:
@@ -135,7 +137,7 @@ def _distinct(t: Transitions, depends_on: Sequence[Tensor]) -> tuple[Transitions
 
 @contextmanager
 def _naming(t: Transitions, layer: int, direction: str) -> Iterator[None]:
-    """Let an error about NaN name the layer, and its surrogate if that is the cause."""
+    """Make an error about NaN name the layer, and its surrogate if that is the cause."""
     try:
         yield
     except FloatingPointError as error:
@@ -151,18 +153,22 @@ def _naming(t: Transitions, layer: int, direction: str) -> Iterator[None]:
 
 
 def contributions(t: Transitions) -> dict[str, Tensor]:
-    """What each term contributes to the radius through time, at some or all points; they sum to it.
+    r"""What each term of the derivative contributes to the radius through time, at some or all points (P,).
 
-    The contribution of a term is its product with the gradient of the radius (P,): the real part of y^H (term) x times
-    the phase of the eigenvalue, with its vectors x and y. Of spiking cells without a closed form the terms are the
-    recurrent weights, if there are any, and the rest; of others without one it is empty.
+    .. math:: \rho = \sum_j \mathrm{Re}\Big(\frac{\bar\lambda}{|\lambda|}\, y^H A_j x\Big), \qquad M = \sum_j A_j
+
+    with the largest eigenvalue and its vectors x and y. Without a closed form of the derivative the terms of a spiking
+    cell are its recurrent weights, if there are any, and the rest; other cells have none.
     """
     known = t.cell.derivatives()
     if not (known.terms if known else t.cell.membrane()):
         return {}
-    count = DENSE if t.states <= DENSE_BELOW else BY_PRODUCTS
     if known is None:
         count = BY_AUTOGRAD
+    elif t.states <= DENSE_BELOW:
+        count = DENSE
+    else:
+        count = BY_PRODUCTS
     count = min(count, len(t.x))
     some = t.at(torch.arange(count) * len(t.x) // count)
     if known and len(known.terms) == 1:
@@ -170,7 +176,10 @@ def contributions(t: Transitions) -> dict[str, Tensor]:
     pairs = leading_pairs(time_product(some), t.x)
     radius = pairs.value.abs()
     phase = pairs.value.conj() / radius.clamp(min=torch.finfo(t.x.dtype).tiny)
-    recurrent = () if known else weight_matrices(t.cell, "time")
+    if known:
+        recurrent = ()
+    else:
+        recurrent = weight_matrices(t.cell, "time")
     with without(recurrent):
         step = time_operator(some)
 
@@ -179,8 +188,9 @@ def contributions(t: Transitions) -> dict[str, Tensor]:
                 return step.terms(x, y)
             return {OWN.name: (y * step.matvec(x)).sum(1)}
 
-        # y^H (term) x, from its products with real vectors
-        x, y = pairs.right, pairs.left
+        # y^H A x, from products with real vectors
+        x = pairs.right
+        y = pairs.left
         real_real = terms(x.real, y.real)
         real_imag = terms(x.real, y.imag)
         imag_real = terms(x.imag, y.real)
@@ -248,8 +258,10 @@ class RadiusProfile(Displayed):
         """The term that contributes most to the mean radius through time; `unknown` if none is known."""
         parts = self.contributions[layer]
         most = max(parts, key=parts.__getitem__, default="unknown")
-        unknown = Term(most, "scale the recurrent weights down, or let its gates retain less")
-        return next((term for term in self.terms[layer] if term.name == most), unknown)
+        for term in self.terms[layer]:
+            if term.name == most:
+                return term
+        return Term(most, "scale the recurrent weights down, or let its gates retain less")
 
     def to_dict(self) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -292,7 +304,7 @@ class RadiusProfile(Displayed):
             depth = _mean_std(self.depth[i]) + ("*" if self.non_square[i] else star)
             fires = or_dash(self.firing_rate[i].item(), ".4f")
             silent = or_dash(self.silent_steps[i].item(), ".0%")
-            terms = _sum(self.contributions[i]) if self.contributions else "not known"
+            terms = _sum(self.contributions[i] if self.contributions else {})
             rows.append((str(i + 1), _mean_std(self.time[i]), depth, fires, silent, terms))
         lines: list[str | Table] = []
         if self.layout != AS_READ:
@@ -314,6 +326,7 @@ class RadiusProfile(Displayed):
         return f"means over {where}, standard errors at most {relative:.1%} of a mean"
 
 
+@in_full_precision
 def radius_profile(
     net: nn.Module,
     x: Any,
@@ -330,7 +343,7 @@ def radius_profile(
     Args:
         net: a network, or a module of snnTorch, norse, spikingjelly or PyTorch; it stays as it is.
         x: input (T, B, n_in) of a network, or what the module takes, as :func:`neurolsc.interop.prepared.prepare` reads
-            it. Parameters of half precision are measured on a float32 copy.
+            it. Parameters of half precision are float32 meanwhile.
         steps: measure this many steps, drawn at random, of all samples; ``len(x)`` measures every point. By default
             points are drawn, up to 32 steps and 32 samples, until the standard error of every mean is below 1 %, but
             no more than take some seconds; the result says how well the means are known (``error``).
@@ -355,7 +368,7 @@ def radius_profile(
     one_of("non_square", non_square, NON_SQUARE)
     one_of("method", method, METHODS)
     generator = torch.Generator().manual_seed(seed)
-    prepared = prepare(net, x, float32_copy=True)
+    prepared = prepare(net, x)
     network = prepared.network
     x = prepared.without_padding()
     total, batch = x.shape[:2]
@@ -419,10 +432,10 @@ def profile_at(
     """
     delay = 0.0 if progress else PATIENCE
     with progress_bar(None, desc="radii", unit="point", shown=progress is not False, delay=delay) as bar:
-        layers = [
-            _LayerRadii(t, layer, grid, non_square, method, generator, several=not every)
-            for layer, t in enumerate(transitions)
-        ]
+        layers = []
+        for layer, t in enumerate(transitions):
+            options: Any = {"non_square": non_square, "method": method, "generator": generator}
+            layers.append(_LayerRadii(t, layer, grid, several_draws=not every, **options))
         size = grid.shape
         if not every:
             size = first_shape(grid, sum(one.most_work for one in layers), work)
@@ -478,11 +491,11 @@ class _LayerRadii:
         t: Transitions,
         layer: int,
         grid: Grid,
+        *,
         non_square: NonSquare,
         method: Method,
         generator: torch.Generator,
-        *,
-        several: bool,
+        several_draws: bool,
     ) -> None:
         self.t = t
         self.layer = layer
@@ -498,13 +511,13 @@ class _LayerRadii:
         one = t.at(slice(0, 1))
         along = time_product(one)
         across = depth_product(one, non_square, torch.Generator())
-        self.sizes = (0 if along.blocks() is not None else along.size, across.size)
+        self.sizes = (0 if along.blocks() is not None else along.size, across.size)  # 0: blocks cost next to nothing
         known = [cell.derivatives() for cell in (t.cell, t.below) if cell is not None]
         self.factor = 1.0 if all(known) else AUTOGRAD
         self.draws = 1
-        if several and t.non_square and non_square == "submatrix":
+        if several_draws and t.non_square and non_square == "submatrix":
             self.draws = draws(min(t.states, t.states_below))
-        self.together = points_with_bases(t.x, t.states)
+        self.together = points_with_bases(t.x, t.states)  # points measured at a time
         if t.cell.derivatives() is None and t.states >= SLOW:
             self.together = min(self.together, FEW)
 
@@ -515,7 +528,7 @@ class _LayerRadii:
         return self.factor * (time + self.draws * depth)
 
     def measure(self, places: Tensor, bar: tqdm) -> None:
-        """Measure what is not known at some places of the grid."""
+        """Measure at those of some places of the grid that have not been measured."""
         new = places[~self.known[places]]
         for some in new.split(self.together):
             t = self.t.at(some.to(self.t.x.device))
@@ -540,6 +553,7 @@ class _LayerRadii:
 
 
 def _sum(parts: dict[str, float]) -> str:
+    """Contributions as text, largest first, such as "leak 0.61 + recurrence 0.30 - reset 0.02"."""
     if not parts:
         return "not known"
     text = ""

@@ -46,7 +46,8 @@ def radius_target(target: Target, steps: int, layers: int, direction: Direction 
     """
     time = depth = None
     if target == "balanced":
-        time, depth = steps / (steps + layers), layers / (steps + layers)
+        time = steps / (steps + layers)
+        depth = layers / (steps + layers)
     elif callable(target):
         time, depth = target(steps, layers)
     elif isinstance(target, int | float) and not isinstance(target, bool):
@@ -148,7 +149,9 @@ class Criteria:
 
     def allowed(self, goal: RadiusTarget, target: float) -> float:
         """Largest distance of a mean from the target radius of its direction."""
-        return self.tolerance if None in goal or goal.time == goal.depth else 2 * self.tolerance * target
+        if None in goal or goal.time == goal.depth:
+            return self.tolerance
+        return 2 * self.tolerance * target
 
     def spread(self, measured: Sequence[LayerRadii]) -> float:
         """The standard deviation (ii) of measured radii."""
@@ -226,14 +229,19 @@ class TransitionRule:
         return "transition" + (", threshold held" if self.hold_threshold else "")
 
     def apply(self, cell: Cell, *, time: float, depth: float) -> None:
-        thresholds = cell.thresholds() if self.hold_threshold else None
-        rest = None if thresholds is None else thresholds.rest()
+        thresholds = None
+        if self.hold_threshold:
+            thresholds = cell.thresholds()
+        rest = None
+        if thresholds is not None:
+            rest = thresholds.rest()
         _multiply(cell, cell.scaled_parameters, time=time, depth=depth)
         if thresholds is not None and rest is not None:
             thresholds.set_rest(rest)
 
 
 def _multiply(cell: Cell, parameters: tuple[ScaledParameter, ...], *, time: float, depth: float) -> None:
+    """Multiply the parameters of a cell, or their decays, in place: by `time` or `depth`, as each of them names."""
     # Values are assigned, never multiplied in place: time constants are stored as logarithms.
     with torch.no_grad():
         for scaled in parameters:
@@ -245,16 +253,16 @@ def _multiply(cell: Cell, parameters: tuple[ScaledParameter, ...], *, time: floa
             owner, name = owner_of(cell, scaled.parameter)
             value = getattr(owner, name)
             if scaled.through == "value":
-                most = None if scaled.limit is None else torch.maximum(getattr(cell, scaled.limit)(), value.abs())
-                value = value * factor
-                if most is not None:  # what lies beyond the limit grows no further
-                    value = value.clamp(-most, most)
+                moved = value * factor
+                if scaled.limit is not None:  # what lies beyond the limit grows no further
+                    most = torch.maximum(getattr(cell, scaled.limit)(), value.abs())
+                    moved = moved.clamp(-most, most)
             elif scaled.through == "decay_factor":
-                value = torch.minimum(value * factor, value.clamp(min=math.exp(-1 / LONGEST)))
+                moved = torch.minimum(value * factor, value.clamp(min=math.exp(-1 / LONGEST)))
             else:  # exp(-1/moved) = factor exp(-1/value), in logarithms
-                rate = 1 / value - torch.log(torch.as_tensor(factor, dtype=value.dtype))
-                value = 1 / torch.maximum(rate, (1 / value).clamp(max=1 / LONGEST))
-            set_value(owner, name, value)
+                rate = 1 / value - math.log(factor)
+                moved = 1 / torch.maximum(rate, (1 / value).clamp(max=1 / LONGEST))
+            set_value(owner, name, moved)
 
 
 # The rules that a file or a command line can name.
@@ -278,8 +286,11 @@ def as_rule(rule: Rule | str, target: object, loop: LoopName = "neurolsc") -> Ru
     """
     if isinstance(rule, str):
         one_of("rule", rule, ("default", *RULES))
-        papers = target == "balanced" or loop != "neurolsc"
-        return RULES["paper" if papers else "transition"] if rule == "default" else RULES[rule]
+        if rule == "default":
+            rule = "transition"
+            if target == "balanced" or loop != "neurolsc":
+                rule = "paper"
+        return RULES[rule]
     if isinstance(rule, type) or not (hasattr(rule, "name") and callable(getattr(rule, "apply", None))):
         raise TypeError(f"rule must be an object with name and apply(cell, *, time, depth), got {rule!r}.")
     return rule
@@ -298,11 +309,16 @@ class LoopSettings(NamedTuple):
 
 
 LOOP_SETTINGS: dict[LoopName, LoopSettings] = {
-    "neurolsc": LoopSettings(200, Criteria(), 1.0, 3.14e-3),
+    "neurolsc": LoopSettings(max_steps=200, criteria=Criteria(), shuffle=1.0, lr=3.14e-3),
     # The text has no last step. Ours is ten times that of the released code with its longest inputs.
-    "paper": LoopSettings(10_000, Criteria(pooled=True), 1.0, 3.14e-3),
-    # "for more than 20 steps"; it has a bound on the deviation, too, which is always met by then
-    "released": LoopSettings(None, Criteria(0.08, deviation=None, smoothed_deviation=None, hold=21), 0.34, 7.2e-3),
+    "paper": LoopSettings(max_steps=10_000, criteria=Criteria(pooled=True), shuffle=1.0, lr=3.14e-3),
+    "released": LoopSettings(
+        max_steps=None,
+        # "for more than 20 steps"; it has a bound on the deviation, too, which is always met by then
+        criteria=Criteria(0.08, deviation=None, smoothed_deviation=None, hold=21),
+        shuffle=0.34,
+        lr=7.2e-3,
+    ),
 }
 
 
@@ -401,7 +417,7 @@ class PretrainOptions:
                 raise ValueError(f"kappa must be {wanted}, got {self.kappa!r}.")
 
     def of_loop(self) -> LoopSettings:
-        """What is given of the settings that each loop has its own values for, and the loop's values for the rest."""
+        """The settings for which each loop has values of its own: those that are given, else the loop's."""
         given = {name: getattr(self, name) for name in LoopSettings._fields}
         if self.bounds == "both" and self.shuffle is None:
             given["shuffle"] = 0.0  # entries in another order have another determinant

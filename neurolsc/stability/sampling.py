@@ -65,7 +65,7 @@ class Grid:
 
 
 def spread(count: int) -> Tensor:
-    """The numbers 0 to count - 1 in an order whose first ones lie evenly: by their bits from the last to the first."""
+    """The numbers 0 to count - 1, ordered by their reversed bits: wherever one stops, those so far lie evenly."""
     bits = max(count - 1, 1).bit_length()
 
     def reversed_bits(number: int) -> int:
@@ -99,7 +99,7 @@ def next_shape(
     steps, samples = shape
     most_steps, most_samples = grid.shape
     known = True
-    # the largest squared error relative to its mean: its parts between samples and along steps
+    # of the radii with the largest relative error: its parts between samples and along steps, squared
     worst_between = worst_along = 0.0
     for radii in measured:
         between, along = error_parts(radii, grid.total)
@@ -111,7 +111,7 @@ def next_shape(
     few = steps * samples < ENOUGH
     if known and not few:
         return None
-    # twice as many of what the error comes from; of few points twice as many of both
+    # Double the number of samples or of steps, whichever the error comes from; of few points double both.
     by_samples = (worst_between >= worst_along or steps == most_steps) and samples < most_samples
     following_steps = steps
     following_samples = samples
@@ -129,17 +129,17 @@ def operations(size: int, exact: Tensor) -> float:
     """Floating-point operations of the radii of matrices of a size, dense or by products (P,)."""
     dense = exact.sum().item()
     by_products = len(exact) - dense
-    # LAPACK and what precedes it; a basis of about a hundred vectors
+    # of LAPACK with the products before it; of a basis of about a hundred vectors
     return dense * 25 * size**3 + by_products * (200 * size**2 + 2e4 * size)
 
 
 def draws(size: int) -> int:
-    """How many sub-matrices of a size are drawn at a point; the smaller they are, the more their radii vary."""
+    """The number of sub-matrices drawn at a point: the smaller they are, the more their radii vary."""
     return min(max(DRAWN // size, 1), MOST_DRAWS)
 
 
 def affordable(points: int, size: int) -> Tensor:
-    """Choose some of `points` points, evenly: at least four, and as many as take about a second at a size."""
+    """Indices of some of `points` points, evenly: at least four, and as many as take about a second at a size."""
     dense = torch.tensor([size > BY_PRODUCTS])
     count = min(points, max(int(WORK / 4 / operations(size, dense)), 4))
     return torch.arange(count) * points // count

@@ -3,7 +3,8 @@
 `scale_to_radius` gives each layer two scales. Through depth the derivative is linear in w_in, so its scale follows from
 one measurement. The radius through time depends on the states, which the scale itself changes, so its scale is found as
 a root on a logarithmic axis. Layers above do not act on those below, so one sweep is enough. `match_firing_rates`
-scales thresholds, the control for pre-training. `layer_inputs`, `steps` and `settle` serve initialisers as well.
+scales thresholds, the control for pre-training. `layer_inputs`, `steps_from_rest` and `solve` serve initialisers as
+well.
 """
 
 import copy
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 
 from neurolsc.display import progress_bar
 from neurolsc.interop.prepared import prepare
+from neurolsc.interop.ranks import on_rank_0
 from neurolsc.interop.saved import values_outside
 from neurolsc.network import Network, eval_mode
 from neurolsc.neurons.cell import Cell, State, Thresholds
@@ -25,13 +27,21 @@ from neurolsc.stability.pretrain import CLOSER, InputStream, Meter, PretrainResu
 from neurolsc.stability.profile import depth_radius, time_radius
 from neurolsc.stability.rules import PretrainOptions, Target, as_rule, radius_target
 from neurolsc.stability.transitions import Transitions, draw_steps, stacked
+from neurolsc.surroundings import in_full_precision
 from neurolsc.validation import shown
 
 # ---- radii
 
 OPTIONS = ("rule", "direction", "samples", "steps", "include_input", "non_square", "criteria")
+TURNS = 4  # through depth and time, for each layer
+LARGEST_SCALE = 1e4  # and one over the smallest
+# Shares of the tolerance: what a root is found to, and where a scale stays near a target that is only a limit.
+ROOT_TOLERANCE = 0.05
+LIMIT_TOLERANCE = 0.4
 
 
+@on_rank_0
+@in_full_precision
 def scale_to_radius(
     net: nn.Module, x: Any, *, target: Target = 0.5, seed: int = 0, progress: bool = True, **options: Any
 ) -> PretrainResult:
@@ -72,10 +82,12 @@ def scale_to_radius(
     """
     if unknown := options.keys() - set(OPTIONS):
         raise TypeError(f"scale_to_radius() takes the options {', '.join(OPTIONS)}; got {', '.join(sorted(unknown))}.")
-    chosen, started, history = PretrainOptions(target=target, **options), clock.perf_counter(), list[dict[str, Any]]()
-    rule, criteria, scale = as_rule(chosen.rule, target), chosen.of_loop().criteria, 1.0
+    chosen = PretrainOptions(target=target, **options)
+    started = clock.perf_counter()
+    history: list[dict[str, Any]] = []
     prepared = prepare(net, x)
-    network, x = prepared.network, prepared.without_padding()
+    network = prepared.network
+    x = prepared.without_padding()
     before = values_outside(net)
     with (
         put_back(network),
@@ -83,56 +95,78 @@ def scale_to_radius(
         torch.no_grad(),
         progress_bar(None, unit="measurement", desc="scale", shown=progress) as bar,
     ):
-        total, cells = InputStream([x]).steps, network.cells
-        goal = radius_target(target, total, len(cells), chosen.direction)
+        total = InputStream([x]).steps
+        goal = radius_target(target, total, len(network.cells), chosen.direction)
         meter = Meter(network, goal, chosen, seed)
-        order, count = torch.randperm(x.shape[1], generator=meter.generator(0)), 2 * chosen.samples
-        some, others = x[:, order[:count]], x[:, order[count:]]
-        at = draw_steps(total, meter.count(x, CLOSER), meter.generator(0))
+        order = torch.randperm(x.shape[1], generator=meter.generator(0))
+        count = 2 * chosen.samples
+        some = x[:, order[:count]]
+        others = x[:, order[count:]]
+        times = draw_steps(total, meter.count(x, CLOSER), meter.generator(0))
+
+        def record(layer: int, scale: float, radius: float) -> None:
+            history.append({"layer": layer + 1, "scale": scale, "time": radius})
+            bar.set_postfix_str(f"layer {layer + 1} scale {scale:.3g} time {radius:.3f}")
+            bar.update()
 
         every = torch.arange(some.shape[1], device=some.device)
-        for layer, points in enumerate(layer_points(network, some, every, at)):
-            cell = cells[layer]
-            depth = goal.depth if layer or chosen.include_input else None
-            for turn in range(4):
-                if depth is not None:
-                    radius = depth_radius(points.now(), layer, chosen.non_square, meter.generator(0)).radius
-                    mean = radius.mean().item()
-                    met = abs(mean - depth) <= criteria.allowed(goal, depth) / 2
-                    if not met and mean > 0:
-                        rule.apply(cell, time=1.0, depth=depth / mean)
-                    if (met or mean == 0) and turn:
-                        break  # the last turn has set the radius through time
-                if goal.time is None:
-                    break
-                start = copy.deepcopy(cell.state_dict())
-
-                def set_to(log: float, cell: Cell = cell, start: dict[str, Tensor] = start) -> None:
-                    nonlocal scale
-                    cell.load_state_dict(start)
-                    scale = math.exp(log)
-                    rule.apply(cell, time=scale, depth=1.0)
-
-                def measure(layer: int = layer, points: Points = points) -> float:
-                    radius = time_radius(points.now(), layer).radius.mean().item()
-                    history.append({"layer": layer + 1, "scale": scale, "time": radius})
-                    bar.set_postfix_str("layer {layer} scale {scale:.3g} time {time:.3f}".format(**history[-1]))
-                    bar.update()
-                    return radius
-
-                close, near = (part * criteria.allowed(goal, goal.time) for part in (0.05, 0.4))
-                if turn:  # a layer that is scaled again may stay near the target
-                    set_to(0.0)
-                    if abs(measure() - goal.time) <= near:
-                        continue
-                settle(set_to, measure, goal.time, reach=math.log(1e4), close=close, limit=near)
-                if depth is None:
-                    break
-        others = others if others.shape[1] else some
-        profile, seconds = meter.fresh(InputStream([others]), 0), clock.perf_counter() - started
+        for layer, points in enumerate(layer_points(network, some, every, times)):
+            _scale_layer(layer, points, meter, record)
+        if not others.shape[1]:
+            others = some
+        profile = meter.fresh(InputStream([others]), 0)
+        seconds = clock.perf_counter() - started
+        criteria = chosen.of_loop().criteria
         met = criteria.met(meter.counted(profile, total), smoothed=0.0)  # of one draw there is nothing to smooth over
         result = meter.conclude(profile, total, met, len(history), history, seconds)
     return result.of(net, prepared.layout, before)
+
+
+def _scale_layer(layer: int, points: "Points", meter: Meter, record: Callable[[int, float, float], None]) -> None:
+    """Scale a layer through depth and through time in turns; record each scale and the radius through time there."""
+    cell = points.transitions.cell
+    options = meter.options
+    goal = meter.goal
+    rule = as_rule(options.rule, options.target)
+    criteria = options.of_loop().criteria
+    depth = None
+    if layer or options.include_input:
+        depth = goal.depth
+    scale = 1.0
+    start: dict[str, Tensor] = {}  # parameters at the start of a turn, where the scale is 1
+
+    def set_to(log: float) -> None:
+        nonlocal scale
+        scale = math.exp(log)
+        cell.load_state_dict(start)
+        rule.apply(cell, time=scale, depth=1.0)
+
+    def measure() -> float:
+        radius = time_radius(points.now(), layer).radius.mean().item()
+        record(layer, scale, radius)
+        return radius
+
+    for turn in range(TURNS):
+        if depth is not None:
+            mean = depth_radius(points.now(), layer, options.non_square, meter.generator(0)).radius.mean().item()
+            met = abs(mean - depth) <= criteria.allowed(goal, depth) / 2
+            if not met and mean > 0:
+                rule.apply(cell, time=1.0, depth=depth / mean)
+            if turn and (met or mean == 0):
+                return  # the last turn has set the radius through time
+        if goal.time is None:
+            return
+        start = copy.deepcopy(cell.state_dict())
+        allowed = criteria.allowed(goal, goal.time)
+        near = LIMIT_TOLERANCE * allowed
+        if turn:  # a layer that is scaled again may stay near the target
+            set_to(0.0)
+            if abs(measure() - goal.time) <= near:
+                continue
+        reach = math.log(LARGEST_SCALE)
+        solve(set_to, measure, goal.time, reach=reach, tolerance=ROOT_TOLERANCE * allowed, limit=near)
+        if depth is None:
+            return
 
 
 # ---- firing rates
@@ -141,6 +175,8 @@ def scale_to_radius(
 REACH = 1e3
 
 
+@on_rank_0
+@in_full_precision
 def match_firing_rates(net: nn.Module, x: Any, rates: Sequence[float], *, tolerance: float = 0.1) -> list[float]:
     r"""Scale the thresholds of each layer, in place, until it fires at a wanted rate; bottom up.
 
@@ -166,24 +202,27 @@ def match_firing_rates(net: nn.Module, x: Any, rates: Sequence[float], *, tolera
         TypeError: if a cell has no thresholds, all are integrators, or net or x is of another kind.
     """
     prepared = prepare(net, x)
-    network, x = prepared.network, prepared.without_padding()
-    cells, reached = network.cells, list[float]()
+    network = prepared.network
+    x = prepared.without_padding()
+    cells = network.cells
     if not isinstance(rates, Sequence):
         raise TypeError(f"rates must be one number for each layer, here {[0.1] * len(cells)}, got {shown(rates)}.")
     if len(rates) != len(cells) or not all(0 <= rates[i] <= 1 for i in network.spiking):
         raise ValueError(f"rates must be {len(cells)} numbers in [0, 1], got {list(rates)}.")
     thresholds: dict[int, Thresholds] = {}
     for layer in network.spiking:
-        if (own := cells[layer].thresholds()) is None:
+        own = cells[layer].thresholds()
+        if own is None:
             raise TypeError(no_thresholds(f"layer {layer + 1}, a {type(cells[layer]).__name__},"))
         thresholds[layer] = own
     if not thresholds:
         raise TypeError("no layer spikes: all are integrators, whose thresholds nothing can scale.")
+    reached = []
     with eval_mode(network):
-        for layer, (read, wanted) in enumerate(zip(layer_inputs(network, x), rates, strict=True)):
+        for layer, (layer_input, wanted) in enumerate(zip(layer_inputs(network, x), rates, strict=True)):
             found = math.nan
             if layer in thresholds:
-                found = scale_to_rate(cells[layer], thresholds[layer], read, wanted, reach=REACH)
+                found = scale_to_rate(cells[layer], thresholds[layer], layer_input, wanted, reach=REACH)
             if abs(found - wanted) > tolerance * wanted:
                 for changed in thresholds.values():
                     changed.scale(1.0)
@@ -204,42 +243,39 @@ def no_thresholds(layer: str) -> str:
     )
 
 
-# A layer whose step has so many numbers takes as long as they are many: its scale is sought on some samples first.
-MANY, SOME = 2**15, 16
-# the logarithm of a rate falls about so much faster than that of the thresholds rises; a first guess
-STEEPNESS = 1.5
-CLOSE = 5e-3  # relative error of a rate that will do: spikes that feed on each other move it by as much
-FAR = -2.0  # logarithm of a rate over the wanted one below which it counts a tenth
+# From so many numbers in a step on (samples times width) the scale is first sought on a few samples, which is faster.
+MANY = 2**15
+FEW = 16  # samples
+# relative errors of rates
+ROUGH = 0.01  # on a few samples
+CLOSE = 5e-3  # on all: spikes that feed on each other move a rate by as much
+STEEPNESS = 1.5  # a first guess of d log(rate) / d log(1 / threshold)
+FAR = -2.0  # log(rate / wanted) below which its distance counts a tenth
 
 
-def scale_to_rate(cell: Cell, thresholds: Thresholds, read: Tensor, wanted: float, *, reach: float) -> float:
-    """Scale thresholds, by `reach` at most, until a cell's rate is nearest to a wanted one; return its rate.
+def scale_to_rate(cell: Cell, thresholds: Thresholds, x: Tensor, wanted: float, *, reach: float) -> float:
+    """Scale thresholds, by `reach` at most, until a cell's rate on x (T, B, n_in) is nearest to a wanted one.
 
-    The rate is found to half a hundredth, if it does not move in jumps, as a root by the logarithms of both, in which
-    a layer is nearly a line. A layer that fires takes four to six runs, a silent one up to ten.
+    The rate, which is returned, is found to half a hundredth, if it does not move in jumps. Searched is a root in the
+    logarithms of rate and scale, where a layer is nearly a line. A layer that fires takes four to six runs, a silent
+    one up to ten.
     """
-    if wanted == 0:  # which has no logarithm
-        return settle(
-            lambda log: thresholds.scale(math.exp(-log)),
-            lambda: rate(cell, read),
-            0.0,
-            reach=math.log(reach),
-            close=0.0,
-        )
     most = math.log(reach)
-    here = 0.0
+    sensitivity = 0.0  # log(1 / scale of the thresholds)
 
-    def search(part: Tensor, close: float) -> float:
-        """Set the scale on some samples, from where it is; the rate there."""
-        nonlocal here
-        start = here
-        rates: dict[float, float] = {}  # by their logarithms
+    def set_sensitivity(log: float) -> None:
+        nonlocal sensitivity
+        sensitivity = min(max(log, -most), most)
+        thresholds.scale(math.exp(-sensitivity))
+
+    if wanted == 0:  # which has no logarithm
+        return solve(set_sensitivity, lambda: rate(cell, x), 0.0, reach=most, tolerance=0.0)
+
+    def search(part: Tensor, tolerance: float) -> float:
+        """Set the scale on some samples, starting where it is; the rate there."""
+        start = sensitivity
+        rates: dict[float, float] = {}  # by what log_rate returns
         least = 0.5 / (part.shape[0] * part.shape[1] * cell.n_hidden)  # stands for a rate of 0
-
-        def set_to(log: float) -> None:
-            nonlocal here
-            here = min(max(start + log, -most), most)
-            thresholds.scale(math.exp(-here))
 
         def log_rate() -> float:
             fires = rate(cell, part)
@@ -249,143 +285,165 @@ def scale_to_rate(cell: Cell, thresholds: Thresholds, read: Tensor, wanted: floa
             rates[log] = fires
             return log
 
-        return rates[settle(set_to, log_rate, 0.0, reach=2 * most, close=close, slope=STEEPNESS)]
+        found = solve(
+            lambda log: set_sensitivity(start + log),
+            log_rate,
+            0.0,
+            reach=2 * most,
+            tolerance=tolerance,
+            slope=STEEPNESS,
+        )
+        return rates[found]
 
-    samples = read.shape[1]
-    if samples >= 2 * SOME and samples * max(cell.n_in, cell.n_hidden) >= MANY:
-        spaced = torch.arange(SOME, device=read.device) * samples // SOME
-        search(read[:, spaced], 0.01)
-    return search(read, CLOSE)
+    samples = x.shape[1]
+    if samples >= 2 * FEW and samples * max(cell.n_in, cell.n_hidden) >= MANY:
+        evenly = torch.arange(FEW, device=x.device) * samples // FEW
+        search(x[:, evenly], ROUGH)
+    return search(x, CLOSE)
 
 
 # ---- a layer by itself
 
 
 def layer_inputs(network: Network, x: Tensor) -> Iterator[Tensor]:
-    """Yield the input (T, B, n_in) of each layer, from a run with the layers below as already modified."""
+    """Yield the input (T, B, n_in) of each layer; each layer is run only when the next input is asked for.
+
+    So a caller may change a layer before it goes on, and the layers above read the changed one.
+    """
     with torch.no_grad():
         below = network.embedded(x.to(network.dtype_and_device["device"]))
         start = network.initial_states(below.shape[1])
     for layer, cell in enumerate(network.cells):
         if network.layer_delay:
             with torch.no_grad():
-                first = network.cells[layer - 1].output(start.layers[layer - 1]) if layer else start.x
-                below = torch.cat([first.unsqueeze(0), below[:-1]])  # type: ignore[union-attr]
+                first: Any = network.cells[layer - 1].output(start.layers[layer - 1]) if layer else start.x
+                below = torch.cat([first.unsqueeze(0), below[:-1]])
         yield below
         with torch.no_grad():
             below = cell.run(below, cell.initial_state(below.shape[1]))[0]
 
 
-def steps(cell: Cell, read: Tensor) -> Iterator[tuple[Tensor, State, State]]:
-    """The run of a cell from rest: of every step its input, its state before and after."""
+def steps_from_rest(cell: Cell, x: Tensor) -> Iterator[tuple[Tensor, State, State]]:
+    """Run a cell on x (T, B, n_in) from rest; yield the input, the state before and the state after each step."""
     with torch.no_grad():
-        state = cell.initial_state(read.shape[1])
-    for x in read:
+        before = cell.initial_state(x.shape[1])
+    for now in x:
         with torch.no_grad():
-            after = cell.update(x, cell.output(state), state)
-        yield x, state, after
-        state = after
+            after = cell.update(now, cell.output(before), before)
+        yield now, before, after
+        before = after
 
 
 class Points(NamedTuple):
-    """A layer's input, and the points at which its derivatives are taken."""
+    """A layer's input, and the points (step, sample) at which its derivatives are taken."""
 
-    read: Tensor  # the input (T, B, n_in)
-    transitions: Transitions  # states of the layer left out
-    some: Tensor  # the samples
-    times: Tensor  # the steps
+    x: Tensor  # the input (T, B, n_in)
+    transitions: Transitions  # with the state at rest in the place of those before the steps: see `now`
+    samples: Tensor
+    times: Tensor
 
     def now(self, *, after: bool = False) -> Transitions:
-        """The points, with the states of the layer as it is now before (or after) the steps."""
+        """The transitions at these points, with the states before (or after) the steps, as the layer is now."""
         wanted = set(self.times.tolist())
         states = []
-        for i, (_, before, then) in enumerate(steps(self.transitions.cell, self.read[:, self.some])):
-            if i in wanted:
-                states.append(then if after else before)
+        steps = steps_from_rest(self.transitions.cell, self.x[:, self.samples])
+        for time, (_, state_before, state_after) in enumerate(steps):
+            if time in wanted:
+                states.append(state_after if after else state_before)
         return self.transitions._replace(before=stacked(states))
 
 
-def layer_points(network: Network, x: Tensor, some: Tensor, times: Tensor) -> Iterator[Points]:
-    """The points of each layer on some samples at some steps, run with the layers below as already modified.
-
-    A layer that is changed and measured again runs alone.
-    """
+def layer_points(network: Network, x: Tensor, samples: Tensor, times: Tensor) -> Iterator[Points]:
+    """Yield the points of each layer; a caller may change it before it asks for the next (:func:`layer_inputs`)."""
     below: tuple[Cell, State] | tuple[None, None] = (None, None)
-    for index, (cell, read) in enumerate(zip(network.cells, layer_inputs(network, x), strict=True)):
-        at = Transitions(cell, read[times][:, some].flatten(0, 1), cell.initial_state(1), *below)
-        points = Points(read, at, some, times)
+    for index, (cell, layer_input) in enumerate(zip(network.cells, layer_inputs(network, x), strict=True)):
+        at_points = layer_input[times][:, samples].flatten(0, 1)
+        points = Points(layer_input, Transitions(cell, at_points, cell.initial_state(1), *below), samples, times)
         yield points
         if index + 1 < len(network.cells):
             below = (cell, points.now(after=not network.layer_delay).before)
 
 
-def rate(cell: Cell, read: Tensor) -> float:
-    """Spikes per neuron and step in a run from rest."""
+def rate(cell: Cell, x: Tensor) -> float:
+    """Spikes per neuron and step in a run on x (T, B, n_in) from rest."""
     with torch.no_grad():
-        return cell.run(read, cell.initial_state(read.shape[1]))[0].ne(0).double().mean().item()
+        return cell.run(x, cell.initial_state(x.shape[1]))[0].ne(0).double().mean().item()
 
 
-def settle(
+NOT_FINITE = 1e12  # stands for the distance of a measure that is not finite
+
+
+def solve(
     set_to: Callable[[float], object],
     measure: Callable[[], float],
     target: float,
     *,
     reach: float,
-    close: float,
+    tolerance: float,
     limit: float = 0.0,
     slope: float | None = None,
 ) -> float:
     """Set a value so that its measure is nearest to a target, of all values tried; return the measure.
 
-    Of values that measure the same it is the one nearest to 0. The measure increases with the value, up to noise; the
-    value goes no farther than `reach` from 0, where it starts. A difference of `close` from the target will do. Where
-    the measure tends to the target, as a gate closes, the value stays where it is so far from it as `limit`. A `slope`
-    is about how much the measure grows with the value: the first step goes to where the target then is.
+    The measure increases with the value, up to noise. Of values that measure the same it is the one nearest to 0.
+
+    Args:
+        set_to: sets the value. The search starts at 0.
+        measure: measures at the value that is set.
+        target: of the measure.
+        reach: the largest distance of the value from 0.
+        tolerance: distance of the measure from the target at which the search ends.
+        limit: where the measure only tends to the target, as while a gate closes, the value stays where the measure is
+            so far from it; else the value would grow without end. 0: it goes as near as the tolerance.
+        slope: a guess of how much the measure grows with the value, for the first step.
     """
     from scipy.optimize import brentq  # takes 0.2 s to import
 
-    tried: list[tuple[float, float, float, float]] = []
+    tried: list[tuple[float, float, float, float]] = []  # distance, size, value and measure: the least is the best
 
     @cache
     def miss(value: float) -> float:
         set_to(value)
         found = measure()
-        missed = found - target if math.isfinite(found) else 1e12  # stands for what is not finite
+        missed = NOT_FINITE
+        if math.isfinite(found):
+            missed = found - target
         tried.append((abs(missed), abs(value), value, found))
-        return missed if abs(missed) > close else 0.0
+        if abs(missed) > tolerance:
+            return missed
+        return 0.0
 
-    # widen away from 0 until the sign changes
-    here = miss(0.0)
-    near = 0.0
+    # Widen away from 0 until the sign changes.
+    at_zero = miss(0.0)
     first = 0.25
-    if slope is not None and abs(here) < 1e12:
-        first = min(max(1.1 * abs(here) / slope, 1e-3), 2.0, reach)
-    far = -math.copysign(first, here)
-    while here and abs(near) < reach:
+    if slope is not None and abs(at_zero) < NOT_FINITE:
+        first = min(max(1.1 * abs(at_zero) / slope, 1e-3), 2.0, reach)  # a little beyond the root of the line
+    near = 0.0
+    far = -math.copysign(first, at_zero)
+    while at_zero and abs(near) < reach:
         there = miss(far)
-        if there == 0 and 0 < limit < abs(here):
+        if there == 0 and 0 < limit < abs(at_zero):
 
-            def nearly(value: float) -> float:
-                apart = limit - abs(miss(value))
-                return apart if abs(apart) > limit / 4 else 0.0
+            def beyond_limit(value: float) -> float:
+                distance = limit - abs(miss(value))
+                if abs(distance) > limit / 4:
+                    return distance
+                return 0.0
 
-            value = float(brentq(nearly, 0.0, far, xtol=1e-4))  # type: ignore[arg-type]
+            value = float(brentq(beyond_limit, 0.0, far, xtol=1e-4))  # type: ignore[arg-type]
             set_to(value)
             return measure()
-        if there * here <= 0:
-            brentq(miss, min(near, far), max(near, far), xtol=1e-4)
+        if there * at_zero <= 0:
+            brentq(miss, min(near, far), max(near, far), xtol=1e-4)  # all that it tries is in `tried`
             break
-        near, far = far, _farther(near, far, miss(near), there, reach)
+        # Go on a little beyond the root of the line through both, but no more than eight times as far.
+        size = 2 * abs(far)
+        closer = abs(miss(near)) - abs(there)
+        if closer > 0:
+            root = abs(far) + abs(there) / closer * abs(far - near)
+            size = min(max(1.1 * root, 1.2 * abs(far)), 8 * abs(far))
+        near = far
+        far = math.copysign(min(size, reach), far)
     _, _, value, found = min(tried)
     set_to(value)
     return found
-
-
-def _farther(near: float, far: float, miss_near: float, miss_far: float, reach: float) -> float:
-    """Where to look beyond `far`: a little behind the root of the line through both, two to eight times as far."""
-    size = 2 * abs(far)
-    closer = abs(miss_near) - abs(miss_far)
-    if closer > 0:
-        root = abs(far) + abs(miss_far) / closer * abs(far - near)
-        size = min(max(1.1 * root, 1.2 * abs(far)), 8 * abs(far))
-    return math.copysign(min(size, reach), far)

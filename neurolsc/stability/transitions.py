@@ -7,11 +7,13 @@ with t' = t-1 for ``layer_delay=1`` and t' = t for 0. The state h is the whole s
 concatenated. Row 0 of the depth is the derivative of the first layer by its input. The states along the run are
 constants: a derivative depends on the parameters through its own step only, which is what the loss of
 arXiv:2308.12075, eq. 2, differentiates.
+
+Shapes: P = K B points (step, sample), a layer's state h as rows (P, S) of S numbers.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -43,7 +45,7 @@ class Transitions(NamedTuple):
 
     cell: Cell
     x: Tensor  # input of the cell (K B, n_in)
-    before: State  # its state before the step, leaves (K B, ...)
+    before: State  # its state before the step (K B, ...)
     below: Cell | None  # the cell it reads from; None for the first
     state_below: State | None  # the state whose output is x; None for the first
 
@@ -113,7 +115,7 @@ def transitions_of(network: Network, moments: Sequence[StepRecord]) -> list[Tran
 
 @contextmanager
 def without(matrices: Sequence[WeightMatrix]) -> Iterator[None]:
-    """Set weights to 0 for a while."""
+    """Set weights to 0 inside the block."""
     before = [matrix.weights.clone() for matrix in matrices]
     try:
         for matrix in matrices:
@@ -194,7 +196,7 @@ class OperatorProduct:
         return OperatorProduct([part.take(index) for part in self.operators], len(index))
 
     def eigenpair_hint(self, right: bool, tolerance: float) -> EigenpairHint | None:
-        """The largest eigenvalue with a right or left eigenvector, if one operator alone says it."""
+        """The largest eigenvalue with a right or left eigenvector, if it is known without products."""
         if len(self.operators) != 1:
             return None
         return eigenpair_hint(self.operators[0], right, tolerance)
@@ -211,12 +213,13 @@ class OperatorProduct:
 
     def matrices(self, like: Tensor) -> Tensor:
         """M of all points (P, size, size), with the dtype and device of a tensor."""
-        known = [m for part in self.operators if (m := part.dense()) is not None]
-        if len(known) == len(self.operators):
-            product, *others = known
-            for m in others:
+        dense: list[Any] = [part.dense() for part in self.operators]
+        if all(m is not None for m in dense):
+            product = dense[0]
+            for m in dense[1:]:
                 product = m @ product
             return product.expand(self.points, -1, -1)
+        # The columns are products with unit vectors, all of a point in one batch.
         unit = torch.eye(self.size, dtype=like.dtype, device=like.device)
         copies = self.take(torch.arange(self.points, device=like.device).repeat_interleave(self.size))
         return copies.matvec(unit.repeat(self.points, 1)).view(self.points, self.size, self.size).mT
@@ -232,7 +235,7 @@ class OperatorProduct:
 
 
 class RowSelection(LinearOperator):
-    """The rows `chosen` (P, k) of a vector of length `long`."""
+    """Takes the entries `chosen` (P, k) of vectors of length `long`."""
 
     def __init__(self, chosen: Tensor, long: int) -> None:
         self.chosen = chosen
@@ -303,14 +306,17 @@ def gram(operators: Sequence[LinearOperator], points: int) -> OperatorProduct:
 
 
 def depth_product(t: Transitions, non_square: NonSquare, generator: torch.Generator) -> OperatorProduct:
-    """d h[t, l] / d h[t', l-1] at the points of t, or what stands for it between unequal widths.
+    """d h[t, l] / d h[t', l-1] at the points of t; between unequal widths a random sub-matrix, or M M^T.
 
-    That is a random sub-matrix, or M times its transpose. One point, if all are alike.
+    If the derivative is the same at all points, the product has one point.
     """
     operators = depth_operators(t)
     rows = operators[-1].rows
     columns = operators[0].columns
-    points = 1 if all(part.same for part in operators) else len(t.x)
+    if all(part.same for part in operators):
+        points = 1
+    else:
+        points = len(t.x)
     if rows == columns:
         return OperatorProduct(operators, points)
     if non_square == "singular":

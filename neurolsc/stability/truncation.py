@@ -21,6 +21,7 @@ from neurolsc.neurons.cell import Cell, frozen
 from neurolsc.neurons.derivatives import flat
 from neurolsc.stability.contraction import SLOPES, certificate
 from neurolsc.stability.indicators import Loss
+from neurolsc.surroundings import in_full_precision
 from neurolsc.validation import number, whole
 
 SMALLEST_RATE = 1e-6  # of a stable cell in the bounds, which divide by it
@@ -30,6 +31,7 @@ LARGEST_LOG = 700  # math.exp overflows from 710 on
 # ---- states and weights of a stable cell
 
 
+@in_full_precision
 def truncated_states(cell: Cell, x: Tensor, context: int) -> Tensor:
     r"""Return the states of the truncated model: at each step that of a run from rest over the last k inputs alone.
 
@@ -52,7 +54,7 @@ def truncated_states(cell: Cell, x: Tensor, context: int) -> Tensor:
     for i in range(context):
         inputs = padded[i + 1 : i + 1 + steps].flatten(0, 1)
         after = cell.update(inputs, cell.output(state), state)
-        started = torch.arange(steps, device=x.device) + i + 1 >= context
+        started = torch.arange(steps, device=x.device) + i + 1 >= context  # earlier inputs are those of padding
         state = frozen(after, state, started.repeat_interleave(batch))
     return flat(state).view(steps, batch, -1)
 
@@ -83,7 +85,9 @@ class GradientBounds:
         .. math:: \|w^N - w^N_k\| \le \alpha\, \gamma\, k\, \lambda^k\, N^{\alpha \beta + 1}
         """
         log = self._log_proximity(whole("context", context), whole("updates", updates), number("lr", lr))
-        return math.exp(log) if log < LARGEST_LOG else math.inf
+        if log < LARGEST_LOG:
+            return math.exp(log)
+        return math.inf
 
     def context(self, tolerance: float, updates: int, *, lr: float = 1.0) -> int:
         """The smallest k from which on the weights differ by at most a tolerance (Prop. 4, Theorem 1)."""
@@ -94,12 +98,14 @@ class GradientBounds:
         return next(k for k in count(top) if self._log_proximity(k, updates, lr) <= wanted)
 
     def _log_proximity(self, context: int, updates: int, lr: float) -> float:
+        """The logarithm of :meth:`proximity`."""
         factor = lr * self.gamma * context
         if not factor:
             return -math.inf
         return math.log(factor) + context * math.log(self.rate) + (lr * self.beta + 1) * math.log(updates)
 
 
+@in_full_precision
 def gradient_bounds(
     cell: Cell, input_bound: float, *, loss_lipschitz: float = 1.0, loss_smoothness: float = 1.0
 ) -> GradientBounds:
@@ -188,7 +194,10 @@ class TruncationErrors(Displayed):
         """
         number("tolerance", tolerance)
         errors = self.chunks if chunks else self.window
-        sizes = self.sizes.tolist() if chunks else range(1, errors.shape[1] + 1)
+        if chunks:
+            sizes = self.sizes.tolist()
+        else:
+            sizes = range(1, errors.shape[1] + 1)
         found: list[int | None] = []
         for row in errors:
             if row.isnan().any():
@@ -209,6 +218,7 @@ class TruncationErrors(Displayed):
         return [f"truncated backpropagation: gradient within 1% of that over all {total} steps", Table(head, rows)]
 
 
+@in_full_precision
 def truncation_errors(network: Network, x: Tensor, loss: Loss, *, progress: bool = False) -> TruncationErrors:
     r"""How many steps of truncated backpropagation a network needs for its gradient, measured.
 

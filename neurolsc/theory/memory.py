@@ -24,6 +24,7 @@ from torch.nn.utils import parametrize
 from neurolsc.network import Network, as_network, eval_mode
 from neurolsc.neurons.lru import linear_scan
 from neurolsc.neurons.spiking import ALIF, LIF, SpikingCell
+from neurolsc.surroundings import in_full_precision
 from neurolsc.validation import one_of, tensor, whole
 
 Number = float | complex | Tensor
@@ -67,7 +68,7 @@ def autocorrelation(x: Tensor, lags: int, *, centred: bool = False, unbiased: bo
     x = x.detach().double()
     if centred:
         x = x - x.mean((0, 1))
-    # by the power spectrum, padded to twice the length so that no step meets one on the other side
+    # By the power spectrum (Wiener-Khinchin), padded to twice the length, as a Fourier transform is periodic.
     power = torch.fft.rfft(x, n=2 * steps, dim=0).abs().square().mean(1)
     found = torch.fft.irfft(power, n=2 * steps, dim=0)[: lags + 1] / steps
     if unbiased:
@@ -77,7 +78,7 @@ def autocorrelation(x: Tensor, lags: int, *, centred: bool = False, unbiased: bo
 
 
 def _checked(correlation: Correlation) -> float | Tensor:
-    """Return a correlation, in float64, if it is one of real inputs; ValueError otherwise."""
+    """Return a correlation in float64; ValueError if no real input has it."""
     if not isinstance(correlation, Tensor) or correlation.ndim == 0:
         rho = float(correlation)
         if not -1 <= rho <= 1:
@@ -90,7 +91,7 @@ def _checked(correlation: Correlation) -> float | Tensor:
         raise ValueError(f"an autocorrelation must be finite, with R(0) > 0, got R(0) = {r[0].min().item():g}.")
     if (r.abs() > r[0] * (1 + ROUNDING)).any():
         raise ValueError(f"no |R(Δ)| of an autocorrelation exceeds R(0), got {(r.abs() / r[0]).max().item():g} R(0).")
-    spectrum = 2 * torch.fft.rfft(r, n=8 * len(r), dim=0).real - r[0]
+    spectrum = 2 * torch.fft.rfft(r, n=8 * len(r), dim=0).real - r[0]  # at eight frequencies for each value
     if (spectrum < -ROUNDING * r.abs().sum(0)).any():
         raise ValueError(
             f"an autocorrelation has no negative power at any frequency, got {spectrum.min().item():g}: it is 0 after "
@@ -103,7 +104,10 @@ def _inside(eigenvalue: Number) -> Tensor:
     """Return eigenvalues as a float or complex tensor, if all lie inside the unit circle; ValueError otherwise."""
     found = eigenvalue
     if not isinstance(found, Tensor):
-        dtype = torch.complex128 if isinstance(found, complex) else torch.double
+        if isinstance(found, complex):
+            dtype = torch.complex128
+        else:
+            dtype = torch.double
         found = torch.tensor(found, dtype=dtype)
     elif not (found.is_floating_point() or found.is_complex()):
         found = found.double()
@@ -120,7 +124,7 @@ def _sums(eigenvalue: Tensor, r: float | Tensor) -> tuple[Tensor | float, Tensor
         return 1.0, u / (1 - u), u / (1 - u) ** 2
     r = r.to(eigenvalue.device)
     lags = torch.arange(1, len(r), device=r.device).view(-1, *[1] * eigenvalue.ndim)
-    inner = [1] * max(eigenvalue.ndim - r.ndim + 1, 0)  # axes of the eigenvalues that R has not
+    inner = [1] * max(eigenvalue.ndim - r.ndim + 1, 0)  # axes of the eigenvalues that R lacks, for broadcasting
     terms = eigenvalue**lags * r[1:].reshape(len(r) - 1, *inner, *r.shape[1:])
     return r[0], terms.sum(0), (lags * terms).sum(0)
 
@@ -354,7 +358,7 @@ class Level:
 
     def _integral(self, end: Tensor) -> Tensor:
         """ω of ν = tanh(end), by the rule of Gauss and Legendre in artanh ν."""
-        nodes, weights = (torch.as_tensor(part) for part in leggauss(NODES))
+        nodes, weights = map(torch.as_tensor, leggauss(NODES))
         a = end.unsqueeze(-1) * (nodes + 1) / 2
         u = torch.tanh(a).clamp(-1 + 1e-15, 1 - 1e-15)  # at 1 itself the integrand is infinite
         return (weights * self._integrand(u) * torch.cosh(a) ** -2).sum(-1) * end / 2
@@ -399,14 +403,20 @@ class Polar:
         """The derivatives of λ by the parameter of the modulus, and by that of the angle."""
         nu = self.magnitude.value(free_modulus)
         unit = self.value(free_modulus, free_angle).sgn()
-        slope = free_angle.exp() if self.angle == "exponential" else self._angle_scale(nu)
+        if self.angle == "exponential":
+            slope = free_angle.exp()
+        else:
+            slope = self._angle_scale(nu)
         return self.magnitude.derivative(free_modulus) * unit, 1j * nu * slope * unit
 
     def inverse(self, eigenvalue: Tensor) -> tuple[Tensor, Tensor]:
         """The parameters of λ; an exponential angle takes angles above 0."""
         nu = eigenvalue.abs()
         angle = eigenvalue.angle()
-        free = angle.log() if self.angle == "exponential" else angle / self._angle_scale(nu)
+        if self.angle == "exponential":
+            free = angle.log()
+        else:
+            free = angle / self._angle_scale(nu)
         return self.magnitude.inverse(nu), free
 
     def _angle_scale(self, nu: Tensor) -> Tensor:
@@ -431,6 +441,7 @@ class TimeConstantSensitivity(NamedTuple):
     stationary: Tensor  # the same by the closed form, of a run without an end (N,)
 
 
+@in_full_precision
 def time_constant_sensitivity(network: Network, x: Tensor) -> list[TimeConstantSensitivity]:
     r"""The sensitivity of voltages, thresholds and currents to the time constants of a network, on inputs.
 
@@ -458,8 +469,8 @@ def time_constant_sensitivity(network: Network, x: Tensor) -> list[TimeConstantS
     Source: arXiv:2405.21064, eq. 6, carried to eq. 49 of arXiv:2308.12075.
     """
     with eval_mode(as_network(network)), torch.no_grad():
-        before = network.initial_states(x.shape[1]).layers if x.ndim == 3 else ()  # records says what is wrong
         records = list(network.records(x))
+        before = network.initial_states(x.shape[1]).layers
         found = []
         for layer, cell in enumerate(network.cells):
             states = [before[layer], *(record.after.layers[layer] for record in records)]
@@ -470,11 +481,13 @@ def time_constant_sensitivity(network: Network, x: Tensor) -> list[TimeConstantS
                 tau = getattr(cell, scaled.parameter).double()
                 decay = torch.exp(-1 / tau)
                 h = torch.stack([getattr(state, variable) for state in states]).double()
+                # d h / d decay, which starts with that of the state at rest
                 slope = linear_scan(decay, h[:-1], h[0] / -torch.expm1(-1 / tau))
                 drive = h[1:] - decay * h[:-1]
                 centred = autocorrelation(drive, len(x) - 1, centred=True)
-                still = centred[0] <= STILL**2 * drive.square().mean((0, 1))  # a constant drive has no other part
-                centred[0] += still  # an R(0) of 0 is refused
+                # a constant drive has no autocorrelation beside its mean: any R is put in its place, and counts 0
+                still = centred[0] <= STILL**2 * drive.square().mean((0, 1))
+                centred[0] += still
                 around = sensitivity_covariance(decay, correlation=centred).masked_fill(still, 0)
                 stationary = around + drive.mean((0, 1)).square() * (1 - decay) ** -4
                 by_log = (decay / tau).square()
@@ -492,6 +505,7 @@ _FED = {"tau_v": ("w_in", "w_rec"), "tau_theta": ("b_theta", "adaptation")}
 InputScale = Literal["variance", "mean"]
 
 
+@in_full_precision
 def level_time_constants(network: Network, *, scale: InputScale | None = "variance") -> None:
     r"""Train the time constants of LIF and ALIF layers, and what these integrate, at a level sensitivity.
 
@@ -530,6 +544,7 @@ def level_time_constants(network: Network, *, scale: InputScale | None = "varian
                 parametrize.register_parametrization(cell, name, _Scaled(cell, tau, scale))  # type: ignore[arg-type]
 
 
+@in_full_precision
 def plain_time_constants(network: Network) -> None:
     """Undo :func:`level_time_constants`: the same values, trained as the cells have them."""
     for cell in as_network(network).cells:
@@ -558,6 +573,7 @@ class _Scaled(nn.Module):
         self.scale = scale
 
     def _units(self, like: Tensor) -> Tensor:
+        """The input scale of each neuron, to be broadcast with its parameters."""
         tau = getattr(self.cell[0], self.tau)
         units = -torch.expm1(-1 / tau)
         if self.scale == "variance":

@@ -74,6 +74,7 @@ def log_paths(steps: Count, layers: Count, *, time: float = 1.0, depth: float = 
 
 
 def _counts(name: str, counts: Count) -> Tensor:
+    """Counts in float64; ValueError if they are no whole numbers from 0."""
     counts = torch.as_tensor(counts).to(torch.float64)
     if not ((counts >= 0) & (counts == counts.floor()) & counts.isfinite()).all():
         raise ValueError(f"{name} must be whole numbers from 0, got {counts.tolist()}.")
@@ -246,7 +247,7 @@ def covariance_decay(sizes: Tensor, *, step: int = 0) -> CovarianceDecay:
     samples = sizes.shape[-1]
     a = sizes.detach().cpu().double()
     deviations = a - a.mean(-1, keepdim=True)
-    # what rounding alone makes of equal sizes is no variance
+    # Sizes that differ by rounding alone are equal.
     rounding = ROUNDINGS * torch.finfo(sizes.dtype).eps * a.abs().amax(-1)
     alike = deviations.abs().amax(-1) <= rounding
     deviations = deviations.masked_fill(alike.unsqueeze(-1), 0)

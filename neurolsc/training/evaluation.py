@@ -95,8 +95,9 @@ def evaluate(network: Network, dataset: Data, *, task: Task = Classification(), 
         TypeError: if network or data set are of another kind.
         FloatingPointError: if the loss or a measure is NaN or infinite.
     """
-    as_network(network)
-    device, states = network.dtype_and_device["device"], None
+    network = as_network(network)
+    device = network.dtype_and_device["device"]
+    states = None
     sizes: list[tuple[int, int]] = []
     measured: list[dict[str, float]] = []
     others: list[dict[str, Any]] = []
@@ -127,7 +128,7 @@ def evaluate(network: Network, dataset: Data, *, task: Task = Classification(), 
             return [mean(list(layer)) for layer in zip(*values, strict=True)]
         if None in values:
             return None
-        return kind.mean([BatchMetric(value, *both) for value, both in zip(values, sizes, strict=True)])
+        return kind.mean([BatchMetric(value, *size) for value, size in zip(values, sizes, strict=True)])
 
     kinds = {name: metric_spec(task, name) for name in measured[0] if name != "loss"}
     measures = {name: mean([one[name] for one in measured], kind) for name, kind in kinds.items()}
@@ -151,7 +152,8 @@ def _synops(network: Network, x: Tensor, spikes: list[Tensor | None]) -> float |
     for cell, z, onward in zip(network.cells, spikes, above, strict=True):
         if cell.recurrent_synapses is None or z is None:
             return None
-        if synapses := cell.recurrent_synapses + onward:
+        synapses = cell.recurrent_synapses + onward
+        if synapses:
             total += metrics.synops(z, synapses)
     return total
 
@@ -193,7 +195,7 @@ def batches(
 
 
 def unpack(batch: Any, device: torch.device) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Input (T, B, N), targets, and mask (T, B) or None, on a device; refuses a batch of other kind or shape."""
+    """Input (T, B, N), targets, and mask (T, B) or None, on a device; an error for a batch of other kind or shape."""
     x, targets, mask = as_batch(batch)
     if not isinstance(targets, Tensor):
         raise TypeError(
@@ -207,7 +209,14 @@ def unpack(batch: Any, device: torch.device) -> tuple[Tensor, Tensor, Tensor | N
 
 
 def carry_state(dataset: Data, run: Run, mask: Tensor | None) -> tuple[NetworkState | None, tuple[int, int]]:
-    """The state that the next batch of a data set with streams begins in, else None; numbers of samples and steps."""
+    """The state with which the next batch begins, None if that is at rest; and numbers of samples and of steps.
+
+    Only batches of a data set with streams continue each other.
+    """
     steps, samples = run.logits.shape[:2]
-    state = run.states.detach() if hasattr(dataset, "streams") else None
-    return state, (samples, steps * samples if mask is None else int(mask.sum()))
+    state = None
+    if hasattr(dataset, "streams"):
+        state = run.states.detach()
+    if mask is None:
+        return state, (samples, steps * samples)
+    return state, (samples, int(mask.sum()))

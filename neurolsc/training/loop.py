@@ -30,6 +30,7 @@ from neurolsc.metrics import SHARE, BatchMetric, MetricSpec
 from neurolsc.network import Network, as_network
 from neurolsc.stability.indicators import exponent_loss
 from neurolsc.stability.loops import adabelief_lookahead
+from neurolsc.surroundings import rank_of_processes
 from neurolsc.tasks import Classification, Task, metric_spec
 from neurolsc.training.evaluation import Data, batches, carry_state, evaluate, unpack
 from neurolsc.training.optim import (
@@ -206,12 +207,13 @@ def train(
             Patience may then be new, and the epochs at a constant rate; other settings, network and data may not.
         progress: show a bar over the batches of each epoch.
         on_epoch: called with the history so far after every epoch.
-        monitor: a :class:`neurolsc.Monitor` of the network, which counts every update.
+        monitor: a :class:`neurolsc.Monitor` of the network, which counts every update, from a checkpoint on those
+            after it.
         settings: fields of :class:`TrainSettings`: epochs, batch_size, lr, schedule, optimizer ...
 
     Raises:
-        ValueError: if a data set is empty or does not fit, a setting is out of range, or the checkpoint is damaged or
-            of a run with other settings, which the message names.
+        ValueError: if a data set is empty or does not fit, a setting is out of range, there are several processes, or
+            the checkpoint is damaged or of a run with other settings, which the message names.
         TypeError: if network, data or a setting are of the wrong kind.
         FloatingPointError: if the loss, the gradient or the score becomes NaN or infinite; the message names the layer.
             The network then has the weights of its best epoch, or those before the first.
@@ -220,7 +222,13 @@ def train(
     Source: arXiv:2308.12075, Sec. II-G.
     """
     how = TrainSettings(**settings)
-    as_network(network)
+    network = as_network(network)
+    processes = rank_of_processes()[1]
+    if processes > 1:
+        raise ValueError(
+            f"train works in one process, got {processes}: each would train a network of its own. Write a loop with "
+            "DistributedDataParallel."
+        )
     whole("seed", seed, at_least=0)
     if how.clip_weight:
         bound_weights(network, weight=torch.inf, spectrum=0)  # refuses a cell that does not name its voltage
@@ -285,6 +293,8 @@ def train(
                             value.load_state_dict(saved[part])
                     history, best, best_epoch = saved["history"], saved["best"], saved["best_epoch"]
                     full_rates = saved["full_rates"]  # gains were those of the weights that the training began with
+                if monitor is not None:
+                    monitor.go_on_from(len(history) * len(train_batches))
 
         while len(history) < how.epochs and len(history) - best_epoch < how.patience:
             epoch, started = len(history) + 1, time.perf_counter()

@@ -32,12 +32,13 @@ def parameter_groups(network: Network, lr: float, *, by_gain: bool) -> list[dict
 
     Source: ours.
     """
-    gains = {}
-    for cell in network.cells if by_gain else ():
-        named = dict(cell.named_parameters())
-        gains |= {id(named[name]): gain for name, gain in cell.gains().items() if name in named}
-    plain = [p for p in network.parameters() if id(p) not in gains]
-    scaled = [{"params": [p], "lr": lr / gains[id(p)]} for p in network.parameters() if id(p) in gains]
+    gains: dict[nn.Parameter, float] = {}
+    if by_gain:
+        for cell in network.cells:
+            named = dict(cell.named_parameters())
+            gains |= {named[name]: gain for name, gain in cell.gains().items() if name in named}
+    plain = [p for p in network.parameters() if p not in gains]
+    scaled = [{"params": [p], "lr": lr / gain} for p, gain in gains.items()]
     return [{"params": plain, "lr": lr}, *scaled]
 
 
@@ -147,8 +148,9 @@ def bound_weights(network: Network, *, weight: float, spectrum: float) -> None:
     for cell in network.cells:
         if weight:
             clip_weights(cell, weight)
-        for matrix in weight_matrices(cell, "time") if spectrum else ():
-            matrix.set(clip_singular_values(matrix.weights, spectrum))
+        if spectrum:
+            for matrix in weight_matrices(cell, "time"):
+                matrix.set(clip_singular_values(matrix.weights, spectrum))
 
 
 def clip_weights(cell: Cell, most: float) -> None:
@@ -162,14 +164,16 @@ def clip_weights(cell: Cell, most: float) -> None:
     Raises:
         TypeError: if the cell does not name its voltage (:class:`neurolsc.neurons.Membrane`).
     """
-    if (membrane := cell.membrane()) is None:
+    membrane = cell.membrane()
+    if membrane is None:
         raise TypeError(f"clip_weight needs a cell that names its voltage, got {type(cell).__name__}.")
     with torch.no_grad():
         threshold = membrane.thresholds(cell.initial_state(1))[0].clamp(min=0)
         for matrix in dict.fromkeys((*weight_matrices(cell, "depth"), *weight_matrices(cell, "time"))):
             weights = matrix.weights
-            dense = weights.ndim == 2 and len(weights) == len(threshold)
-            bound = most * (threshold.unsqueeze(1) if dense else threshold.min())
+            bound = most * threshold.min()
+            if weights.ndim == 2 and len(weights) == len(threshold):  # else a convolution
+                bound = most * threshold.unsqueeze(1)
             if (weights.abs() > bound).any():
                 matrix.set(weights.clamp(-bound, bound))
 

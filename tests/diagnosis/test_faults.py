@@ -346,7 +346,7 @@ def found_of(case: Case, **values: list[float]) -> list[tuple[int | None, str]]:
     ill = replace(case, measured=replace(case.measured, layers=layers))
     signs = []
     for fault in FAULTS:
-        if fault.untrained and ill.learnt:
+        if fault.unless_learnt and ill.learnt:
             continue
         signs += [(sign.layer, fault.name) for sign in fault.test(ill)]
     return signs

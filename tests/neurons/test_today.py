@@ -203,8 +203,9 @@ def test_no_chip_holds_these_neurons(kind):
 @pytest.mark.slow
 @pytest.mark.parametrize("cell", ["RadLIF", "PLIF"])  # with and without a region to draw
 def test_the_command_line_trains_and_measures_them(cell, tmp_path):
-    flags = ["--width", "16", "--epochs", "1", "--lr", "0.01", "--batch-size", "300", "--out", str(tmp_path / "run")]
-    done = CliRunner().invoke(app, ["train", "--cell", cell, *flags])
+    digits = ["--data", "shd", "--channels", "70", "--dt", "0.05", "--repeat", "1"]
+    flags = ["--width", "16", "--epochs", "1", "--lr", "0.01", "--out", str(tmp_path / "run")]
+    done = CliRunner().invoke(app, ["train", "--cell", cell, *digits, *flags])
     assert done.exit_code == 0, done.output
     assert "best epoch 1" in done.output
     done = CliRunner().invoke(app, ["radii", str(tmp_path / "run"), "--out", str(tmp_path / "radii")])

@@ -15,13 +15,18 @@ DRAWS = 200_000
 KINDS = [LIF, ALIFPlus, ALIFPlusMinus, ALIFLowPass, CubaLIF, EFAdLIF, SEAdLIF, RadLIF, RF, BRF, ExactRF, PLIF, TCLIF]
 
 
+def undrawn(weights: Tensor) -> Tensor:
+    return weights
+
+
 def many(kind: type, n: int = DRAWS, **settings: object):
-    """A layer of so many neurons without the weights between them, which have n² entries."""
+    """A layer of so many neurons without the weights between them, which have n² entries and are not drawn."""
     cell = kind(1, 2, **settings)
-    made = [kind(1, 100, **settings) for _ in range(n // 100)]
+    made = [kind(1, 100, initial=(undrawn, undrawn), **settings) for _ in range(n // 100)]
+    drawn = [dict(one.named_parameters()) for one in made]
     for name, parameter in cell.named_parameters():
         if name not in ("w_in", "w_rec") and parameter.shape == (2,) and name != "c":
-            parameter.data = torch.cat([dict(one.named_parameters())[name].data for one in made])
+            parameter.data = torch.cat([parameters[name].data for parameters in drawn])
     for name, buffer in list(cell.named_buffers()):
         setattr(cell, name, buffer[:1].expand(n).clone())
     cell.n_hidden = n

@@ -328,7 +328,8 @@ def slow_thresholds(n: int, coupling: float, seed: int = 0, *, strong: int | Non
         w_rec[strong], w_rec[:, strong] = 3 * w_rec[strong], 3 * w_rec[:, strong]
     s, zero = torch.ones(1, n), torch.zeros(1, n)
     into = torch.stack([torch.ones(n), torch.zeros(n)])
-    return SpikingStep(alif_blocks(s, zero, zero, zero, rise, decay), torch.stack([s, -s], 1), w_rec, into)
+    blocks = alif_blocks(s, (zero, zero, zero), rise=rise, decay_theta=decay)
+    return SpikingStep(blocks, torch.stack([s, -s], 1), w_rec, into)
 
 
 def test_isolated_neurons_hold_the_radius_only_where_the_network_has_no_more():

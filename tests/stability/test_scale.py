@@ -20,7 +20,7 @@ from neurolsc import (
 )
 from neurolsc.neurons import LI
 from neurolsc.stability import rules, scale
-from neurolsc.stability.scale import rate, settle
+from neurolsc.stability.scale import rate, solve
 from neurolsc.surrogate import FastSigmoid
 
 # ---- radii
@@ -146,7 +146,7 @@ CASES: dict[str, tuple[Callable[[float], float], float]] = {
 def test_a_value_is_set_so_that_its_measure_is_nearest_to_the_target(name):
     function, at = CASES[name]
     values = [0.0]
-    found = settle(values.append, lambda: function(values[-1]) + 3, 3.0, reach=REACH, close=1e-9)
+    found = solve(values.append, lambda: function(values[-1]) + 3, 3.0, reach=REACH, tolerance=1e-9)
     assert values[-1] == pytest.approx(at, abs=3e-4)
     assert found == function(values[-1]) + 3
     assert abs(found - 3) == pytest.approx(min(abs(function(x)) for x in values), abs=1e-9)
@@ -156,7 +156,9 @@ def test_a_value_is_set_so_that_its_measure_is_nearest_to_the_target(name):
 @pytest.mark.parametrize("slope", [0.7, 1.5, 4.0])
 def test_of_a_line_whose_slope_is_about_known_few_values_are_tried(slope):
     values = [0.0]
-    settle(values.append, lambda: slope * values[-1] + 0.1 * values[-1] ** 2, 3.0, reach=REACH, close=1e-3, slope=1.5)
+    solve(
+        values.append, lambda: slope * values[-1] + 0.1 * values[-1] ** 2, 3.0, reach=REACH, tolerance=1e-3, slope=1.5
+    )
     assert slope * values[-1] + 0.1 * values[-1] ** 2 == pytest.approx(3.0, abs=1e-3)
     assert len(values) <= 9
 

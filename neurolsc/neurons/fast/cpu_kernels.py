@@ -18,6 +18,9 @@ from torch import Tensor
 
 Array = np.ndarray[Any, Any]
 
+# Rows of `constants` (6, n), as :func:`~neurolsc.neurons.fast.inputs.rows_of` stacks them.
+DECAY_V, B_V, CONSTANT, DECAY_THETA, B_THETA, ADAPTATION = range(6)
+
 
 def compiled(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     """A decorator: Numba compiles the kernel at its first call, and keeps it on disk where a folder can be written."""
@@ -32,7 +35,8 @@ def compiled(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     return decorate
 
 
-_compiled, _inline = compiled(), njit(inline="always")
+_compiled = compiled()
+_inline = njit(inline="always")
 
 DENSITY = 0.25  # share of non-zero entries up to which a product is a sum of rows
 PER_THREAD = 2**20  # additions below which a thread of its own costs more than it saves
@@ -49,10 +53,13 @@ class CSR(NamedTuple):
 def nonzeros(matrix: Tensor) -> CSR | None:
     """The entries of a matrix; None if more than a quarter differ from zero."""
     array = matrix.contiguous().numpy()
-    indices, indptr = np.empty(array.size + 1, np.int32), np.empty(len(array) + 1, np.int64)
+    indices = np.empty(array.size + 1, np.int32)
+    indptr = np.empty(len(array) + 1, np.int64)
     data = np.empty(array.size + 1, array.dtype)
     count = _find(array, indices, indptr, data)
-    return CSR(indices[:count].copy(), indptr, data[:count].copy()) if count <= DENSITY * array.size else None
+    if count <= DENSITY * array.size:
+        return CSR(indices[:count].copy(), indptr, data[:count].copy())
+    return None
 
 
 def times(entries: CSR, weights: Tensor) -> Tensor:
@@ -70,6 +77,7 @@ def add_transposed_times(total: Tensor, entries: CSR, g: Tensor) -> None:
 
 
 def _in_parts(length: int, additions: int, do: Callable[[int, int], None]) -> None:
+    """Call `do` for ranges (first, last) that make up `length`, in as many threads as the additions are worth."""
     parts = min(torch.get_num_threads(), additions // PER_THREAD, length)
     if parts < 2:
         return do(0, length)
@@ -88,6 +96,7 @@ if hasattr(os, "register_at_fork"):  # a forked process has none of these thread
 
 @_compiled
 def _find(matrix: Array, indices: Array, indptr: Array, data: Array) -> int:
+    """Write the non-zero entries of a matrix as those of :class:`CSR`, and return their number."""
     count = 0
     indptr[0] = 0
     for r in range(len(matrix)):
@@ -100,8 +109,8 @@ def _find(matrix: Array, indices: Array, indptr: Array, data: Array) -> int:
 
 @_inline
 def _places(row: Array, indices: Array, count: int) -> int:
-    """Write where a row is not zero, behind `count` columns already there; without a branch."""
-    for j in range(len(row)):
+    """Append the columns where a row is not zero to the first `count` indices; return how many there are then."""
+    for j in range(len(row)):  # without a branch, which would be mispredicted: what is not counted is overwritten
         indices[count] = j
         count += row[j] != 0
     return count
@@ -118,18 +127,32 @@ def _times(indices: Array, indptr: Array, data: Array, weights: Array, out: Arra
 @_inline
 def _add_rows(total: Array, matrix: Array, indices: Array, data: Array) -> None:
     """Add multiples of rows of a matrix to a total, eight at a time."""
-    k, end = 0, len(indices)
+    k = 0
+    end = len(indices)
     while k + 8 <= end:
-        r0, r1, r2, r3 = matrix[indices[k]], matrix[indices[k + 1]], matrix[indices[k + 2]], matrix[indices[k + 3]]
-        r4, r5, r6, r7 = matrix[indices[k + 4]], matrix[indices[k + 5]], matrix[indices[k + 6]], matrix[indices[k + 7]]
-        d0, d1, d2, d3 = data[k], data[k + 1], data[k + 2], data[k + 3]
-        d4, d5, d6, d7 = data[k + 4], data[k + 5], data[k + 6], data[k + 7]
+        r0 = matrix[indices[k]]
+        r1 = matrix[indices[k + 1]]
+        r2 = matrix[indices[k + 2]]
+        r3 = matrix[indices[k + 3]]
+        r4 = matrix[indices[k + 4]]
+        r5 = matrix[indices[k + 5]]
+        r6 = matrix[indices[k + 6]]
+        r7 = matrix[indices[k + 7]]
+        d0 = data[k]
+        d1 = data[k + 1]
+        d2 = data[k + 2]
+        d3 = data[k + 3]
+        d4 = data[k + 4]
+        d5 = data[k + 5]
+        d6 = data[k + 6]
+        d7 = data[k + 7]
         for j in range(len(total)):
             half = total[j] + d0 * r0[j] + d1 * r1[j] + d2 * r2[j] + d3 * r3[j]
             total[j] = half + d4 * r4[j] + d5 * r5[j] + d6 * r6[j] + d7 * r7[j]
         k += 8
     for i in range(k, end):
-        row, value = matrix[indices[i]], data[i]
+        row = matrix[indices[i]]
+        value = data[i]
         for j in range(len(total)):
             total[j] += value * row[j]
 
@@ -138,19 +161,22 @@ def _add_rows(total: Array, matrix: Array, indices: Array, data: Array) -> None:
 def _add_transposed_times(
     indices: Array, indptr: Array, data: Array, g: Array, total: Array, first: int, last: int
 ) -> None:
-    rows, count = len(indptr) - 1, indptr[len(indptr) - 1]
-    # sorted by column, rows in order: where the entries of each start, then each in its place
+    rows = len(indptr) - 1
+    count = indptr[len(indptr) - 1]
+    # Sort the entries by column (counting sort): count them, find where each column starts, put each in its place.
     ends = np.zeros(len(total) + 1, np.int64)
     for k in range(count):
         ends[indices[k] + 1] += 1
     for i in range(len(total)):
         ends[i + 1] += ends[i]
     begin = ends[first]
-    row, value = np.empty(count, np.int32), np.empty(count, data.dtype)
+    row = np.empty(count, np.int32)
+    value = np.empty(count, data.dtype)
     for r in range(rows):
         for k in range(indptr[r], indptr[r + 1]):
             place = ends[indices[k]]
-            row[place], value[place] = r, data[k]
+            row[place] = r
+            value[place] = data[k]
             ends[indices[k]] = place + 1
     for i in range(first, last):
         _add_rows(total[i], g, row[begin : ends[i]], value[begin : ends[i]])
@@ -161,7 +187,7 @@ def steps(
     v: Tensor, theta: Tensor, z0: Tensor, z: Tensor, drive: Tensor, w_rec_t: Tensor, constants: Tensor,
     *, zero: bool, static: bool,
 ) -> CSR:  # fmt: skip
-    """Some steps in place; the spikes that each of them reads (S B, n).
+    """Some steps of LIF or ALIF in place; return the spikes that each of them reads (S B, n).
 
     v holds voltages before and after each step (S + 1, B, n), of which the first is read, theta thresholds likewise, or
     a fixed one (1, B, n); z0 (B, n) are the spikes before, z (S, B, n) those to be filled; drive is the projected input
@@ -169,7 +195,8 @@ def steps(
     zero, or subtracts the constant (static), or the moving threshold.
     """
     length, batch, n = z.shape
-    indices, indptr = np.empty((length + 1) * batch * n + 1, np.int32), np.empty((length + 1) * batch + 1, np.int64)
+    indices = np.empty((length + 1) * batch * n + 1, np.int32)
+    indptr = np.empty((length + 1) * batch + 1, np.int64)
     arrays = (t.numpy() for t in (v, theta, z0.contiguous(), z, drive, w_rec_t, constants))
     _steps(*arrays, zero, static, indices, indptr)
     indptr = indptr[: length * batch + 1]
@@ -182,9 +209,15 @@ def _steps(
     zero: bool, static: bool, indices: Array, indptr: Array
 ) -> None:  # fmt: skip
     length, batch, n = z.shape
-    decay_v, b_v, constant = constants[0], constants[1], constants[2]
-    decay_theta, b_theta, adaptation = constants[3], constants[4], constants[5]
-    moving, ones, recurrent = len(theta) > 1, np.ones(n, v.dtype), np.empty(n, v.dtype)
+    decay_v = constants[DECAY_V]
+    b_v = constants[B_V]
+    constant = constants[CONSTANT]
+    decay_theta = constants[DECAY_THETA]
+    b_theta = constants[B_THETA]
+    adaptation = constants[ADAPTATION]
+    moving = len(theta) > 1
+    ones = np.ones(n, v.dtype)
+    recurrent = np.empty(n, v.dtype)
     count = 0
     indptr[0] = 0
     for s in range(batch):
@@ -196,7 +229,9 @@ def _steps(
             fired = indices[indptr[row] : indptr[row + 1]]
             recurrent[:] = 0
             _add_rows(recurrent, w_rec_t, fired, ones)
-            now, then, pushed = v[t, s], v[t + 1, s], drive[t, s]
+            now = v[t, s]
+            then = v[t + 1, s]
+            pushed = drive[t, s]
             for j in range(n):
                 then[j] = decay_v[j] * now[j]
             if zero:
@@ -224,11 +259,15 @@ def _steps(
 
 @_compiled
 def thresholds(theta: Array, z0: Array, z: Array, constants: Array) -> None:
-    """The thresholds (S + 1, B, n) that the spikes make of the first ones, as :func:`steps` does."""
-    decay_theta, b_theta, adaptation = constants[3], constants[4], constants[5]
+    """Fill the thresholds theta (S + 1, B, n) behind the first ones, from the spikes, as :func:`steps` does."""
+    decay_theta = constants[DECAY_THETA]
+    b_theta = constants[B_THETA]
+    adaptation = constants[ADAPTATION]
     for t in range(len(theta) - 1):
         for s in range(theta.shape[1]):
-            limit, last, fired = theta[t + 1, s], theta[t, s], z[t - 1, s] if t else z0[s]
+            limit = theta[t + 1, s]
+            last = theta[t, s]
+            fired = z[t - 1, s] if t else z0[s]
             for j in range(len(limit)):
                 limit[j] = decay_theta[j] * last[j] + b_theta[j] + adaptation[j] * fired[j]
 
@@ -245,19 +284,28 @@ def step_back(
     spikes; g, g_v[t].
     """
     batch, n = back.shape
-    decay_v, constant, decay_theta, adaptation = constants[0], constants[2], constants[3], constants[5]
+    decay_v = constants[DECAY_V]
+    constant = constants[CONSTANT]
+    decay_theta = constants[DECAY_THETA]
+    adaptation = constants[ADAPTATION]
     part = np.zeros((6, n), back.dtype)
     for s in range(batch):
-        b, m, by_v, out = back[s], g_theta[s], g_next[s], g[s]
-        now, limit, fired = v[s], theta[s if len(theta) > 1 else 0], z[s]
-        outer, steep = by_z[s], slope[s]
+        b = back[s]
+        m = g_theta[s]
+        by_v = g_next[s]
+        out = g[s]
+        now = v[s]
+        limit = theta[s if len(theta) > 1 else 0]
+        fired = z[s]
+        outer = by_z[s]
+        steep = slope[s]
         for j in range(n):
             b[j] += outer[j] + m[j] * adaptation[j]
         for j in range(n):
-            part[1, j] += by_v[j]
-            part[4, j] += m[j]
-        _add_product(part[3], m, limit)
-        _add_product(part[5], m, fired)
+            part[B_V, j] += by_v[j]
+            part[B_THETA, j] += m[j]
+        _add_product(part[DECAY_THETA], m, limit)
+        _add_product(part[ADAPTATION], m, fired)
         for j in range(n):
             m[j] *= decay_theta[j]
         if zero:
@@ -265,14 +313,14 @@ def step_back(
                 for j in range(n):
                     b[j] -= by_v[j] * decay_v[j] * now[j]
             for j in range(n):
-                part[0, j] += by_v[j] * now[j] * (1 - fired[j])
+                part[DECAY_V, j] += by_v[j] * now[j] * (1 - fired[j])
             for j in range(n):
                 out[j] = by_v[j] * decay_v[j] * (1 - fired[j])
         else:
             if passes:
                 _subtract_product(b, by_v, constant if static else limit)
-                _subtract_product(part[2] if static else m, by_v, fired)
-            _add_product(part[0], by_v, now)
+                _subtract_product(part[CONSTANT] if static else m, by_v, fired)
+            _add_product(part[DECAY_V], by_v, now)
             for j in range(n):
                 out[j] = by_v[j] * decay_v[j]
         for j in range(n):

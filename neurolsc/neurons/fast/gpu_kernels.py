@@ -26,11 +26,17 @@ WARPS = 8
 
 def forward(plan: Plan, inputs: Inputs) -> tuple[Any, ...]:
     """As :func:`neurolsc.neurons.fast.sequence.forward`, without entries, and theta of all steps as v."""
-    z0, v0, theta0, c = inputs.z, inputs.v, inputs.theta, inputs.c
-    steps, (batch, hidden), whole = len(inputs.x), v0.shape, plan.backward
+    z0 = inputs.z
+    v0 = inputs.v
+    theta0 = inputs.theta
+    c = inputs.c
+    steps = len(inputs.x)
+    (batch, hidden) = v0.shape
+    whole = plan.backward
     with torch.autocast(v0.device.type, plan.half, enabled=plan.half is not None):
         drive = (inputs.read(0, steps) @ c.w_in.T).float().view(steps, batch, hidden)
-    z, v = v0.new_empty(steps, batch, hidden), v0.new_empty(steps * whole + 1, batch, hidden)
+    z = v0.new_empty(steps, batch, hidden)
+    v = v0.new_empty(steps * whole + 1, batch, hidden)
     v[0] = v0
     theta = _fixed(c, v0) if theta0 is None else torch.empty_like(v)
     if theta0 is not None:
@@ -55,13 +61,18 @@ def reverse(
     plan: Plan, inputs: Inputs, trace: tuple[Any, ...], needed: Inputs, outer: Sequence[Tensor | None]
 ) -> Inputs:
     """As :func:`neurolsc.neurons.fast.sequence.reverse`."""
-    z0, c, (z, v, moving, _), (g_z, *g_end) = inputs.z, inputs.c, trace, outer
+    z0 = inputs.z
+    c = inputs.c
+    (z, v, moving, _) = trace
+    (g_z, *g_end) = outer
     steps, batch, hidden = z.shape
     theta = _fixed(c, z0) if moving is None else moving
     spike, learnt = learnable(plan.spike, inputs.spike, needed.spike)
     distance = v[1:] - theta[-steps:]
     slope = spike.derivative(distance).to(z.dtype).expand_as(z).contiguous()
-    g, state, sums = torch.empty_like(z), z.new_empty(3, batch, hidden), z.new_empty(6, batch, hidden)
+    g = torch.empty_like(z)
+    state = z.new_empty(3, batch, hidden)
+    sums = z.new_empty(6, batch, hidden)
     through = torch.empty_like(z) if learnt else g
     into = slope if g_z is None else g_z.contiguous()
     known = [torch.zeros_like(z0) if end is None else end for end in g_end]
@@ -81,7 +92,10 @@ def reverse(
             enable_fp_fusion=True,  # type: ignore[call-arg]
         )
     del slope, into
-    rows, by_read, by_w_in, by_w_rec = g.flatten(0, 1), None, None, None
+    rows = g.flatten(0, 1)
+    by_read = None
+    by_w_in = None
+    by_w_rec = None
     with torch.autocast(z.device.type, enabled=False):  # a gradient is of full precision
         if needed.c.w_in:
             by_w_in = rows.T @ inputs.read(0, steps)
@@ -123,11 +137,12 @@ def _tile(like: Tensor) -> dict[str, int]:
 
 @triton.jit
 def times(vectors, matrix, n, within, R: tl.constexpr, C: tl.constexpr, K: tl.constexpr):
-    """R vectors of n numbers times a matrix (n, n): (R, C).
+    """R vectors of n numbers times a matrix (n, n), K of its rows at a time: (R, C), C columns of which n are real.
 
-    Rows that only meet zeros are not read.
+    `within` (R,) is False for vectors that there are not. Rows of the matrix that only meet zeros are not read.
     """
-    sample, column = tl.arange(0, R)[:, None, None], tl.arange(0, C)[None, None, :]
+    sample = tl.arange(0, R)[:, None, None]
+    column = tl.arange(0, C)[None, None, :]
     total = tl.zeros((R, K, C), tl.float32)
     for k in range(0, n, K):
         row = k + tl.arange(0, K)[None, :, None]
@@ -170,8 +185,10 @@ def forward_kernel(
 ):
     """z, v and theta of all steps."""
     first = tl.program_id(0) * R
-    sample, column = first + tl.arange(0, R), tl.arange(0, C)
-    within, real = sample < batch, column < n
+    sample = first + tl.arange(0, R)
+    column = tl.arange(0, C)
+    within = sample < batch
+    real = column < n
     mask = within[:, None] & real[None, :]
     at = sample[:, None] * n + column[None, :]
     decay_v = constant_row(constants, 0, n, C)
@@ -245,8 +262,10 @@ def reverse_kernel(
 ):
     """The gradients, by the equations of :mod:`neurolsc.neurons.fast.sequence`."""
     first = tl.program_id(0) * R
-    sample, column = first + tl.arange(0, R), tl.arange(0, C)
-    within, real = sample < batch, column < n
+    sample = first + tl.arange(0, R)
+    column = tl.arange(0, C)
+    within = sample < batch
+    real = column < n
     mask = within[:, None] & real[None, :]
     at = sample[:, None] * n + column[None, :]
     decay_v = constant_row(constants, 0, n, C)
@@ -255,8 +274,17 @@ def reverse_kernel(
     adaptation = constant_row(constants, 5, n, C)
     length = tl.load(lengths + sample, within, 0)[:, None]
     zero = tl.zeros((R, C), tl.float32)
-    back, g_v, g_theta, end_v, end_theta = zero, zero, zero, zero, zero
-    by_decay_v, by_b_v, by_constant, by_decay_theta, by_b_theta, by_adaptation = zero, zero, zero, zero, zero, zero
+    back = zero
+    g_v = zero
+    g_theta = zero
+    end_v = zero
+    end_theta = zero
+    by_decay_v = zero
+    by_b_v = zero
+    by_constant = zero
+    by_decay_theta = zero
+    by_b_theta = zero
+    by_adaptation = zero
     if ENDS:
         end_v = tl.load(g_end + at, mask, 0.0)
         end_theta = tl.load(g_end + step + at, mask, 0.0)

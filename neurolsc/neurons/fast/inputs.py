@@ -27,7 +27,7 @@ class Constants(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """All tensors that a run depends on; or one entry for each, such as its gradient or if one is needed."""
+    """All tensors that a run depends on; or for each its gradient, or True if one is needed."""
 
     x: Any  # input (T, B, n_in)
     late: Any  # input of the first step (B, n_in), after which x is read one step late; None where it is not
@@ -38,13 +38,15 @@ class Inputs(NamedTuple):
     spike: tuple[Any, ...]  # the tensors of the surrogate, in the order of :func:`tensors_of`
 
     def flat(self) -> tuple[Any, ...]:
-        """One after the other, as a function of autograd takes and returns them."""
+        """All of them one after the other, as a function of autograd takes and returns them."""
         return (*self[:5], *self.c, *self.spike)
 
     @classmethod
     def of(cls, flat: Sequence[Any]) -> Inputs:
         """The inverse of :meth:`flat`."""
-        return cls(*flat[:5], Constants(*flat[5:13]), tuple(flat[13:]))  # type: ignore[call-arg]
+        x, late, z, v, theta = flat[:5]
+        end = 5 + len(Constants._fields)
+        return cls(x, late, z, v, theta, Constants(*flat[5:end]), tuple(flat[end:]))
 
     def of_layer(self) -> list[Tensor]:
         """The state and the parameters, which are of one dtype."""
@@ -82,7 +84,10 @@ def rows_of(c: Constants) -> Tensor:
     moving = c[5:]
     if c.decay_theta is None:  # a fixed threshold keeps its value
         moving = (torch.ones_like(zero), zero, zero)
-    subtracted = zero if c.threshold is None else c.threshold
+    if c.threshold is None:
+        subtracted = zero
+    else:
+        subtracted = c.threshold
     return torch.stack([c.decay_v, c.b_v, subtracted, *moving])  # type: ignore[list-item]
 
 
@@ -103,7 +108,7 @@ def with_tensors(spike: Surrogate, tensors: Iterable[Tensor]) -> Surrogate:
 
 
 def learnable(spike: Surrogate, tensors: Sequence[Tensor], needed: Sequence[bool]) -> tuple[Surrogate, list[Tensor]]:
-    """The surrogate around leaves in place of its tensors, and those leaves by which a gradient is needed."""
+    """A copy of the surrogate to differentiate by its tensors, and those of them by which a gradient is needed."""
     leaves = [t.detach().requires_grad_() if wants else t for t, wants in zip(tensors, needed, strict=True)]
     return with_tensors(spike, leaves), [leaf for leaf, wants in zip(leaves, needed, strict=True) if wants]
 
@@ -111,7 +116,15 @@ def learnable(spike: Surrogate, tensors: Sequence[Tensor], needed: Sequence[bool
 def by_primitive(
     spike: Surrogate, learnt: list[Tensor], distance: Tensor, back: Tensor, sums: Sequence[Tensor | None]
 ) -> list[Tensor | None]:
-    """Gradients by the tensors of a surrogate, added to sums: spikes depend on them as the primitive does."""
+    """Add the gradients by the tensors of a surrogate to sums: its spikes are differentiated as its primitive is.
+
+    Args:
+        spike: the surrogate.
+        learnt: its tensors by which a gradient is needed.
+        distance: v - theta of the spikes.
+        back: the gradient by the spikes.
+        sums: the gradients so far, None for 0.
+    """
     if not learnt:
         return [*sums]
     with torch.enable_grad():

@@ -1,6 +1,6 @@
 """Neurons of other libraries over all steps at once, as one function with its own gradient.
 
-What a neuron without recurrent weights reads does not depend on what it sends, so that a whole sequence of currents is
+The input of a neuron without recurrent weights does not depend on its output, so that a whole sequence of currents is
 known before its first step. :func:`scan` runs it by the kernels of :mod:`neurolsc.neurons.fast.scan_kernels`, entry by
 entry, and saves the voltages alone. :func:`recurrent_scan` calls the same kernels step by step, with a product between
 two steps: a sum of rows of the weights forward, a dense one backward.
@@ -20,11 +20,11 @@ from neurolsc.neurons.fast.sequence import transformed
 
 
 class Slope(NamedTuple):
-    """The derivative of a spike by its distance from the threshold: a formula of the kernels, and its number."""
+    """The derivative of a spike by its distance from the threshold."""
 
-    kind: int
-    a: float = 1.0
-    derivative: Any = None  # the derivative as a function of distances, where the formula is none of the kernels
+    kind: int  # a formula of the kernels
+    a: float = 1.0  # its number
+    derivative: Any = None  # a function of distances, for formulas that the kernels do not know
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Neuron:
 
 
 class Scanned(NamedTuple):
-    """What a run sent and went through."""
+    """Spikes and states of a run."""
 
     z: Tensor  # (T, ...)
     states: tuple[Tensor, ...]  # after each step (T, ...)
@@ -96,6 +96,28 @@ def flat_array(tensor: Tensor) -> Any:
     return tensor.detach().view(len(tensor), -1).numpy()
 
 
+def given_slopes(slope: Slope, neuron: Neuron, u: Tensor, states: Sequence[Tensor], params: Tensor) -> Tensor:
+    """The derivatives of spikes (T, M) where the kernels do not know their formula; else zeros (1, M)."""
+    if slope.derivative is None:
+        return u.new_zeros(1, u.shape[1])
+    voltage = states[neuron.voltage].flatten(1)
+    if neuron.saves_voltage:
+        voltage = u
+    return slope.derivative(voltage - params[neuron.threshold]).contiguous()
+
+
+def outer_gradients(gradients: Sequence[Tensor | None], states: int, like: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    """The gradients that reach a run from outside, with zeros for None.
+
+    Returns:
+        Those by spikes and states of all steps, each (T, M) or zeros (1, M), and those by the last states (M,).
+    """
+    zeros = like.new_zeros(1, like.shape[1])
+    over_time = [zeros if by is None else by.reshape(len(by), -1).contiguous() for by in gradients[: 1 + states]]
+    at_end = [zeros[0] if by is None else by.flatten() for by in gradients[1 + states :]]
+    return over_time, at_end
+
+
 class _Scan(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -130,18 +152,12 @@ class _Scan(torch.autograd.Function):
 
         if torch.is_grad_enabled():
             raise RuntimeError("an accelerated network has no second derivative: take it of the user's own module.")
-        by_z, *by_others = gradients
         neuron: Neuron = ctx.neuron
         start, params, u, *states = ctx.saved_tensors
         steps = len(states[0])
         size = u.shape[1]
-        nothing = u.new_zeros(1, size)
-        given = nothing
-        if ctx.slope.derivative is not None:
-            voltage = u if neuron.saves_voltage else states[neuron.voltage].flatten(1)
-            given = ctx.slope.derivative(voltage - params[neuron.threshold]).contiguous()
-        outer = [nothing if by is None else by.contiguous() for by in (by_z, *by_others[: neuron.states])]
-        ends = [nothing[0] if by is None else by.flatten() for by in by_others[neuron.states :]]
+        given = given_slopes(ctx.slope, neuron, u, states, params)
+        outer, ends = outer_gradients(gradients, neuron.states, u)
         by_x = u.new_zeros(ctx.currents, size)
         by_start = torch.stack(ends)
         by_params = torch.zeros_like(params)
@@ -220,7 +236,10 @@ class _RecurrentScan(torch.autograd.Function):
         z = x.new_empty(shape)
         states = [x.new_empty(shape) for _ in range(neuron.states)]
         u = x.new_empty(steps if neuron.saves_voltage else 1, size)
-        weight_t = weight.T.contiguous() if square else weight.expand(1, shape[-1]).contiguous()
+        if square:
+            weight_t = weight.T.contiguous()
+        else:
+            weight_t = weight.expand(1, shape[-1]).contiguous()
         inputs = [t.detach().numpy() for t in (x, start, params)]
         places = flat_array(z), tuple(map(flat_array, states)), u.numpy()
         kernel = getattr(scan_kernels, f"{neuron.name}_recurrent")
@@ -238,19 +257,13 @@ class _RecurrentScan(torch.autograd.Function):
 
         if torch.is_grad_enabled():
             raise RuntimeError("an accelerated network has no second derivative: take it of the user's own module.")
-        by_z, *by_others = gradients
         neuron: Neuron = ctx.neuron
         start, params, u, z0, weight, z, *states = ctx.saved_tensors
         steps = len(z)
         size = u.shape[1]
         n = z.shape[-1]
-        nothing = u.new_zeros(1, size)
-        given = nothing
-        if ctx.slope.derivative is not None:
-            voltage = u if neuron.saves_voltage else states[neuron.voltage].flatten(1)
-            given = ctx.slope.derivative(voltage - params[neuron.threshold]).contiguous()
-        outer = [nothing if by is None else by.flatten(1).contiguous() for by in (by_z, *by_others[: neuron.states])]
-        ends = [nothing[0] if by is None else by.flatten() for by in by_others[neuron.states :]]
+        given = given_slopes(ctx.slope, neuron, u, states, params)
+        outer, ends = outer_gradients(gradients, neuron.states, u)
         by_x = u.new_zeros(steps, size)
         by_start = torch.stack(ends)
         by_params = torch.zeros_like(params)
@@ -260,16 +273,21 @@ class _RecurrentScan(torch.autograd.Function):
         formula = ctx.slope.kind, float(ctx.slope.a)
         constants = params.numpy()
         first = start.numpy()
-        voltage, slopes, made = u.numpy(), given.numpy(), by_x.numpy()
+        voltage = u.numpy()
+        slopes = given.numpy()
+        made = by_x.numpy()
         from_states = tuple(by.numpy() for by in outer[1:])
         square = weight.ndim == 2
-        back = u.new_zeros(1, size)
+        back = u.new_zeros(1, size)  # the gradient by the spikes of a step, through the recurrent weights at first
         for t in range(steps - 1, -1, -1):
-            if by_z is not None:
+            if gradients[0] is not None:
                 back += outer[0][t]
             before = first
             if t:
-                before = after[0][t - 1 : t] if len(after) == 1 else np.stack([state[t - 1] for state in after])
+                if len(after) == 1:
+                    before = after[0][t - 1 : t]
+                else:
+                    before = np.stack([state[t - 1] for state in after])
             kernel(
                 before, constants, *neuron.flags, tuple(state[t : t + 1] for state in after), step_of(voltage, t),
                 *formula, step_of(slopes, t), back.numpy(), tuple(step_of(by, t) for by in from_states),
@@ -283,15 +301,23 @@ class _RecurrentScan(torch.autograd.Function):
         by_weight = None
         if ctx.needs_input_grad[7]:
             read = torch.cat([z0[None], z[:-1]]).view(-1, n)
-            by_weight = weight_gradient(read, by_x.view(-1, n)) if square else (by_x.view(-1, n) * read)
+            if square:
+                by_weight = weight_gradient(read, by_x.view(-1, n))
+            else:
+                by_weight = by_x.view(-1, n) * read
             by_weight = by_weight.sum_to_size(weight.shape)
-        by_input = by_x if ctx.currents > 1 or steps == 1 else by_x.sum(0, keepdim=True)
+        if ctx.currents > 1 or steps == 1:
+            by_input = by_x
+        else:
+            by_input = by_x.sum(0, keepdim=True)
         return None, None, None, by_input, by_start, by_params, back.view_as(z0), by_weight
 
 
 def step_of(rows: Any, t: int) -> Any:
     """One step of an array (T, M), or all of one (1, M)."""
-    return rows[t : t + 1] if len(rows) > 1 else rows
+    if len(rows) > 1:
+        return rows[t : t + 1]
+    return rows
 
 
 def weight_gradient(read: Tensor, made: Tensor) -> Tensor:
@@ -344,7 +370,9 @@ class _SparseLinear(torch.autograd.Function):
         (weight,) = ctx.saved_tensors
         by_out = gradients[0]
         made = by_out.reshape(-1, len(weight)).contiguous()
-        by_x = by_out @ weight if ctx.needs_input_grad[1] else None
+        by_x = None
+        if ctx.needs_input_grad[1]:
+            by_x = by_out @ weight
         by_weight = None
         if ctx.needs_input_grad[2]:
             total = torch.zeros_like(weight.T, memory_format=torch.contiguous_format)

@@ -1,8 +1,11 @@
 """Neurons without recurrent weights over all steps, compiled by Numba: each entry of a layer by itself.
 
-A kernel takes a range of entries, in pieces that stay in the cache over all steps. Arrays are (T, M), M the entries of
-one step, and parameters (M,). The operations of a step and their order are those of the library, so that in exact
-arithmetic of the same precision voltages are the same bit for bit.
+A kernel takes the entries `first` to `last`, in pieces lo to hi that stay in the cache over all steps. With M entries
+in a step, currents x, spikes z, states and voltages u before a reset are (T, M), x and u also (1, M) where they are the
+same, or not needed, in all steps; `start` and `params` have a row (M,) for each state and parameter. Names inside: r
+are the spikes before a step, s those after it, q gradients by spikes and g by states; `room` is memory for a piece.
+The operations of a step and their order are those of the library, so that in exact arithmetic of the same precision
+voltages are the same bit for bit.
 """
 
 from typing import Any
@@ -14,10 +17,12 @@ from neurolsc.neurons.fast.cpu_kernels import Array, _add_rows, _places, compile
 
 PIECE = 512  # entries of a piece: some rows of it fit the first cache
 
-# derivatives of spikes by the distance d from the threshold, with one number a
+# Formulas of the derivative of a spike by its voltage, with one number a; GIVEN: as an array, NOTHING: 0.
 GIVEN, NOTHING, ATAN, FAST_SIGMOID, SIGMOID, SIGN, QUADRATIC = range(7)
 
-SUBTRACT, ZERO, NONE, ALL = range(4)  # resets, as snnTorch numbers them; the last to zero, the input with it
+SUBTRACT, ZERO, NONE, ALL = range(4)  # resets, as snnTorch numbers them; ALL: to zero, the input of the step with it
+
+NOUGHT = np.int64(0)  # as a bare 0, a constant of its own type, it would have a kernel compiled once more
 
 _compiled = compiled()
 _inline: Any = njit(inline="always")
@@ -26,7 +31,7 @@ Arrays = tuple[Array, ...]  # one for each state
 
 @_inline
 def _slopes(out: Array, kind: int, a: float, u: Array, threshold: Array, given: Array) -> None:
-    """The derivatives of spikes by their voltages."""
+    """Write the derivatives of spikes by their voltages u."""
     one = u.dtype.type(1)
     if kind == GIVEN:
         for j in range(len(out)):
@@ -60,6 +65,20 @@ def _slopes(out: Array, kind: int, a: float, u: Array, threshold: Array, given: 
         nil = u.dtype.type(0)
         for j in range(len(out)):
             out[j] = max(height - width * abs(u[j] - threshold[j]), nil)
+
+
+@_inline
+def _at(rows: Array, t: int, lo: int, hi: int) -> Array:
+    """Entries lo to hi of step t; rows are (T, M), or (1, M) for all steps."""
+    return rows[min(t, len(rows) - 1), lo:hi]
+
+
+@_inline
+def _before(state: Array, start: Array, t: int, lo: int, hi: int) -> Array:
+    """Entries lo to hi of a state (T, M) before step t, from its start (M,)."""
+    if t:
+        return state[t - 1, lo:hi]
+    return start[lo:hi]
 
 
 @_inline
@@ -118,11 +137,16 @@ def leaky(
     for lo in range(first, last, PIECE):
         hi = min(lo + PIECE, last)
         size = hi - lo
-        beta, threshold, factor = params[0, lo:hi], params[1, lo:hi], params[2, lo:hi]
-        r, s = room[0, :size], room[1, :size]
+        beta = params[0, lo:hi]
+        threshold = params[1, lo:hi]
+        factor = params[2, lo:hi]
+        r = room[0, :size]
+        s = room[1, :size]
         before = start[0, lo:hi]
         for t in range(len(z)):
-            pushed, after, sent = x[t if len(x) > 1 else 0, lo:hi], states[0][t, lo:hi], z[t, lo:hi]
+            pushed = _at(x, t, lo, hi)
+            after = states[0][t, lo:hi]
+            sent = z[t, lo:hi]
             _fires(r, before, threshold)
             if reset == SUBTRACT:
                 for j in range(size):
@@ -157,22 +181,31 @@ def leaky_back(
     Those by spikes and states are (T, M), or (1, M) if they are zero. by_start holds those by the states at the end,
     then those by the states before the first step; by_x and by_params are added to.
     """
-    v, by_v = states[0], by_states[0]
+    v = states[0]
+    by_v = by_states[0]
     one = start.dtype.type(1)
     room = np.empty((4, PIECE), start.dtype)
     for lo in range(first, last, PIECE):
         hi = min(lo + PIECE, last)
         size = hi - lo
-        beta, threshold, factor = params[0, lo:hi], params[1, lo:hi], params[2, lo:hi]
-        by_beta, by_threshold, by_factor = by_params[0, lo:hi], by_params[1, lo:hi], by_params[2, lo:hi]
-        slope, r, s, q = room[0, :size], room[1, :size], room[2, :size], room[3, :size]
+        beta = params[0, lo:hi]
+        threshold = params[1, lo:hi]
+        factor = params[2, lo:hi]
+        by_beta = by_params[0, lo:hi]
+        by_threshold = by_params[1, lo:hi]
+        by_factor = by_params[2, lo:hi]
+        slope = room[0, :size]
+        r = room[1, :size]
+        s = room[2, :size]
+        q = room[3, :size]
         g = by_start[0, lo:hi]
         for t in range(len(v) - 1, -1, -1):
-            before = v[t - 1, lo:hi] if t else start[0, lo:hi]
+            before = _before(v, start[0], t, lo, hi)
             now = v[t, lo:hi] if delayed else u[t, lo:hi]
-            from_z, from_v = by_z[t if len(by_z) > 1 else 0, lo:hi], by_v[t if len(by_v) > 1 else 0, lo:hi]
-            out = by_x[t if len(by_x) > 1 else 0, lo:hi]
-            _slopes(slope, kind, a, now, threshold, given[t if len(given) > 1 else 0, lo:hi])
+            from_z = _at(by_z, t, lo, hi)
+            from_v = _at(by_v, t, lo, hi)
+            out = _at(by_x, t, lo, hi)
+            _slopes(slope, kind, a, now, threshold, _at(given, t, lo, hi))
             _fires(r, before, threshold)
             for j in range(size):
                 g[j] += from_v[j]
@@ -219,12 +252,19 @@ def synaptic(
     for lo in range(first, last, PIECE):
         hi = min(lo + PIECE, last)
         size = hi - lo
-        alpha, beta, threshold, factor = params[0, lo:hi], params[1, lo:hi], params[2, lo:hi], params[3, lo:hi]
-        r, s = room[0, :size], room[1, :size]
-        current, before = start[0, lo:hi], start[1, lo:hi]
+        alpha = params[0, lo:hi]
+        beta = params[1, lo:hi]
+        threshold = params[2, lo:hi]
+        factor = params[3, lo:hi]
+        r = room[0, :size]
+        s = room[1, :size]
+        current = start[0, lo:hi]
+        before = start[1, lo:hi]
         for t in range(len(z)):
-            pushed, sent = x[t if len(x) > 1 else 0, lo:hi], z[t, lo:hi]
-            syn, after = states[0][t, lo:hi], states[1][t, lo:hi]
+            pushed = _at(x, t, lo, hi)
+            sent = z[t, lo:hi]
+            syn = states[0][t, lo:hi]
+            after = states[1][t, lo:hi]
             _fires(r, before, threshold)
             for j in range(size):
                 syn[j] = alpha[j] * current[j] + pushed[j]
@@ -243,7 +283,8 @@ def synaptic(
                 then = u[t, lo:hi]
                 _copy(then, after)
                 _reset_again(after, then, s, r, threshold, reset)
-            current, before = syn, after
+            current = syn
+            before = after
 
 
 @_compiled
@@ -258,20 +299,29 @@ def synaptic_back(
     for lo in range(first, last, PIECE):
         hi = min(lo + PIECE, last)
         size = hi - lo
-        alpha, beta, threshold, factor = params[0, lo:hi], params[1, lo:hi], params[2, lo:hi], params[3, lo:hi]
-        by_alpha, by_beta = by_params[0, lo:hi], by_params[1, lo:hi]
-        by_threshold, by_factor = by_params[2, lo:hi], by_params[3, lo:hi]
-        slope, r, s, q = room[0, :size], room[1, :size], room[2, :size], room[3, :size]
-        g_syn, g = by_start[0, lo:hi], by_start[1, lo:hi]
+        alpha = params[0, lo:hi]
+        beta = params[1, lo:hi]
+        threshold = params[2, lo:hi]
+        factor = params[3, lo:hi]
+        by_alpha = by_params[0, lo:hi]
+        by_beta = by_params[1, lo:hi]
+        by_threshold = by_params[2, lo:hi]
+        by_factor = by_params[3, lo:hi]
+        slope = room[0, :size]
+        r = room[1, :size]
+        s = room[2, :size]
+        q = room[3, :size]
+        g_syn = by_start[0, lo:hi]
+        g = by_start[1, lo:hi]
         for t in range(len(states[0]) - 1, -1, -1):
-            current = states[0][t - 1, lo:hi] if t else start[0, lo:hi]
-            before = states[1][t - 1, lo:hi] if t else start[1, lo:hi]
+            current = _before(states[0], start[0], t, lo, hi)
+            before = _before(states[1], start[1], t, lo, hi)
             now = states[1][t, lo:hi] if delayed else u[t, lo:hi]
-            from_z = by_z[t if len(by_z) > 1 else 0, lo:hi]
-            from_syn = by_states[0][t if len(by_states[0]) > 1 else 0, lo:hi]
-            from_v = by_states[1][t if len(by_states[1]) > 1 else 0, lo:hi]
-            out = by_x[t if len(by_x) > 1 else 0, lo:hi]
-            _slopes(slope, kind, a, now, threshold, given[t if len(given) > 1 else 0, lo:hi])
+            from_z = _at(by_z, t, lo, hi)
+            from_syn = _at(by_states[0], t, lo, hi)
+            from_v = _at(by_states[1], t, lo, hi)
+            out = _at(by_x, t, lo, hi)
+            _slopes(slope, kind, a, now, threshold, _at(given, t, lo, hi))
             _fires(r, before, threshold)
             for j in range(size):
                 g[j] += from_v[j]
@@ -320,13 +370,22 @@ def alpha_function(
     for lo in range(first, last, PIECE):
         hi = min(lo + PIECE, last)
         size = hi - lo
-        alpha, beta, threshold, factor = params[0, lo:hi], params[1, lo:hi], params[2, lo:hi], params[3, lo:hi]
+        alpha = params[0, lo:hi]
+        beta = params[1, lo:hi]
+        threshold = params[2, lo:hi]
+        factor = params[3, lo:hi]
         scale = params[4, lo:hi]
-        r, s = room[0, :size], room[1, :size]
-        last_exc, last_inh, before = start[0, lo:hi], start[1, lo:hi], start[2, lo:hi]
+        r = room[0, :size]
+        s = room[1, :size]
+        last_exc = start[0, lo:hi]
+        last_inh = start[1, lo:hi]
+        before = start[2, lo:hi]
         for t in range(len(z)):
-            pushed, sent = x[t if len(x) > 1 else 0, lo:hi], z[t, lo:hi]
-            exc, inh, after = states[0][t, lo:hi], states[1][t, lo:hi], states[2][t, lo:hi]
+            pushed = _at(x, t, lo, hi)
+            sent = z[t, lo:hi]
+            exc = states[0][t, lo:hi]
+            inh = states[1][t, lo:hi]
+            after = states[2][t, lo:hi]
             _fires(r, before, threshold)
             for j in range(size):
                 exc[j] = alpha[j] * last_exc[j] + pushed[j]
@@ -350,7 +409,9 @@ def alpha_function(
             _fires(s, after, threshold)
             for j in range(size):
                 sent[j] = s[j] * factor[j]
-            last_exc, last_inh, before = exc, inh, after
+            last_exc = exc
+            last_inh = inh
+            before = after
 
 
 @_compiled
@@ -360,29 +421,42 @@ def alpha_function_back(
     by_x: Array, by_start: Array, by_params: Array, learnt: bool, first: int, last: int,
 ) -> None:  # fmt: skip
     """The gradients of :func:`alpha_function`, as those of :func:`leaky_back`."""
-    one, nil = start.dtype.type(1), start.dtype.type(0)
+    one = start.dtype.type(1)
+    nil = start.dtype.type(0)
     room = np.empty((6, PIECE), start.dtype)
     for lo in range(first, last, PIECE):
         hi = min(lo + PIECE, last)
         size = hi - lo
-        alpha, beta, threshold, factor = params[0, lo:hi], params[1, lo:hi], params[2, lo:hi], params[3, lo:hi]
+        alpha = params[0, lo:hi]
+        beta = params[1, lo:hi]
+        threshold = params[2, lo:hi]
+        factor = params[3, lo:hi]
         scale = params[4, lo:hi]
-        by_alpha, by_beta, by_scale = by_params[0, lo:hi], by_params[1, lo:hi], by_params[4, lo:hi]
-        by_threshold, by_factor = by_params[2, lo:hi], by_params[3, lo:hi]
-        slope, r, s, q = room[0, :size], room[1, :size], room[2, :size], room[3, :size]
-        kept, later = room[4, :size], room[5, :size]
-        g_exc, g_inh, g = by_start[0, lo:hi], by_start[1, lo:hi], by_start[2, lo:hi]
+        by_alpha = by_params[0, lo:hi]
+        by_beta = by_params[1, lo:hi]
+        by_scale = by_params[4, lo:hi]
+        by_threshold = by_params[2, lo:hi]
+        by_factor = by_params[3, lo:hi]
+        slope = room[0, :size]
+        r = room[1, :size]
+        s = room[2, :size]
+        q = room[3, :size]
+        kept = room[4, :size]
+        later = room[5, :size]
+        g_exc = by_start[0, lo:hi]
+        g_inh = by_start[1, lo:hi]
+        g = by_start[2, lo:hi]
         for t in range(len(states[0]) - 1, -1, -1):
-            last_exc = states[0][t - 1, lo:hi] if t else start[0, lo:hi]
-            last_inh = states[1][t - 1, lo:hi] if t else start[1, lo:hi]
-            before = states[2][t - 1, lo:hi] if t else start[2, lo:hi]
+            last_exc = _before(states[0], start[0], t, lo, hi)
+            last_inh = _before(states[1], start[1], t, lo, hi)
+            before = _before(states[2], start[2], t, lo, hi)
             now = states[2][t, lo:hi]
-            from_z = by_z[t if len(by_z) > 1 else 0, lo:hi]
-            from_exc = by_states[0][t if len(by_states[0]) > 1 else 0, lo:hi]
-            from_inh = by_states[1][t if len(by_states[1]) > 1 else 0, lo:hi]
-            from_v = by_states[2][t if len(by_states[2]) > 1 else 0, lo:hi]
-            out = by_x[t if len(by_x) > 1 else 0, lo:hi]
-            _slopes(slope, kind, a, now, threshold, given[t if len(given) > 1 else 0, lo:hi])
+            from_z = _at(by_z, t, lo, hi)
+            from_exc = _at(by_states[0], t, lo, hi)
+            from_inh = _at(by_states[1], t, lo, hi)
+            from_v = _at(by_states[2], t, lo, hi)
+            out = _at(by_x, t, lo, hi)
+            _slopes(slope, kind, a, now, threshold, _at(given, t, lo, hi))
             _fires(r, before, threshold)
             for j in range(size):
                 kept[j] = one if reset == NONE else one - r[j]
@@ -512,14 +586,21 @@ def current_lif(
     for lo in range(first, last, PIECE):
         hi = min(lo + PIECE, last)
         size = hi - lo
-        gain, loss, leak, threshold, rest = (
-            params[0, lo:hi], params[1, lo:hi], params[2, lo:hi], params[3, lo:hi], params[4, lo:hi],
-        )  # fmt: skip
-        s, pushed = room[0, :size], room[1, :size]
-        v, i = start[0, lo:hi], start[1, lo:hi]
+        gain = params[0, lo:hi]
+        loss = params[1, lo:hi]
+        leak = params[2, lo:hi]
+        threshold = params[3, lo:hi]
+        rest = params[4, lo:hi]
+        s = room[0, :size]
+        pushed = room[1, :size]
+        v = start[0, lo:hi]
+        i = start[1, lo:hi]
         for t in range(len(z)):
-            current, sent, then = x[t if len(x) > 1 else 0, lo:hi], z[t, lo:hi], u[t if len(u) > 1 else 0, lo:hi]
-            after_v, after_i = states[0][t, lo:hi], states[1][t, lo:hi]
+            current = _at(x, t, lo, hi)
+            sent = z[t, lo:hi]
+            then = _at(u, t, lo, hi)
+            after_v = states[0][t, lo:hi]
+            after_i = states[1][t, lo:hi]
             for j in range(size):
                 pushed[j] = i[j] + current[j]
             for j in range(size):
@@ -533,7 +614,8 @@ def current_lif(
             else:
                 _copy(sent, then)
                 _copy(after_v, then)
-            v, i = after_v, after_i
+            v = after_v
+            i = after_i
 
 
 @_compiled
@@ -547,25 +629,34 @@ def current_lif_back(
     for lo in range(first, last, PIECE):
         hi = min(lo + PIECE, last)
         size = hi - lo
-        gain, loss, leak, threshold, rest = (
-            params[0, lo:hi], params[1, lo:hi], params[2, lo:hi], params[3, lo:hi], params[4, lo:hi],
-        )  # fmt: skip
-        by_gain, by_loss, by_leak = by_params[0, lo:hi], by_params[1, lo:hi], by_params[2, lo:hi]
-        by_threshold, by_rest = by_params[3, lo:hi], by_params[4, lo:hi]
-        slope, s, q, g_pushed = room[0, :size], room[1, :size], room[2, :size], room[3, :size]
-        g, g_i = by_start[0, lo:hi], by_start[1, lo:hi]
+        gain = params[0, lo:hi]
+        loss = params[1, lo:hi]
+        leak = params[2, lo:hi]
+        threshold = params[3, lo:hi]
+        rest = params[4, lo:hi]
+        by_gain = by_params[0, lo:hi]
+        by_loss = by_params[1, lo:hi]
+        by_leak = by_params[2, lo:hi]
+        by_threshold = by_params[3, lo:hi]
+        by_rest = by_params[4, lo:hi]
+        slope = room[0, :size]
+        s = room[1, :size]
+        q = room[2, :size]
+        g_pushed = room[3, :size]
+        g = by_start[0, lo:hi]
+        g_i = by_start[1, lo:hi]
         for t in range(len(states[0]) - 1, -1, -1):
-            then = u[t if len(u) > 1 else 0, lo:hi]
-            from_z = by_z[t if len(by_z) > 1 else 0, lo:hi]
-            from_v = by_states[0][t if len(by_states[0]) > 1 else 0, lo:hi]
-            from_i = by_states[1][t if len(by_states[1]) > 1 else 0, lo:hi]
-            out = by_x[t if len(by_x) > 1 else 0, lo:hi]
+            then = _at(u, t, lo, hi)
+            from_z = _at(by_z, t, lo, hi)
+            from_v = _at(by_states[0], t, lo, hi)
+            from_i = _at(by_states[1], t, lo, hi)
+            out = _at(by_x, t, lo, hi)
             for j in range(size):
                 g[j] += from_v[j]
             for j in range(size):
                 g_i[j] += from_i[j]
             if sends:
-                _slopes(slope, kind, a, then, threshold, given[t if len(given) > 1 else 0, lo:hi])
+                _slopes(slope, kind, a, then, threshold, _at(given, t, lo, hi))
                 _reaches(s, then, threshold, False)
                 _copy(q, from_z)
                 _back_through_reset(g, q, s, then, threshold, rest, slope, by_threshold, by_rest, reset, passes)
@@ -573,7 +664,7 @@ def current_lif_back(
                 for j in range(size):
                     g[j] += from_z[j]
             if learnt:
-                v = states[0][t - 1, lo:hi] if t else start[0, lo:hi]
+                v = _before(states[0], start[0], t, lo, hi)
                 moved = then if sends else states[0][t, lo:hi]
                 for j in range(size):
                     # the pushed current, from what it moved
@@ -606,13 +697,26 @@ def adaptive_lif(
     for lo in range(first, last, PIECE):
         hi = min(lo + PIECE, last)
         size = hi - lo
-        gain, loss, leak, threshold = params[0, lo:hi], params[1, lo:hi], params[2, lo:hi], params[3, lo:hi]
-        rest, pull, beta, nil = params[4, lo:hi], params[5, lo:hi], params[6, lo:hi], params[7, lo:hi]
-        s, then = room[0, :size], room[1, :size]
-        v, i, b = start[0, lo:hi], start[1, lo:hi], start[2, lo:hi]
+        gain = params[0, lo:hi]
+        loss = params[1, lo:hi]
+        leak = params[2, lo:hi]
+        threshold = params[3, lo:hi]
+        rest = params[4, lo:hi]
+        pull = params[5, lo:hi]
+        beta = params[6, lo:hi]
+        nil = params[7, lo:hi]
+        s = room[0, :size]
+        then = room[1, :size]
+        v = start[0, lo:hi]
+        i = start[1, lo:hi]
+        b = start[2, lo:hi]
         for t in range(len(z)):
-            current, sent, distance = x[t if len(x) > 1 else 0, lo:hi], z[t, lo:hi], u[t, lo:hi]
-            after_v, after_i, after_b = states[0][t, lo:hi], states[1][t, lo:hi], states[2][t, lo:hi]
+            current = _at(x, t, lo, hi)
+            sent = z[t, lo:hi]
+            distance = u[t, lo:hi]
+            after_v = states[0][t, lo:hi]
+            after_i = states[1][t, lo:hi]
+            after_b = states[2][t, lo:hi]
             for j in range(size):
                 then[j] = v[j] + gain[j] * ((leak[j] - v[j]) + i[j])
             for j in range(size):
@@ -626,7 +730,9 @@ def adaptive_lif(
             _reset(after_v, then, s, threshold, rest, ZERO)
             for j in range(size):
                 after_b[j] += s[j] * beta[j]
-            v, i, b = after_v, after_i, after_b
+            v = after_v
+            i = after_i
+            b = after_b
 
 
 @_compiled
@@ -641,22 +747,37 @@ def adaptive_lif_back(
     for lo in range(first, last, PIECE):
         hi = min(lo + PIECE, last)
         size = hi - lo
-        gain, loss, leak, threshold = params[0, lo:hi], params[1, lo:hi], params[2, lo:hi], params[3, lo:hi]
-        rest, pull, beta, nil = params[4, lo:hi], params[5, lo:hi], params[6, lo:hi], params[7, lo:hi]
-        by_gain, by_loss, by_leak = by_params[0, lo:hi], by_params[1, lo:hi], by_params[2, lo:hi]
-        by_threshold, by_rest = by_params[3, lo:hi], by_params[4, lo:hi]
-        by_pull, by_beta = by_params[5, lo:hi], by_params[6, lo:hi]
-        slope, s, q, then = room[0, :size], room[1, :size], room[2, :size], room[3, :size]
-        g, g_i, g_b = by_start[0, lo:hi], by_start[1, lo:hi], by_start[2, lo:hi]
+        gain = params[0, lo:hi]
+        loss = params[1, lo:hi]
+        leak = params[2, lo:hi]
+        threshold = params[3, lo:hi]
+        rest = params[4, lo:hi]
+        pull = params[5, lo:hi]
+        beta = params[6, lo:hi]
+        nil = params[7, lo:hi]
+        by_gain = by_params[0, lo:hi]
+        by_loss = by_params[1, lo:hi]
+        by_leak = by_params[2, lo:hi]
+        by_threshold = by_params[3, lo:hi]
+        by_rest = by_params[4, lo:hi]
+        by_pull = by_params[5, lo:hi]
+        by_beta = by_params[6, lo:hi]
+        slope = room[0, :size]
+        s = room[1, :size]
+        q = room[2, :size]
+        then = room[3, :size]
+        g = by_start[0, lo:hi]
+        g_i = by_start[1, lo:hi]
+        g_b = by_start[2, lo:hi]
         for t in range(len(u) - 1, -1, -1):
-            v = states[0][t - 1, lo:hi] if t else start[0, lo:hi]
-            i = states[1][t - 1, lo:hi] if t else start[1, lo:hi]
-            b = states[2][t - 1, lo:hi] if t else start[2, lo:hi]
-            from_z = by_z[t if len(by_z) > 1 else 0, lo:hi]
-            from_v = by_states[0][t if len(by_states[0]) > 1 else 0, lo:hi]
-            from_i = by_states[1][t if len(by_states[1]) > 1 else 0, lo:hi]
-            from_b = by_states[2][t if len(by_states[2]) > 1 else 0, lo:hi]
-            out = by_x[t if len(by_x) > 1 else 0, lo:hi]
+            v = _before(states[0], start[0], t, lo, hi)
+            i = _before(states[1], start[1], t, lo, hi)
+            b = _before(states[2], start[2], t, lo, hi)
+            from_z = _at(by_z, t, lo, hi)
+            from_v = _at(by_states[0], t, lo, hi)
+            from_i = _at(by_states[1], t, lo, hi)
+            from_b = _at(by_states[2], t, lo, hi)
+            out = _at(by_x, t, lo, hi)
             distance = u[t, lo:hi]
             for j in range(size):
                 g[j] += from_v[j]
@@ -666,7 +787,7 @@ def adaptive_lif_back(
                 g_b[j] += from_b[j]
             for j in range(size):
                 then[j] = v[j] + gain[j] * ((leak[j] - v[j]) + i[j])
-            _slopes(slope, kind, a, distance, nil, given[t if len(given) > 1 else 0, lo:hi])
+            _slopes(slope, kind, a, distance, nil, _at(given, t, lo, hi))
             _reaches(s, distance, nil, False)
             _copy(q, from_z)
             if passes:
@@ -720,11 +841,17 @@ def voltage_lif(
     for lo in range(first, last, PIECE):
         hi = min(lo + PIECE, last)
         size = hi - lo
-        gain, leak, threshold, rest = params[0, lo:hi], params[1, lo:hi], params[2, lo:hi], params[3, lo:hi]
-        s, moved = room[0, :size], room[1, :size]
+        gain = params[0, lo:hi]
+        leak = params[1, lo:hi]
+        threshold = params[2, lo:hi]
+        rest = params[3, lo:hi]
+        s = room[0, :size]
+        moved = room[1, :size]
         v = start[0, lo:hi]
         for t in range(len(z)):
-            pushed, sent, then = x[t if len(x) > 1 else 0, lo:hi], z[t, lo:hi], u[t, lo:hi]
+            pushed = _at(x, t, lo, hi)
+            sent = z[t, lo:hi]
+            then = u[t, lo:hi]
             after = states[0][t, lo:hi]
             if form == BOX:
                 for j in range(size):
@@ -769,22 +896,28 @@ def voltage_lif_back(
     for lo in range(first, last, PIECE):
         hi = min(lo + PIECE, last)
         size = hi - lo
-        leak, threshold, rest = params[1, lo:hi], params[2, lo:hi], params[3, lo:hi]
-        by_gain, by_leak, by_threshold, by_rest = (
-            by_params[0, lo:hi], by_params[1, lo:hi], by_params[2, lo:hi], by_params[3, lo:hi],
-        )  # fmt: skip
-        slope, s, q, gain = room[0, :size], room[1, :size], room[2, :size], room[3, :size]
+        leak = params[1, lo:hi]
+        threshold = params[2, lo:hi]
+        rest = params[3, lo:hi]
+        by_gain = by_params[0, lo:hi]
+        by_leak = by_params[1, lo:hi]
+        by_threshold = by_params[2, lo:hi]
+        by_rest = by_params[3, lo:hi]
+        slope = room[0, :size]
+        s = room[1, :size]
+        q = room[2, :size]
+        gain = room[3, :size]
         for j in range(size):
             gain[j] = one / params[0, lo + j] if divides else params[0, lo + j]
         g = by_start[0, lo:hi]
         for t in range(len(u) - 1, -1, -1):
             then = u[t, lo:hi]
-            from_z = by_z[t if len(by_z) > 1 else 0, lo:hi]
-            from_v = by_states[0][t if len(by_states[0]) > 1 else 0, lo:hi]
-            out = by_x[t if len(by_x) > 1 else 0, lo:hi]
+            from_z = _at(by_z, t, lo, hi)
+            from_v = _at(by_states[0], t, lo, hi)
+            out = _at(by_x, t, lo, hi)
             for j in range(size):
                 g[j] += from_v[j]
-            _slopes(slope, kind, a, then, threshold, given[t if len(given) > 1 else 0, lo:hi])
+            _slopes(slope, kind, a, then, threshold, _at(given, t, lo, hi))
             _reaches(s, then, threshold, at)
             _copy(q, from_z)
             _back_through_reset(g, q, s, then, threshold, rest, slope, by_threshold, by_rest, reset, passes)
@@ -796,7 +929,7 @@ def voltage_lif_back(
                     out[j] += g[j] * gain[j]
             if form != NO_LEAK:
                 if learnt:
-                    v = states[0][t - 1, lo:hi] if t else start[0, lo:hi]
+                    v = _before(states[0], start[0], t, lo, hi)
                     if form == LEAK_OF_STATE:
                         for j in range(size):
                             by_gain[j] -= g[j] * (v[j] - leak[j])
@@ -820,7 +953,9 @@ def _push(pushed: Array, x: Array, z: Array, weight_t: Array, square: bool, indi
     """
     n = weight_t.shape[1]
     for row in range(0, len(x), n):
-        out, sent, outside = pushed[row : row + n], z[row : row + n], x[row : row + n]
+        out = pushed[row : row + n]
+        sent = z[row : row + n]
+        outside = x[row : row + n]
         if square:
             count = _places(sent, indices, 0)
             _copy(out, outside)
@@ -842,10 +977,10 @@ def leaky_recurrent(
     indices = np.empty(weight_t.shape[1] + 1, np.int32)
     v = states[0]
     for t in range(len(z)):
-        _push(pushed[0], x[t if len(x) > 1 else 0], z[t - 1] if t else z0, weight_t, square, indices)
-        now = t if len(u) > 1 else 0
+        _push(pushed[0], x[min(t, len(x) - 1)], z[t - 1] if t else z0, weight_t, square, indices)
+        now = min(t, len(u) - 1)
         before = v[t - 1 : t] if t else start
-        leaky(pushed, before, params, reset, delayed, z[t : t + 1], (v[t : t + 1],), u[now : now + 1], 0, size)
+        leaky(pushed, before, params, reset, delayed, z[t : t + 1], (v[t : t + 1],), u[now : now + 1], NOUGHT, size)
 
 
 @_compiled
@@ -859,10 +994,10 @@ def synaptic_recurrent(
     indices = np.empty(weight_t.shape[1] + 1, np.int32)
     before = start.copy()
     for t in range(len(z)):
-        _push(pushed[0], x[t if len(x) > 1 else 0], z[t - 1] if t else z0, weight_t, square, indices)
-        now = t if len(u) > 1 else 0
+        _push(pushed[0], x[min(t, len(x) - 1)], z[t - 1] if t else z0, weight_t, square, indices)
+        now = min(t, len(u) - 1)
         after = states[0][t : t + 1], states[1][t : t + 1]
-        synaptic(pushed, before, params, reset, delayed, z[t : t + 1], after, u[now : now + 1], 0, size)
+        synaptic(pushed, before, params, reset, delayed, z[t : t + 1], after, u[now : now + 1], NOUGHT, size)
         _copy(before[0], states[0][t])
         _copy(before[1], states[1][t])
 
@@ -878,10 +1013,10 @@ def current_lif_recurrent(
     indices = np.empty(weight_t.shape[1] + 1, np.int32)
     before = start.copy()
     for t in range(len(z)):
-        _push(pushed[0], x[t if len(x) > 1 else 0], z[t - 1] if t else z0, weight_t, square, indices)
-        now = t if len(u) > 1 else 0
+        _push(pushed[0], x[min(t, len(x) - 1)], z[t - 1] if t else z0, weight_t, square, indices)
+        now = min(t, len(u) - 1)
         after = states[0][t : t + 1], states[1][t : t + 1]
-        current_lif(pushed, before, params, reset, sends, passes, z[t : t + 1], after, u[now : now + 1], 0, size)
+        current_lif(pushed, before, params, reset, sends, passes, z[t : t + 1], after, u[now : now + 1], NOUGHT, size)
         _copy(before[0], states[0][t])
         _copy(before[1], states[1][t])
 
@@ -897,9 +1032,9 @@ def adaptive_lif_recurrent(
     indices = np.empty(weight_t.shape[1] + 1, np.int32)
     before = start.copy()
     for t in range(len(z)):
-        _push(pushed[0], x[t if len(x) > 1 else 0], z[t - 1] if t else z0, weight_t, square, indices)
+        _push(pushed[0], x[min(t, len(x) - 1)], z[t - 1] if t else z0, weight_t, square, indices)
         after = states[0][t : t + 1], states[1][t : t + 1], states[2][t : t + 1]
-        adaptive_lif(pushed, before, params, passes, z[t : t + 1], after, u[t : t + 1], 0, size)
+        adaptive_lif(pushed, before, params, passes, z[t : t + 1], after, u[t : t + 1], NOUGHT, size)
         _copy(before[0], states[0][t])
         _copy(before[1], states[1][t])
         _copy(before[2], states[2][t])

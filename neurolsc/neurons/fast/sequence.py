@@ -68,13 +68,17 @@ def run(cell: Any, x: Tensor, state: State, lengths: Tensor | None, late: Tensor
     if torch.is_autocast_enabled(v.device.type):
         half = torch.get_autocast_dtype(v.device.type)
     gpu = suits_gpu(v, inputs.of_layer())
-    if not gpu and (v.device.type != "cpu" or half is not None):
+    if not gpu and v.device.type != "cpu":
         return None
     backward = torch.is_grad_enabled() and any(t.requires_grad for t in given)
     steps, batch = x.shape[:2]
-    lengths = torch.full((batch,), steps, device=v.device) if lengths is None else lengths.long().clamp(0, steps)
+    if lengths is None:
+        lengths = torch.full((batch,), steps, device=v.device)
+    else:
+        lengths = lengths.long().clamp(0, steps)
     plan = Plan(with_tensors(spike, tensors), cell.reset, lengths, backward, gpu, half)
-    z, *ends, finite = _Sequence.apply(plan, *inputs.flat())  # type: ignore[misc]
+    with torch.autocast(v.device.type, enabled=False):  # a CPU's kernels are faster in float32 than steps in half
+        z, *ends, finite = _Sequence.apply(plan, *inputs.flat())  # type: ignore[misc]
     if not finite:
         return None
     return z, type(state)(*(end for end in ends if end is not None))
@@ -138,14 +142,14 @@ class _Sequence(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, plan: Plan, *flat: Any) -> Any:
         inputs = Inputs.of(flat)
-        way = gpu_kernels().forward if plan.gpu else forward  # type: ignore[union-attr]
-        z, v, theta, ends, ctx.events = way(plan, inputs)
+        run_steps = gpu_kernels().forward if plan.gpu else forward  # type: ignore[union-attr]
+        z, v, theta, ends, ctx.events = run_steps(plan, inputs)
         sums = [t.sum() for t in (*ends, *inputs.c) if t is not None]
         finite = torch.stack(sums).isfinite().all()
         ctx.mark_non_differentiable(finite)
         if plan.backward:
             ctx.plan = plan
-            ctx.save_for_backward(z, v, theta, *flat)  # so that torch says what has changed between the passes
+            ctx.save_for_backward(z, v, theta, *flat)  # torch raises if one is changed in place before the backward
             ctx.set_materialize_grads(False)
         return z, *ends, finite
 
@@ -157,11 +161,12 @@ class _Sequence(torch.autograd.Function):
         needed = Inputs.of(ctx.needs_input_grad[1:])
         outer = gradients[:-1]  # without that by `finite`
         found = None
-        if not (torch.is_grad_enabled() or transformed(outer)):
-            way = gpu_kernels().reverse if plan.gpu else reverse  # type: ignore[union-attr]
-            found = way(plan, inputs, (z, v, theta, ctx.events), needed, outer)
-        if found is None or not bool(found.v.sum().isfinite()):
-            found = plain_gradients(plan, inputs, needed, outer)
+        with torch.autocast(z.device.type, enabled=False):  # a gradient is of full precision
+            if not (torch.is_grad_enabled() or transformed(outer)):
+                run_back = gpu_kernels().reverse if plan.gpu else reverse  # type: ignore[union-attr]
+                found = run_back(plan, inputs, (z, v, theta, ctx.events), needed, outer)
+            if found is None or not bool(found.v.sum().isfinite()):
+                found = plain_gradients(plan, inputs, needed, outer)
         return None, *(g if wants else None for g, wants in zip(found.flat(), needed.flat(), strict=True))
 
 
@@ -190,7 +195,10 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Any, ...]:
     block = _steps_of_a_block(steps, batch)
     z = last_v.new_empty(steps, *last_v.shape)
     v = last_v.new_empty((steps if plan.backward else block) + 1, *last_v.shape)
-    theta = torch.empty_like(v[: block + 1]) if moving else c.threshold.expand(1, batch, -1).contiguous()
+    if moving:
+        theta = torch.empty_like(v[: block + 1])
+    else:
+        theta = c.threshold.expand(1, batch, -1).contiguous()
     w_in_t = c.w_in.T.contiguous()
     w_rec_t = c.w_rec.T.contiguous()
     constants = rows_of(c)
@@ -199,7 +207,10 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Any, ...]:
     events = []
     for a in range(0, steps, block):
         b = min(a + block, steps)
-        now_v = v[a : b + 1] if plan.backward else v[: b - a + 1]
+        if plan.backward:
+            now_v = v[a : b + 1]
+        else:
+            now_v = v[: b - a + 1]
         now_v[0] = last_v
         now_theta = theta
         if moving:
@@ -208,7 +219,10 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Any, ...]:
             starts.append(last_theta.clone())
         x = inputs.read(a, b)
         entries = cpu_kernels.nonzeros(x)
-        drive = x @ w_in_t if entries is None else cpu_kernels.times(entries, w_in_t)
+        if entries is None:
+            drive = x @ w_in_t
+        else:
+            drive = cpu_kernels.times(entries, w_in_t)
         drive = drive.view(b - a, *last_v.shape)
         last_z = z[a - 1] if a else inputs.z
         sent = cpu_kernels.steps(now_v, now_theta, last_z, z[a:b], drive, w_rec_t, constants, **reset)
@@ -228,8 +242,14 @@ def reverse(
 ) -> Inputs:
     """The gradients of all inputs on a CPU, where needed.
 
-    `trace` is what :func:`forward` returned: z, v, starts of theta, and events; `outer` the gradients by the spikes (T,
-    B, n), and by v and theta at the end (B, n), None where zero.
+    Blocks of steps are gone through from the last to the first, and each from its last step to its first.
+
+    Args:
+        plan: the settings.
+        inputs: what the run read.
+        trace: what :func:`forward` returned, without the ends: z, v, theta before each block, and the events.
+        needed: True for the inputs whose gradients are wanted.
+        outer: gradients by the spikes (T, B, n), and by v and theta at the end (B, n), None where zero.
     """
     from neurolsc.neurons.fast import cpu_kernels
 
@@ -255,9 +275,12 @@ def reverse(
         by_read = v.new_zeros(steps + 1, *inputs.x.shape[1:])  # the last is not read
     spike, learnt = learnable(plan.spike, inputs.spike, needed.spike)
     by_learnt: list[Tensor | None] = [None] * len(learnt)
-    theta = c.threshold.expand(1, 1, n) if fixed else torch.empty_like(back)[:-1]
+    if fixed:
+        theta = c.threshold.expand(1, 1, n)
+    else:
+        theta = torch.empty_like(back)[:-1]
 
-    # the same memory as NumPy's arrays, for the compiled loops
+    # The same memory as NumPy's arrays, for the compiled loops.
     at_g, at_back, at_g_theta, at_z, at_z0 = map(array, (g, back, g_theta, z, inputs.z))
     at_g_z = None if g_z is None else array(g_z)
     nothing = np.zeros_like(at_g_theta)
@@ -268,6 +291,7 @@ def reverse(
     for m in reversed(range(len(events))):
         a = m * block
         b = min(a + block, steps)
+        # Thresholds of the block again, and the surrogate's derivative at all of its steps.
         now_v = v[a : b + 1]
         now_theta = theta
         if not fixed:
@@ -278,6 +302,7 @@ def reverse(
         slope = array(spike.derivative(distance).to(v.dtype).expand_as(distance).view(b - a, batch, n))
         at_v = array(now_v)
         at_theta = array(now_theta)
+        # Step by step back, from the gradient by v behind the block.
         g[b - a + 1] = g[1]
         for k in range(b, a if a else -1, -1):  # the state after k steps, at last that before the first
             j = k - a
@@ -296,6 +321,7 @@ def reverse(
                     g[j][ends[k]] += end_v[ends[k]]
                 if end_theta is not None:
                     g_theta[ends[k]] += end_theta[ends[k]]
+        # The gradients by weights, inputs and surrogate, of all steps of the block at once.
         made = g[1 : b - a + 1].flatten(0, 1)
         entries, spikes = events[m]
         if needed.c.w_rec:
@@ -342,7 +368,10 @@ def plain_steps(plan: Plan, inputs: Inputs) -> tuple[Tensor, Tensor, Tensor | No
     voltages = [v]
     thresholds = [theta]
     for frame in frames:
-        subtracted = theta if c.threshold is None else c.threshold
+        if c.threshold is None:
+            subtracted = theta
+        else:
+            subtracted = c.threshold
         v = plan.reset.carry(c.decay_v * v, z, subtracted) + frame @ c.w_in.T + z @ c.w_rec.T + c.b_v
         if theta is not None:
             theta = c.decay_theta * theta + c.b_theta + c.adaptation * z  # type: ignore[operator]
@@ -352,5 +381,7 @@ def plain_steps(plan: Plan, inputs: Inputs) -> tuple[Tensor, Tensor, Tensor | No
         voltages.append(v)
         thresholds.append(theta)
     end = (plan.lengths, torch.arange(len(v), device=v.device))
-    end_theta = None if theta is None else torch.stack(thresholds)[end]
+    end_theta = None
+    if theta is not None:
+        end_theta = torch.stack(thresholds)[end]
     return torch.stack(spikes), torch.stack(voltages)[end], end_theta

@@ -1,0 +1,63 @@
+"""Several processes: what sets a module in DistributedDataParallel runs on rank 0, and the others take its values."""
+
+from collections.abc import Callable
+from functools import wraps
+from itertools import chain
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from neurolsc.interop.saved import set_values_outside, values_outside
+from neurolsc.surroundings import original
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def on_rank_0(function: Callable[P, R]) -> Callable[P, R]:
+    """Let a function that sets a module do so once for all processes of a module in DistributedDataParallel.
+
+    Rank 0 calls it, with its own batch. All ranks then have its values, return what it returned, or raise its error.
+    A module that is not in DistributedDataParallel is set by each process that calls.
+    """
+
+    @wraps(function)
+    def inner(*args: P.args, **words: P.kwargs) -> R:
+        for value in (*args, *words.values()):
+            wrapped = original(value, parallel=False)
+            if isinstance(wrapped, DistributedDataParallel):
+                return _for_all(wrapped, lambda: function(*args, **words))
+        return function(*args, **words)
+
+    return inner
+
+
+def _for_all(wrapped: DistributedDataParallel, call: Callable[[], R]) -> R:
+    """Call on rank 0; give the module of all ranks its values."""
+    net: nn.Module = wrapped.module
+    group: Any = wrapped.process_group
+    first = distributed.get_rank(group) == 0
+    sent: list[Any] = [None, None, None, None]  # what was returned, an error, tensors, values outside of state_dict
+    if first:
+        try:
+            sent[0] = call()
+        except Exception as error:  # of any kind: the other ranks would wait for ever
+            sent[1] = error
+        sent[2] = {name: value.detach().cpu() for name, value in _tensors(net).items()}
+        sent[3] = values_outside(net)
+    distributed.broadcast_object_list(sent, distributed.get_global_rank(group, 0), group)
+    returned, error, tensors, outside = sent
+    if error is not None:
+        raise error
+    if not first:
+        with torch.no_grad():
+            for name, value in _tensors(net).items():
+                value.copy_(tensors[name])
+        set_values_outside(net, outside)
+    return returned
+
+
+def _tensors(net: nn.Module) -> dict[str, Tensor]:
+    return dict(chain(net.named_parameters(), net.named_buffers()))

@@ -1,0 +1,125 @@
+"""What may surround a caller's module and must not change what is measured: autocast, a compiler, half precision."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.nn.parameter import is_lazy
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+DEVICES = ("cpu", "cuda", "xpu", "mps")  # on which torch.autocast may be
+SHARDED = ("FullyShardedDataParallel", "FSDPModule")  # names of classes, whose import takes long
+HALF = (torch.bfloat16, torch.float16)
+
+
+def in_full_precision(function: Callable[P, R]) -> Callable[P, R]:
+    """Let a function read modules as they were made, outside of autocast; those of half precision in float32.
+
+    A module in ``torch.compile`` is taken by its original. Parameters and buffers of half precision are float32 while
+    the function runs; then all have their own dtype and storage again, with the values that were set, rounded.
+    """
+
+    @wraps(function)
+    def inner(*args: P.args, **words: P.kwargs) -> R:
+        values: list[Any] = [_originals(value) for value in args]
+        named: dict[str, Any] = {name: _originals(value) for name, value in words.items()}
+        with full_precision(*values, *named.values()):
+            return function(*values, **named)  # type: ignore[arg-type]
+
+    return inner
+
+
+@contextmanager
+def full_precision(*values: Any) -> Iterator[None]:
+    """Leave autocast, and give the modules among some values float32 for a while, as :func:`in_full_precision`."""
+    with without_autocast(), ExitStack() as stack:
+        for value in values:
+            for module in value if isinstance(value, list) else [value]:
+                if isinstance(module, nn.Module):
+                    stack.enter_context(_as_float32(module))
+        yield
+
+
+@contextmanager
+def without_autocast() -> Iterator[None]:
+    """Run in the dtypes of the tensors, and without compilers."""
+    with ExitStack() as stack:
+        for device in DEVICES:
+            if torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
+                stack.callback(torch.clear_autocast_cache)  # it holds weights as they were before they are set here
+        if "torch._dynamo" in sys.modules:  # else nothing is compiled, and the import takes seconds
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        yield
+
+
+@contextmanager
+def _as_float32(module: nn.Module) -> Iterator[None]:
+    """Give tensors of half precision float32 data for a while; what is set is copied to where they were before."""
+    halves: list[tuple[dict[str, Any], str, Tensor, Tensor | None]] = []
+    for part in module.modules():
+        for tensors in (part._parameters, part._buffers):
+            for name, tensor in tensors.items():
+                if tensor is not None and tensor.dtype in HALF and not is_lazy(tensor):
+                    halves.append((tensors, name, tensor.data, tensor.grad))
+                    tensor.grad = None
+                    tensor.data = tensor.data.float()
+    try:
+        yield
+    finally:
+        for tensors, name, data, grad in halves:
+            tensor = tensors.get(name)
+            if tensor is None:
+                continue
+            data.copy_(tensor.data)
+            tensor.grad = None
+            tensor.data = data
+            tensor.grad = grad
+
+
+def original(net: Any, *, parallel: bool = True) -> Any:
+    """A module as it was made, which shares everything with it; anything else as it is.
+
+    Args:
+        net: perhaps a module in ``torch.compile`` or in DistributedDataParallel.
+        parallel: take it out of the second as well.
+
+    Raises:
+        TypeError: if its parameters are sharded by FSDP.
+    """
+    while isinstance(net, nn.Module):
+        if hasattr(net, "_orig_mod"):
+            net = net._orig_mod
+        elif parallel and isinstance(net, DataParallel | DistributedDataParallel):
+            net = net.module
+        else:
+            break
+    if isinstance(net, nn.Module) and any(
+        kind.__name__ in SHARDED for part in net.modules() for kind in type(part).__mro__
+    ):
+        raise TypeError(
+            "the parameters of net are sharded by FSDP, and a process holds parts of them: measure or initialise the "
+            "module before it is sharded."
+        )
+    return net
+
+
+def rank_of_processes() -> tuple[int, int]:
+    """The rank of this process, and how many there are; 0 and 1 where torch.distributed is not used."""
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    return 0, 1
+
+
+def _originals(value: Any) -> Any:
+    """The original of a module, or those of a list of modules."""
+    if isinstance(value, list) and value and isinstance(value[0], nn.Module):
+        return [original(module) for module in value]
+    return original(value)
