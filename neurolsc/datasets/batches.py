@@ -114,8 +114,9 @@ def collate(items: Sequence[ItemT]) -> tuple[Tensor, ...]:
             (T, ...) of targets, one for every step; or a :class:`Batch`.
 
     Returns:
-        x (T, B, N), and labels (B,), int64, or targets (T, B, ...). Items of unequal length are padded with zeros to
-        the longest; third is then a mask (T, B), True while an item lasts, as :meth:`neurolsc.Network.run` takes it.
+        x (T, B, N), and labels (B,), int64, or targets (T, B, ...). Items of unequal length and their targets are
+        padded with zeros to the longest; third is then a mask (T, B), True while an item lasts, as
+        :meth:`neurolsc.Network.run` takes it.
 
     Raises:
         ValueError: if there is no item, items differ in N or dtype, or targets are not one for every step.
@@ -155,7 +156,7 @@ def collate(items: Sequence[ItemT]) -> tuple[Tensor, ...]:
         except TypeError:
             raise TypeError(
                 "a label must be an integer, or a tensor with a target for each step; got a "
-                f"{type(targets[0]).__name__}, {targets[0]}. Repeat a target that is one number in each step."
+                f"{type(targets[0]).__name__}, {targets[0]}. If the target is a single number, repeat it for every step."
             ) from None
     x = pad_sequence(inputs)
     mask = torch.arange(len(x))[:, None] < torch.tensor(lengths)

@@ -27,7 +27,10 @@ END = "<eos>"  # stands at the end of every line
 
 
 class Vocabulary(Sequence[str]):
-    """Words with a number each: a sequence of them, number 0 first; ``ValueError`` if there is none, or one twice.
+    """A sequence of different words; a word's place in it is its token index, from 0.
+
+    Raises:
+        ValueError: if there is no word, or a word occurs twice.
 
     Example:
         >>> vocabulary = Vocabulary.of("the cat and the dog".split())
@@ -58,22 +61,22 @@ class Vocabulary(Sequence[str]):
         return cls(sorted(counts, key=lambda word: (-counts[word], word)))
 
     def encode(self, words: Iterable[str]) -> Tensor:
-        """The numbers of words (n,), int64; that of ``<unk>`` for a word that is not there.
+        """The token indices of words (n,), int64; the index of ``<unk>`` for a word that the vocabulary lacks.
 
         Raises:
-            ValueError: if a word is not there and ``<unk>`` neither; the message names the first.
+            ValueError: if the vocabulary lacks a word and ``<unk>``; the message names the first such word.
         """
         words = list(words)
         unknown = self._numbers.get(UNKNOWN)
-        if unknown is None and (odd := [word for word in words if word not in self._numbers]):
+        if unknown is None and (missing := [word for word in words if word not in self._numbers]):
             raise ValueError(
-                f"{len(odd)} of {len(words)} words are not in the vocabulary of {len(self)}, which has no {UNKNOWN}; "
-                f"the first is {clean(repr(odd[0]))}."
+                f"{len(missing)} of {len(words)} words are not in the vocabulary of {len(self)}, which has no {UNKNOWN}; "
+                f"the first is {clean(repr(missing[0]))}."
             )
         return torch.tensor([self._numbers.get(word, unknown) for word in words], dtype=torch.int64)
 
     def decode(self, numbers: Iterable[int] | Tensor) -> list[str]:
-        """The words of numbers."""
+        """The words of token indices."""
         return [self.words[int(number)] for number in numbers]
 
     def __len__(self) -> int:
@@ -86,21 +89,22 @@ class Vocabulary(Sequence[str]):
 class Words(BatchDataset):
     """A text in windows: which word comes next, after each of them?
 
-    Item i is a pair (x, y): x of shape (T, 1), int64, the numbers of words, and y (T,), int64, those of the words that
-    follow. The windows lie behind one another and leave no word out; the last may be shorter. A network reads numbers
-    by an embedding. The task is :class:`neurolsc.tasks.ClassPerStep`.
+    Item i is a pair (x, y): x of shape (T, 1), int64, the token indices of words, and y (T,), int64, those of the words
+    that follow. The windows lie behind one another and leave no word out; the last may be shorter. A network reads
+    token indices by an embedding. The task is :class:`neurolsc.tasks.ClassPerStep`.
 
     Args:
-        text: numbers of words (n,), int64.
+        text: token indices (n,), int64.
         vocabulary: the words.
         split: name of the part.
         steps: words in a window.
-        repeat: for how many time steps each word is shown and predicted, T = repeat steps.
-        streams: into how many equally long parts the text is cut, which are read side by side, the state going on from
-            window to window (:class:`neurolsc.training.Samples`); the words behind the last whole windows are left out.
+        repeat: time steps for which each word is shown and predicted, so that T = repeat * steps.
+        streams: number of equally long parts of the text that are read side by side. The state then goes on from window
+            to window (:class:`neurolsc.training.Samples`), and words behind a part's last whole window are left out.
             None: every window begins at rest.
-        switch: probability that a word that is read is another, each as likely (arXiv:2308.12075, App. H: 0.05).
-        switch_epochs: the first epochs of a training, in which words are switched; 0: all.
+        switch: probability that another word, drawn uniformly, is read in a word's place (arXiv:2308.12075, App. H:
+            0.05).
+        switch_epochs: number of epochs, from the first of a training, in which words are switched; 0: all epochs.
 
     Attributes:
         window: words in a window.
@@ -135,7 +139,7 @@ class Words(BatchDataset):
         self.switch = probability("switch", switch)
         self.switch_epochs = whole("switch_epochs", switch_epochs, at_least=0)
         if text.ndim != 1 or text.dtype != torch.int64:
-            raise ValueError(f"a text must be numbers of words (n,), int64, got {text.dtype} {tuple(text.shape)}.")
+            raise ValueError(f"a text must be token indices (n,), int64, got {text.dtype} {tuple(text.shape)}.")
         self.split = split
         self.text = text
         self.vocabulary = vocabulary

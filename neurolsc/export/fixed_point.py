@@ -35,6 +35,7 @@ from torch import Tensor
 UNIT = 64  # state units per weight unit
 LIMIT = 2**23  # a state stays below this in modulus
 INPUT_LIMIT = 2**21  # 64 times the input of a step stays below this: the chip checks it, Lava does not
+FULL_DECAY = 4096  # a decay k takes k / 4096 of a state in a step
 NEVER = 2**17 - 1  # the largest threshold, in weight units
 
 Spike = Callable[[Tensor], Tensor]  # 1 where its argument is positive, else 0; a surrogate has a derivative as well
@@ -194,12 +195,12 @@ def integer_steps(
 
 def decay(x: Tensor, k: Tensor) -> Tensor:
     """x (4096 - k) / 4096, rounded towards zero; the gradient passes."""
-    exact = x * (4096 - k) / 4096
+    exact = x * (FULL_DECAY - k) / FULL_DECAY
     return exact + (exact.trunc() - exact).detach()
 
 
 def wrap(u: Tensor) -> Tensor:
-    """U in 24 bits: what exceeds 2^23 wraps around to the lowest values, and -2^23 or less to the highest."""
+    """U in 24 bits: values above 2^23 wrap around to the lowest, values of -2^23 or less to the highest."""
     return u - 2 * LIMIT * (u.detach() > LIMIT) + 2 * LIMIT * (u.detach() <= -LIMIT)
 
 

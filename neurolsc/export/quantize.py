@@ -17,6 +17,7 @@ from torch.nn.functional import pad
 
 from neurolsc.display import shapes
 from neurolsc.export.fixed_point import (
+    FULL_DECAY,
     LIMIT,
     NEVER,
     UNIT,
@@ -34,7 +35,7 @@ from neurolsc.neurons.cell import set_value
 
 W_MAX = 254  # the largest weight: 8 signed bits times 2
 B_MAX = 4095  # the largest bias of CUBA: 13 signed bits
-LONGEST = 4095 / 4096  # the largest share of a state that a step retains, a time constant of 4096 steps
+LONGEST = 4095 / FULL_DECAY  # the largest share of a state that a step retains, a time constant of 4096 steps
 COARSE = 62  # fewest weight units per threshold of a LIF; with half as many rounding decides what fires
 COARSE_ALIF = 16  # of an ALIF, whose weights have an exponent
 PLENTY = 256  # more are of no use
@@ -252,7 +253,7 @@ def decay_bits(name: str, what: str, cell: Any) -> Tensor:
     retention = torch.exp(-1 / tau.double())
     if (retention > LONGEST).any():
         raise ValueError(f"{name}: {what} is {tau.max():g} steps, but a decay has 12 bits, for at most 4096 steps.")
-    return nearest(4096 * (1 - retention)).clamp(min=1)
+    return nearest(FULL_DECAY * (1 - retention)).clamp(min=1)
 
 
 def largest(name: str, *weights: Tensor) -> float:
@@ -308,8 +309,8 @@ def _cuba(name: str, cell: Any, force: bool, halvings: int) -> CubaLayer:
         w_rec = cell.w_rec.double() / theta.unsqueeze(1)
     # the bias acts on CUBA's voltage: a current that retains a share of itself cannot have one
     retained = torch.zeros_like(leak)
-    i_decay = torch.full_like(leak, 4096)
-    v_decay = leak.clamp(max=4095)
+    i_decay = torch.full_like(leak, FULL_DECAY)
+    v_decay = leak.clamp(max=4095)  # 12 bits
     subtracts = not integrates and cell.reset.name != "zero"
     if subtracts:
         retained = cell.decay_v
@@ -368,7 +369,7 @@ def _alif(name: str, cell: ALIF, force: bool, halvings: int) -> AtrlifLayer:
             "never stop its neuron from firing. Train neurolsc.ALIFPositive (--cell ALIFPositive), whose is positive."
         )
     rest = cell.theta_rest.double()
-    step = cell.adaptation.double() / cell.decay_theta.double().clamp(min=1 / 4096)
+    step = cell.adaptation.double() / cell.decay_theta.double().clamp(min=1 / FULL_DECAY)
     rows = 1 / step.detach()
     w_in = cell.w_in.double() * rows.unsqueeze(1)
     w_rec = cell.w_rec.double() * rows.unsqueeze(1)
@@ -434,44 +435,49 @@ def _alif(name: str, cell: ALIF, force: bool, halvings: int) -> AtrlifLayer:
 
 @torch.no_grad()
 def dequantize(network: Network, quantized: QuantizedNetwork) -> Network:
-    """The float network with the integers' parameters, in float64; only the rounding of states is left out.
+    """The float network with the parameters of the integer network, in float64.
 
-    Its radii are those of the exported network.
+    Its spectral radii are those of the exported network. It differs from the integer network in this alone: no state is
+    rounded or overflows; an ALIF fires above its threshold only, not at it; and its reset subtracts the resting
+    threshold itself, which the chip rounds to 8 bits.
 
     Args:
-        network: what was quantised.
-        quantized: its integers.
+        network: the network that was quantised.
+        quantized: the integers that :func:`quantize` returned for it.
     """
 
-    def time_constant(decay: Tensor) -> Tensor:  # in steps; 0.05 (e^-20 is left after one) for 4096
-        return -1 / (1 - decay / 4096).clamp(min=2e-9).log()
+    def time_constant(decay: Tensor) -> Tensor:
+        """Tau in steps; a decay of 4096 retains nothing, which stands as e^-20: tau must be positive."""
+        return -1 / (1 - decay / FULL_DECAY).clamp(min=2e-9).log()
 
-    made = copy.deepcopy(delayed(exportable(network))).double()
+    floats = copy.deepcopy(delayed(exportable(network))).double()
     cell: Any
     layer: Any
-    for cell, layer in zip(made.cells, quantized.layers, strict=True):
-        scale = layer.unit / UNIT
-        subtracts = isinstance(cell, LIF) and cell.reset.name != "zero"  # the voltage is CUBA's current
+    for cell, layer in zip(floats.cells, quantized.layers, strict=True):
+        scale = layer.unit / UNIT  # weight units per float unit
+        # CUBA resets its voltage to zero. A LIF that subtracts is therefore CUBA's current, with the current's decay.
+        subtracts = isinstance(cell, LIF) and cell.reset.name != "zero"
         cell.tau_v = time_constant(layer.i_decay if subtracts else layer.v_decay)
         cell.w_in.copy_(layer.weight * 2**layer.weight_exp / scale.unsqueeze(1))
         if layer.weight_rec is not None:
             cell.w_rec.copy_(layer.weight_rec * 2**layer.weight_rec_exp / scale.unsqueeze(1))
         if isinstance(layer, AtrlifLayer):
-            cell.b_v.copy_(layer.bias * 2**layer.bias_exp / layer.unit)
+            cell.b_v.copy_(layer.bias * 2**layer.bias_exp / layer.unit)  # ATRLIF's bias is in state units
             cell.tau_theta = time_constant(layer.theta_decay)
             cell.theta_rest = layer.threshold / scale
-            set_value(cell, "adaptation", layer.theta_step * (1 - layer.theta_decay / 4096) / scale)
+            # on the chip a threshold rises before it decays, in an ALIF after it
+            set_value(cell, "adaptation", layer.theta_step * (1 - layer.theta_decay / FULL_DECAY) / scale)
             continue
-        cell.b_v.copy_(layer.bias / scale)
+        cell.b_v.copy_(layer.bias / scale)  # CUBA's bias is in weight units
         if hasattr(cell, "tau_i"):
             cell.tau_i = time_constant(layer.i_decay)
         if isinstance(cell, LIF):
             cell.theta.copy_(layer.threshold / scale)
-        if subtracts:
+        if subtracts:  # a LIF resets itself: without the synapse of -threshold that does so on the chip
             cell.w_rec.add_(torch.diag(cell.theta))
-    if not quantized.integrates:
-        made.readout.get_parameter("weight").copy_(quantized.readout / quantized.readout_scale)
-    return made
+    if not quantized.integrates:  # after an integrator the readout is the identity
+        floats.readout.get_parameter("weight").copy_(quantized.readout / quantized.readout_scale)
+    return floats
 
 
 class QuantizationAware(Network):

@@ -303,21 +303,21 @@ def generator(seed: int, *place: object) -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(digest[:7]))
 
 
-def first_input(network: Network, inputs: Sequence[Tensor]) -> Tensor:
-    """The first batch, in the network's dtype and on its device.
+def first_input(network: Network, inputs: Sequence[Any]) -> Tensor:
+    """The x of the first batch, on the network's device, in its dtype (token indices stay integers).
 
     Raises:
-        TypeError: if network is no network, or the batch is no tensor and no tuple (x, ...).
-        ValueError: if there is none, it does not fit the network, or is not finite.
+        TypeError: if network is no network, or the batch is neither a tensor nor a tuple (x, ...).
+        ValueError: if inputs is empty, or x does not fit the network or is not finite.
     """
-    n_in = as_network(network).n_in
+    network = as_network(network)
     if not len(inputs):
         raise ValueError("this initialiser needs at least one batch of inputs, got none.")
-    x = input_of(inputs[0], 1)
-    if x.shape[2] != n_in or 0 in x.shape:
-        raise ValueError(f"inputs must be (T, B, {n_in}), got {tuple(x.shape)}.")
+    x = input_of(inputs[0], place=1)
+    if x.shape[2] != network.n_in or 0 in x.shape:
+        raise ValueError(f"inputs must be (T, B, {network.n_in}), got {tuple(x.shape)}.")
     if network.embedding is not None:
-        return x.to(network.dtype_and_device["device"])  # numbers of words stay whole
+        return x.to(network.dtype_and_device["device"])  # token indices stay integers
     if not x.isfinite().all():
         raise ValueError("inputs must be finite, got NaN or infinity.")
     return x.to(**network.dtype_and_device)

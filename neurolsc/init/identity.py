@@ -22,7 +22,7 @@ from neurolsc.init.base import (
 from neurolsc.network import Network, eval_mode
 from neurolsc.neurons.cell import Cell, WeightMatrix, is_frozen, weight_matrices
 from neurolsc.stability.conditions import NO_SURROGATE, Finding, surrogate_fault, surrogate_slope
-from neurolsc.stability.pretrain import put_back
+from neurolsc.stability.pretrain import restored_on_error
 from neurolsc.stability.scale import layer_inputs, rate, scale_to_rate, steps_from_rest
 from neurolsc.stability.transitions import Transitions, flat, stacked, without
 from neurolsc.validation import number, whole
@@ -118,7 +118,7 @@ class Identity(Initialiser):
             if fault.name == NO_SURROGATE:
                 raise ValueError(str(fault))
             findings.append(fault)
-        with put_back(network), eval_mode(network), torch.no_grad():
+        with restored_on_error(network), eval_mode(network), torch.no_grad():
             before = network.run(x).spikes
             for index, layer_input in enumerate(layer_inputs(network, x)):
                 layer = Layer(network, index)

@@ -396,12 +396,16 @@ class _Run:
                 )
 
     def _refuse_several_steps(self, uses: list[_Use]) -> None:
-        """Raise an error if a model that takes one step, (B, ...), seems to have read (T, B, ...) as one."""
-        mixing = nn.Linear | nn.Flatten | nn.modules.conv._ConvNd
+        """Raise an error if a model that takes one step, (B, ...), seems to have read (T, B, ...) as one step.
+
+        The first module that mixes features decides. A model without one acts element by element, and is refused.
+        """
+        mixes_features = nn.Linear | nn.Flatten | nn.modules.conv._ConvNd
         for use in uses:
-            first = next((part for part in use.module.modules() if isinstance(part, mixing)), None)
-            if first is None and not hasattr(use.module, "input_weights"):
-                continue  # neuron by neuron, whatever the axes mean
+            first = next((part for part in use.module.modules() if isinstance(part, mixes_features)), None)
+            if first is None and not hasattr(use.module, "input_weights"):  # weights of norse's recurrent layers
+                continue
+            # what these read, an image or (B, n), is one step
             if isinstance(first, nn.Flatten | nn.modules.conv._ConvNd) or use.read.ndim < 3:
                 return
             break

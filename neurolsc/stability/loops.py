@@ -76,7 +76,7 @@ class Loop:
 
     Attributes:
         step: steps taken so far.
-        most: steps after which it gives up.
+        max_steps: steps after which it gives up.
         met: whether the criteria held where it ended.
         history: a row for each step.
     """
@@ -90,9 +90,9 @@ class Loop:
         self.rule = as_rule(meter.options.rule, meter.options.target, meter.options.loop)
         self.own = meter.options.of_loop()
         if self.own.max_steps is None:
-            self.most = 2 * inputs.steps
+            self.max_steps = 2 * inputs.steps
         else:
-            self.most = self.own.max_steps
+            self.max_steps = self.own.max_steps
         distinct = dict.fromkeys(p for cell in self.network.cells for p in cell.pretrained())  # cells may share some
         self.parameters = [p for p in distinct if p.requires_grad]
         if not self.parameters:
@@ -280,7 +280,7 @@ class OurLoop(Loop):
             met = criteria.met(meter.counted(profile, len(x)), self.smoothed)
             if met and (self.polishing or not dead):
                 return self.end(profile, len(x))
-        if self.step == self.most:
+        if self.step == self.max_steps:
             self.network.load_state_dict(self.best)
             return self.end(meter.fresh(self.inputs, self.step), len(x))
 
@@ -366,7 +366,7 @@ class TimeStepLoop(Loop):
 
         # Judge by the criteria, at this time step.
         self.met = self.meets(counted)
-        if self.met or self.step == self.most:
+        if self.met or self.step == self.max_steps:
             if self.released or not self.met:
                 self.network.load_state_dict(self.best)
             return self.meter.fresh(self.inputs, self.step)

@@ -69,20 +69,21 @@ def pretrain(
     progress: bool = True,
     **options: Any,
 ) -> "PretrainResult":
-    r"""Bring the radii of all transition derivatives of a network to a target, in place.
+    r"""Bring the spectral radii of all transition derivatives of a network to a target, in place.
 
     Args:
-        net: a network, or a module of snnTorch, norse, spikingjelly or PyTorch; its cells are changed, its
-            readout and embedding are not, except by the paper's loops.
+        net: a network, or a module of snnTorch, norse, spikingjelly or PyTorch. Its cells are changed. Its readout and
+            embedding change only with ``loop="paper"`` or ``"released"``, the loops of the paper.
         x: a list or a loader of batches, repeated as often as needed, or one batch: inputs (T, B, n_in) of a network,
             or what the module takes, as :func:`neurolsc.interop.prepared.prepare` reads it; or tuples (x, labels) or
             (x, targets, mask). Labels and targets are ignored. Of a batch with a mask the samples of at least median
             length are used, cut to that length.
-        target: the radius, as in :class:`PretrainOptions`.
+        target: the spectral radius, as in :class:`PretrainOptions`.
         seed: of the steps, samples, sub-matrices and shuffles that are drawn.
         checkpoint: file for the state. If it exists, pre-training continues from it, and ends in the same weights as
-            without the interruption if the batches come in the same order. Only ``max_steps``, ``criteria`` and the
-            weights of the network may differ from those that it began with. If it had ended, its last step is repeated.
+            without the interruption if the batches come in the same order. The settings must be those of the run
+            that wrote it, except ``max_steps`` and ``criteria``; the network's weights are replaced by the file's. If
+            that run had ended, its last step is repeated.
         checkpoint_every: steps between two writes of that file.
         progress: show a progress bar with the mean radii.
         options: more fields of :class:`PretrainOptions`, such as ``loop``, ``rule``, ``max_steps``, ``samples``,
@@ -98,13 +99,13 @@ def pretrain(
         FloatingPointError: if a radius is NaN; the message names the layer, and the network is as it was.
         BlockingIOError: if another process uses the checkpoint.
 
-    Cost of a step: one run over T steps, and ``samples * steps`` radii per layer and direction, each with a gradient
-    that takes up to six factorisations of an n_hidden x n_hidden matrix. In the paper's loops it is one time step, and
-    a radius for each sample of the batch.
+    Cost of a pre-training step: one run over T time steps, and ``samples * steps`` radii per layer and direction, each
+    with a gradient that takes up to six factorisations of an n_hidden x n_hidden matrix. In the paper's loops a
+    pre-training step runs one time step and measures one radius per sample of the batch, layer and direction.
 
     Example:
         >>> import torch
-        >>> from neurolsc import ALIFPlus
+        >>> from neurolsc import ALIFPlus, Network
         >>> _ = torch.manual_seed(0)
         >>> network = Network([ALIFPlus(20, 16), ALIFPlus(16, 16)], n_out=3)
         >>> x = (torch.rand(20, 8, 20) < 0.2).float()  # 20 steps of 8 samples
@@ -117,8 +118,8 @@ def pretrain(
     whole("checkpoint_every", checkpoint_every)
     chosen = PretrainOptions(target=target, **options)
     network, batches, layout, _ = prepare_batches(net, x)
-    before_outside = values_outside(net)
-    with put_back(network), eval_mode(network), locked(checkpoint):
+    values_before = values_outside(net)
+    with restored_on_error(network), eval_mode(network), locked(checkpoint):
         inputs = InputStream(batches)
         goal = radius_target(target, inputs.steps, len(network.cells), chosen.direction)
         run = LOOPS[chosen.loop](Meter(network, goal, chosen, seed), inputs)
@@ -129,14 +130,14 @@ def pretrain(
             if state := read_checkpoint(checkpoint, run.state(), settings, "pre-training"):
                 run.restore(state)
         before: dict[str, Any] = {}
-        with progress_bar(run.most, initial=run.step, unit="step", desc="pretrain", shown=progress) as bar:
+        with progress_bar(run.max_steps, initial=run.step, unit="step", desc="pretrain", shown=progress) as bar:
             while True:
                 if checkpoint is not None:
                     before = run.state() | {"settings": settings}
                     if run.step and run.step % checkpoint_every == 0:
                         write_tree(checkpoint, before)
                 started = clock.perf_counter()
-                profile = run.advance()
+                profile = run.advance()  # None until the last step
                 row = run.history[-1]
                 row["seconds"] = clock.perf_counter() - started
                 if profile is not None:
@@ -148,12 +149,12 @@ def pretrain(
             write_tree(checkpoint, before)
         seconds = sum(row["seconds"] for row in run.history)
         result = run.meter.conclude(profile, inputs.steps, run.met, run.step, run.history, seconds)
-    return result.of(net, layout, before_outside)
+    return result.of(net, layout, values_before)
 
 
 @contextmanager
-def put_back(network: Network) -> Iterator[None]:
-    """Put the weights back as they were, if the block ends in an error or is interrupted."""
+def restored_on_error(network: Network) -> Iterator[None]:
+    """If the block ends in an error or is interrupted, restore the weights from before it."""
     before = copy.deepcopy(network.state_dict())
     try:
         yield

@@ -23,7 +23,7 @@ from neurolsc.interop.ranks import on_rank_0
 from neurolsc.interop.saved import values_outside
 from neurolsc.network import Network, eval_mode
 from neurolsc.neurons.cell import Cell, State, Thresholds
-from neurolsc.stability.pretrain import CLOSER, InputStream, Meter, PretrainResult, put_back
+from neurolsc.stability.pretrain import CLOSER, InputStream, Meter, PretrainResult, restored_on_error
 from neurolsc.stability.profile import depth_radius, time_radius
 from neurolsc.stability.rules import PretrainOptions, Target, as_rule, radius_target
 from neurolsc.stability.transitions import Transitions, draw_steps, stacked
@@ -90,7 +90,7 @@ def scale_to_radius(
     x = prepared.without_padding()
     before = values_outside(net)
     with (
-        put_back(network),
+        restored_on_error(network),
         eval_mode(network),
         torch.no_grad(),
         progress_bar(None, unit="measurement", desc="scale", shown=progress) as bar,
