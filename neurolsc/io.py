@@ -60,8 +60,8 @@ def save(network: Network, path: str | PathLike[str]) -> None:
     check_storable(tensors)
     shapes = {name: value.shape for name, value in tensors.items()}
     rebuilt = {name: value.shape for name, value in _build(config, tensors).state_dict().items()}
-    if odd := sorted(name for name in shapes | rebuilt if shapes.get(name) != rebuilt.get(name)):
-        raise ValueError(f"the network could not be built again from its layout: {', '.join(odd)} would differ.")
+    if differing := sorted(name for name in shapes | rebuilt if shapes.get(name) != rebuilt.get(name)):
+        raise ValueError(f"the network could not be built again from its layout: {', '.join(differing)} would differ.")
     write_tensors(path, tensors, "network", config)
 
 

@@ -225,30 +225,30 @@ def _cell(name: str, cell: Cell) -> Cell:
 
     gain = of_each_neuron(neurons.gain)
     if neurons.reset == "none":
-        made: Any = LI(cell.n_in, n)
+        ours: Any = LI(cell.n_in, n)
     else:
-        made = (LIF if neurons.decay_i is None else CubaLIF)(cell.n_in, n, reset=neurons.reset)
-    made = made.to(**like)
-    made.w_in.copy_(weight * gain.unsqueeze(1))
+        ours = (LIF if neurons.decay_i is None else CubaLIF)(cell.n_in, n, reset=neurons.reset)
+    ours = ours.to(**like)
+    ours.w_in.copy_(weight * gain.unsqueeze(1))
     if neurons.bias is not None:
         bias = bias + of_each_neuron(neurons.bias)
-    made.b_v.copy_(gain * bias)
+    ours.b_v.copy_(gain * bias)
     for what, decay in (("v", neurons.decay_v), ("i", neurons.decay_i)):
-        if hasattr(made, f"tau_{what}"):
+        if hasattr(ours, f"tau_{what}"):
             retained = of_each_neuron(0.0 if decay is None else decay).double()
             if not ((retained >= 0) & (retained < 1)).all():
                 raise ValueError(f"{name}: a state retains {retained.max():g} of itself in a step, wanted 0 to < 1.")
-            setattr(made, f"tau_{what}", (-1 / retained.log()).clamp(min=NO_MEMORY).to(gain.dtype))
-    if not isinstance(made, LI):
+            setattr(ours, f"tau_{what}", (-1 / retained.log()).clamp(min=NO_MEMORY).to(gain.dtype))
+    if not isinstance(ours, LI):
         theta = of_each_neuron(neurons.threshold)
         if neurons.fires_at_threshold:  # the next lower number, above which ours fire
             theta = torch.nextafter(theta, torch.zeros_like(theta))
         w_rec = torch.as_tensor(neurons.w_rec).detach().to(**like)
         if w_rec.ndim < 2:
             w_rec = torch.diag(of_each_neuron(w_rec))
-        made.w_rec.copy_(w_rec * gain.unsqueeze(1) + torch.diag(of_each_neuron(neurons.cancelled) * theta))
-        made.theta.copy_(theta)
-    return made
+        ours.w_rec.copy_(w_rec * gain.unsqueeze(1) + torch.diag(of_each_neuron(neurons.cancelled) * theta))
+        ours.theta.copy_(theta)
+    return ours
 
 
 def _affine(name: str, module: nn.Module, shape: tuple[int, ...], **like: Any) -> tuple[Tensor, Tensor]:
@@ -401,24 +401,24 @@ def delayed(network: Network) -> Network:
                 zero = old.reset.name == "zero"
                 switched = i > 0  # by the bias neuron of the layer below
                 count = 1 + (tail is not None and i == len(cells) - 1 and bool(bias.any()))
-                made = kind(old.n_in + switched, n + count, reset="zero" if zero else "subtract").to(**like)
-                for matrix, before in ((made.w_in, old.w_in), (made.w_rec, old.w_rec)):
+                extended = kind(old.n_in + switched, n + count, reset="zero" if zero else "subtract").to(**like)
+                for matrix, before in ((extended.w_in, old.w_in), (extended.w_rec, old.w_rec)):
                     matrix.zero_()
                     matrix[:n, : before.shape[1]] = before
-                made.w_rec[:n, n] = old.b_v
+                extended.w_rec[:n, n] = old.b_v
                 if not zero:
-                    made.w_rec[n:, n:] = torch.eye(count)  # cancels the reset
-                made.w_rec[n + 1 :, n] = FIRES
-                made.b_v.zero_()
+                    extended.w_rec[n:, n:] = torch.eye(count)  # cancels the reset
+                extended.w_rec[n + 1 :, n] = FIRES
+                extended.b_v.zero_()
                 if switched:
-                    made.w_in[n, -1] = FIRES
+                    extended.w_in[n, -1] = FIRES
                 else:
-                    made.b_v[n] = FIRES
-                made.theta.copy_(pad(old.theta, (0, count), value=1.0))
-                made.spike = old.spike
+                    extended.b_v[n] = FIRES
+                extended.theta.copy_(pad(old.theta, (0, count), value=1.0))
+                extended.spike = old.spike
                 for tau in ("tau_v", "tau_i") if kind is CubaLIF else ("tau_v",):
-                    setattr(made, tau, pad(getattr(old, tau), (0, count), value=NO_MEMORY))
-                cells[i] = made
+                    setattr(extended, tau, pad(getattr(old, tau), (0, count), value=NO_MEMORY))
+                cells[i] = extended
             weight = pad(weight, (0, count))
             weight[:, -1] = bias
         if tail is None:

@@ -34,7 +34,7 @@ from neurolsc.metrics import firing_rate, is_binary
 from neurolsc.network import Network, StepRecord, eval_mode
 from neurolsc.stability.conditions import DEAD, Finding
 from neurolsc.stability.determinants import log_determinants, lower_bound_loss, time_matrices
-from neurolsc.stability.loops import LOOPS, WAYS
+from neurolsc.stability.loops import DIRECTIONS, LOOPS
 from neurolsc.stability.profile import RadiusProfile, depth_radius, radius_profile, time_radius
 from neurolsc.stability.rules import (
     LayerRadii,
@@ -142,7 +142,7 @@ def pretrain(
                 row["seconds"] = clock.perf_counter() - started
                 if profile is not None:
                     break
-                means = (f"{way} " + " ".join(f"{r:.2f}" for r in row[way]) for way in WAYS)
+                means = (f"{direction} " + " ".join(f"{r:.2f}" for r in row[direction]) for direction in DIRECTIONS)
                 bar.set_postfix_str(" ".join(means), refresh=False)
                 bar.update()
         if checkpoint is not None:  # the state before the last step, for runs with more steps or other criteria
@@ -207,7 +207,7 @@ class Meter:
     def counted(self, measured: Measurement | RadiusProfile, total: int) -> list[LayerRadii]:
         """The measured radii of all layers and directions that have a target; inputs have `total` steps."""
         found = []
-        for direction, target in zip(WAYS, self.goal, strict=True):
+        for direction, target in zip(DIRECTIONS, self.goal, strict=True):
             for layer, radii in enumerate(getattr(measured, direction)):
                 if target is not None and (self.options.include_input or direction == "time" or layer):
                     allowed = self.options.of_loop().criteria.allowed(self.goal, target)
