@@ -11,13 +11,22 @@ from docs.tables.results import RESULTS, caption, grouped, rows, table
 ARMS = {"built": "as built", "by hand": "by hand", "kaiming": "Kaiming", "Identity()": "`initialize`"}
 FRONT = ("built", "Identity()")
 REPORTED = 20  # the first seed that chose nothing
+FEWEST = 4  # seeds of a network that is shown
 LOSSES = {"count": "spike counts", "membrane": "membrane", "step": "each step"}
 
 
 def reported() -> list[dict[str, str]]:
-    """Rows of seeds that chose nothing."""
+    """Rows of seeds that chose nothing, of which all arms and learning rates are there, for at least four seeds."""
     with (RESULTS / "users.csv").open(encoding="utf-8", newline="") as file:
-        return [row for row in csv.DictReader(file) if int(row["seed"]) >= REPORTED]
+        found = [row for row in csv.DictReader(file) if int(row["seed"]) >= REPORTED]
+    trials = len(ARMS) * len({row["lr"] for row in found})
+    shown = []
+    for of_network in grouped(found, "network", "loss").values():
+        by_seed = grouped(of_network, "seed").values()
+        complete = [of_seed for of_seed in by_seed if len(of_seed) == trials]
+        if len(complete) >= FEWEST:
+            shown += [row for of_seed in complete for row in of_seed]
+    return shown
 
 
 def cell(runs: list[dict[str, str]]) -> str:

@@ -10,8 +10,8 @@ Those of the curse of memory (arXiv:2405.21064), named ``memory-1`` and so on, a
 and 10), `students` of a linear `teacher` (Fig. 3, 4, 9, 10 d and 11) and `propagation` (Fig. 5, 14 and 15).
 `time_constants` carries them to spiking neurons, ``memory-spikes``.
 
-Those of stable recurrent models (arXiv:1805.10369), named ``stable-1`` and so on, are in `stable` (Table 1, Fig. 2, 3
-and 5, Lemma 1, and the truncation of spiking networks).
+Those of stable recurrent models (arXiv:1805.10369), named ``stable-1`` and so on, are in `stable_tasks` (Table 1,
+Fig. 1 and 4) and `stable` (Fig. 2, 3 and 5, Lemma 1, and the truncation of spiking networks).
 """
 
 from typing import Any
@@ -37,8 +37,8 @@ from examples.paper.stable import (
     PriceFigure,
     ProximityFigure,
     SpikesFigure,
-    StableTable,
 )
+from examples.paper.stable_tasks import StableTable, TruncationFigure
 from examples.paper.students import AnglesFigure, FormsFigure, HeadsFigure, HessianFigure, StudentsFigure
 from examples.paper.time_constants import TimeConstantsFigure
 from neurolsc.validation import meant
@@ -74,6 +74,7 @@ _ALL: tuple[Figure[Any], ...] = (
     StableTable(),
     PriceFigure(),
     DecayFigure(),
+    TruncationFigure(),
     ProximityFigure(),
     LemmaFigure(),
     SpikesFigure(),

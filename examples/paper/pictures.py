@@ -229,3 +229,20 @@ def _logarithmic(ax: Axes) -> None:
     """Name the places of an axis of decimal logarithms by what they are logarithms of."""
     ax.yaxis.set_major_locator(MaxNLocator(6, integer=True))
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"$10^{{{value:.0f}}}$"))
+
+
+@styled
+def plot_lines(
+    lines: Sequence[Mapping[str, tuple[Any, Any]]], path: Where, *, axes: Sequence[dict[str, Any]], title: str
+) -> None:
+    """Draw panels of lines, by name x and y."""
+    figure, ((*columns,),) = panels(1, len(lines), figsize=(4.8 * len(lines) + 0.6, 3.8))
+    for ax, named_lines, settings in zip(columns, lines, axes, strict=True):
+        for number, (name, (x, y)) in enumerate(named_lines.items()):
+            ax.plot(np.asarray(x), np.asarray(y), marker=".", linewidth=1.7, label=name, **line_style(number))
+        ax.set(**settings)
+        if settings.get("xscale") == "log":
+            ax.set_xticks(x := sorted({value for x, _ in named_lines.values() for value in x}), [f"{v:g}" for v in x])
+            ax.minorticks_off()
+        ax.legend(fontsize="small")
+    finish(figure, path, title)

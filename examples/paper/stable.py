@@ -1,28 +1,28 @@
-"""Stable recurrent models (arXiv:1805.10369): its Table 1 and Fig. 2, 3 and 5 on chorales, Lemma 1, and spikes.
+"""Stable recurrent models (arXiv:1805.10369): its Fig. 2, 3 and 5 on chorales, Lemma 1, and spikes.
 
-Plain SGD, one recurrent layer, unconstrained or projected after every update, as in the source, which chooses learning
-rates for the unconstrained model alone. Its appendix is not in our copy: widths, rates and batches are ours.
+Models are trained as those of Table 1 (`stable_tasks`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
-from torch.optim import SGD, Optimizer
+from torch.optim import SGD
 
 from examples.paper.figure import ALWAYS, PICTURE, Count, Figure, Judgement, Result, Scale, write_tables
-from neurolsc import LRU, LSTM, RNN, Cell, Network, evaluate, load, train
+from examples.paper.pictures import plot_lines
+from examples.paper.stable_tasks import KINDS, data_of, drawn, trained, truncated
+from neurolsc import LRU, LSTM, RNN, Network, load
 from neurolsc.datasets import collate
 from neurolsc.datasets.batches import BatchDataset
 from neurolsc.experiment.config import DataSettings, NetworkSettings
 from neurolsc.init import named
-from neurolsc.plots import color, finish, line_style, panels, styled
+from neurolsc.plots import color, finish, panels, styled
 from neurolsc.stability import (
     backward_norms,
     certificate,
@@ -33,117 +33,13 @@ from neurolsc.stability import (
 )
 from neurolsc.tasks import BinaryPerStep, Classification
 
-PRINTED = {"RNN": 8.9, "LSTM": 8.5}  # Table 1, stable and unstable alike
-RATES = {"RNN": 0.1, "LSTM": 1.0}  # learning rates of SGD, the best of three of the unconstrained models on validation
 TASK = BinaryPerStep()
-LARGEST = {"RNN": 88**0.5, "LSTM": 1.0}  # norm of an input of 88 keys, and its largest entry
-
-
-def chorales(scale: Scale) -> dict[str, BatchDataset]:
-    settings = DataSettings(**scale.data("jsb"))
-    return {split: settings.load(split) for split in ("train", "validation", "test")}
-
-
-def drawn(kind: str, width: int, seed: int) -> tuple[Network, Cell]:
-    torch.manual_seed(seed)
-    cell = RNN(88, width, activation="tanh") if kind == "RNN" else LSTM(88, width)
-    return Network([cell], 88, layer_delay=0, readout_bias=True), cell
-
-
-def trained(
-    kind: str, parts: Mapping[str, Any], scale: Scale, *, stable: bool = False, seed: int = 0, batch_size: int = 8
-) -> tuple[Network, Cell]:
-    """A network of one layer after its training by plain SGD, projected after every update or not."""
-    network, cell = drawn(kind, 128 if scale.full else 16, seed)
-
-    def optimizer(parameters: Any, lr: float) -> Optimizer:
-        sgd = SGD(parameters, lr)
-        if stable:
-            project(cell, LARGEST[kind])
-            sgd.register_step_post_hook(lambda *_: project(cell, LARGEST[kind]))
-        return sgd
-
-    how: dict[str, Any] = {"by_gain": False, "schedule": "constant", "centralize": False, "clip_gradient": 5.0}
-    how |= {"epochs": scale.epochs or (50 if scale.full else 4), "lr": RATES[kind], "optimizer": optimizer}
-    how |= {"batch_size": batch_size, "seed": seed, "progress": False}
-    train(network, parts["train"], parts["validation"], task=TASK, **how)
-    return network, cell
 
 
 def batch_of(data: BatchDataset, count: int, steps: int) -> tuple[Tensor, Tensor]:
     """The first so many steps of pieces that have as many."""
     pieces = [(x[:steps], y[:steps]) for x, y in map(data.__getitem__, range(len(data))) if len(x) >= steps]
     return collate(pieces[:count])[:2]
-
-
-@styled
-def plot_lines(
-    lines: Sequence[Mapping[str, tuple[Any, Any]]], path: Path, *, axes: Sequence[dict[str, Any]], title: str
-) -> None:
-    """Draw panels of lines, by name x and y."""
-    figure, ((*columns,),) = panels(1, len(lines), figsize=(4.8 * len(lines) + 0.6, 3.8))
-    for ax, named_lines, settings in zip(columns, lines, axes, strict=True):
-        for number, (name, (x, y)) in enumerate(named_lines.items()):
-            ax.plot(np.asarray(x), np.asarray(y), marker=".", linewidth=1.7, label=name, **line_style(number))
-        ax.set(**settings)
-        if settings.get("xscale") == "log":
-            ax.set_xticks(x := sorted({value for x, _ in named_lines.values() for value in x}), [f"{v:g}" for v in x])
-            ax.minorticks_off()
-        ax.legend(fontsize="small")
-    finish(figure, path, title)
-
-
-# ---------------------------------------------------------------- Table 1
-
-
-@dataclass(frozen=True)
-class Scores:
-    """A line of the table."""
-
-    kind: str
-    stable: bool
-    nll: tuple[float, ...]  # on the test set, of every seed
-    rate: float  # certified, the largest of the seeds
-
-
-class StableTable(Figure[list[Scores]]):
-    """The row of Table 1 on JSB chorales."""
-
-    name, title = "stable-1", "Stable models, Table 1"
-
-    def datasets(self, scale: Scale) -> set[str]:
-        return {"jsb"}
-
-    def measure(self, scale: Scale, results: Sequence[Result]) -> list[Scores]:
-        parts, found = chorales(scale), []
-        for kind in PRINTED:
-            for stable in (False, True):
-                runs = [trained(kind, parts, scale, stable=stable, seed=seed) for seed in scale.seed]
-                nll = tuple(evaluate(network, parts["test"], task=TASK).measures["nll"] for network, _ in runs)
-                rate = max(certificate(cell, LARGEST[kind]).rate for _, cell in runs)
-                found.append(Scores(kind, stable, nll, rate))
-        return found
-
-    def draw(self, found: list[Scores], out: Path) -> None:
-        rows = []
-        for s in found:
-            spread = f" ± {stdev(s.nll):.2f}" if len(s.nll) > 1 else ""
-            sort = "stable" if s.stable else "unstable"
-            row = {"model": s.kind, "": sort, "nll": f"{mean(s.nll):.2f}{spread}", "paper": PRINTED[s.kind]}
-            rows.append(row | {"seeds": len(s.nll), "certified rate": f"{s.rate:.3g}"})
-        write_tables(rows, out)
-
-    def judge(self, found: list[Scores]) -> list[Judgement]:
-        means = {(s.kind, s.stable): mean(s.nll) for s in found}
-        judged = []
-        for kind, printed in PRINTED.items():
-            free, stable = means[kind, False], means[kind, True]
-            shown = f"{free:.2f} and {stable:.2f}"
-            judged.append(Judgement(f"{kind}: a stable model is as good, to 0.1", stable < free + 0.1, shown))
-            near = abs(free - printed) <= 0.15 and abs(stable - printed) <= 0.15
-            judged.append(Judgement(f"{kind}: both are at the printed {printed}", near, shown))
-        sure = [s.rate < 1 for s in found if s.stable]
-        return [*judged, Count(sum(sure), len(sure)).judge("projected models are certified", ALWAYS)]
 
 
 # ---------------------------------------------------------------- Fig. 2
@@ -167,22 +63,16 @@ class PriceFigure(Figure[Price]):
         return {"jsb"}
 
     def measure(self, scale: Scale, results: Sequence[Result]) -> Price:
-        parts = chorales(scale)
+        parts = data_of("jsb", scale)
         x, _ = batch_of(parts["test"], 8, 40)
         ascent = {"ascent": 300 if scale.full else 40, "pairs": 32 if scale.full else 8}
         iterated: dict[str, dict[int, float]] = {}
-        for kind in PRINTED:
-            _, cell = trained(kind, parts, scale)
+        for kind in KINDS:
+            cell = trained(kind, parts, scale).cell
             iterated[kind] = {r: measured_rate(cell, x.float(), steps=r, **ascent) for r in (1, 2, 4, 8, 16, 32)}
         by_context = {}
         for k in self.context:
-            # of every piece the stretches of k steps, each from rest, as many steps in an update as ever
-            short = {s: stretches(parts[s], k) for s in ("train", "validation")}
-            network, cell = trained("RNN", short, scale, batch_size=8 * 60 // k)
-            x_all, y, *mask = collate([parts["test"][i] for i in range(len(parts["test"]))])
-            with torch.no_grad():
-                states = truncated_states(cell, x_all.float(), k)
-                score = TASK.measures(network.readout(states[..., : cell.n_hidden]), y, *mask)["nll"]
+            score, cell = truncated("RNN", k, scale)
             by_context[k] = (score, measured_rate(cell, x.float(), **ascent))
         return Price(iterated, by_context)
 
@@ -229,11 +119,6 @@ class PriceFigure(Figure[Price]):
         return ["(a) is of chorales, the paper's of characters"]
 
 
-def stretches(data: BatchDataset, steps: int) -> list[tuple[Tensor, Tensor]]:
-    pairs = map(data.__getitem__, range(len(data)))
-    return [(x[i : i + steps], y[i : i + steps]) for x, y in pairs for i in range(0, len(x), steps)]  # type: ignore[index]
-
-
 # ---------------------------------------------------------------- Fig. 3
 
 
@@ -246,21 +131,21 @@ class DecayFigure(Figure[dict[str, Tensor]]):
         return {"jsb"}
 
     def measure(self, scale: Scale, results: Sequence[Result]) -> dict[str, Tensor]:
-        parts, found = chorales(scale), {}
+        parts, found = data_of("jsb", scale), {}
         x, y = batch_of(parts["test"], 8, 40)
-        for kind in PRINTED:
+        for kind in KINDS:
             first, _ = drawn(kind, 128 if scale.full else 16, 0)
-            networks = {"drawn": first, "trained": trained(kind, parts, scale)[0]}
-            networks["stable"] = trained(kind, parts, scale, stable=True)[0]
+            networks = {"drawn": first, "trained": trained(kind, parts, scale).network}
+            networks["stable"] = trained(kind, parts, scale, stable=True).network
             for name, network in networks.items():
                 found[f"{kind}, {name}"] = truncation_errors(network, x, lambda o: TASK.loss(o, y)).decay
         return found
 
     def draw(self, found: dict[str, Tensor], out: Path) -> None:
         lines = [
-            {name: (range(len(d)), d / d[0]) for name, d in found.items() if name.startswith(kind)} for kind in PRINTED
+            {name: (range(len(d)), d / d[0]) for name, d in found.items() if name.startswith(kind)} for kind in KINDS
         ]
-        axes = [{"xlabel": "steps between input and loss", "yscale": "log", "title": kind} for kind in PRINTED]
+        axes = [{"xlabel": "steps between input and loss", "yscale": "log", "title": kind} for kind in KINDS]
         axes[0]["ylabel"] = "gradient by the input"
         plot_lines(lines, out / PICTURE, axes=axes, title=f"{self.title}: gradients fade with distance, chorales")
 
@@ -289,7 +174,7 @@ class ProximityFigure(Figure[dict[int, list[float]]]):
 
     def measure(self, scale: Scale, results: Sequence[Result]) -> dict[int, list[float]]:
         steps, updates, width = (40, 60, 64) if scale.full else (24, 8, 8)
-        x, y = batch_of(chorales(scale)["train"], 8 if scale.full else 2, steps)
+        x, y = batch_of(data_of("jsb", scale)["train"], 8 if scale.full else 2, steps)
         courses = {}
         for k in (*self.contexts, steps):
             network, cell = drawn("RNN", width, 0)

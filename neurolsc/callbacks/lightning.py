@@ -4,9 +4,11 @@ from itertools import islice
 from typing import Any
 
 from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
 from neurolsc.init import Initialiser
+from neurolsc.interop.ranks import call_on_rank_0
 from neurolsc.interop.wrap import wrap
 from neurolsc.monitor import Monitor
 from neurolsc.network import Network
@@ -44,7 +46,8 @@ class InitCallback(Callback):
     """Initialise a model before its first epoch, and log its radii before the first step and after every epoch.
 
     Radii are logged as ``radius_time_1``, ``radius_depth_1``, ... (layers counted from 1). A run that goes on from a
-    checkpoint is not initialised again. Training in several processes is refused: each would begin with other weights.
+    checkpoint is not initialised again. With the strategy ``"ddp"`` rank 0 initialises, on its own batches, and all
+    ranks begin with its values; other strategies of several processes are refused.
 
     Args:
         init: any of :mod:`neurolsc.init`, such as ``Identity()``.
@@ -82,16 +85,21 @@ class InitCallback(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Initialise, unless training goes on from a checkpoint, and log the radii."""
-        if trainer.world_size > 1:
-            raise ValueError(f"InitCallback works in one process, got {trainer.world_size}; initialise beforehand.")
+        parallel: Any = trainer.strategy.model
+        if trainer.world_size > 1 and not isinstance(parallel, DistributedDataParallel):
+            raise ValueError(
+                f"InitCallback works in one process or with strategy='ddp', got {type(trainer.strategy).__name__} with "
+                f"{trainer.world_size} processes; initialise beforehand."
+            )
         self._inputs.clear()
         loader: Any = trainer.train_dataloader
         for batch in islice(loader, self.batches):
             self._inputs.append(inputs_of(batch, self.batch_first, "InitCallback").to(pl_module.device))
         if trainer.global_step == 0:
-            self.findings = self.initialiser.apply(
-                network_of(pl_module, self.module, self.input_shape), self._inputs, seed=self.seed
-            )
+            if trainer.world_size > 1:
+                self.findings = call_on_rank_0(parallel, lambda: self._initialise(pl_module))
+            else:
+                self.findings = self._initialise(pl_module)
             for line in filter(None, (getattr(self.findings, "summary", ""), *self.findings)):
                 pl_module.print(line)
         for logger in trainer.loggers:  # log_dict would wait for the end of the epoch
@@ -100,6 +108,10 @@ class InitCallback(Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log the radii."""
         pl_module.log_dict(self._radii(pl_module))
+
+    def _initialise(self, pl_module: LightningModule) -> tuple[Finding, ...]:
+        network = network_of(pl_module, self.module, self.input_shape)
+        return self.initialiser.apply(network, self._inputs, seed=self.seed)
 
     def _radii(self, pl_module: LightningModule) -> dict[str, float]:
         x = self._inputs[0][:, :SAMPLES]

@@ -227,6 +227,7 @@ class Text(Words):
         validation: str | PathLike[str] | None = None,
         share: float = 0.1,
         at_least: int = 1,
+        characters: bool = False,
         **options: Any,
     ) -> "Text":
         """A split of texts in files, as :func:`read_words` reads them, with the vocabulary of the training text.
@@ -238,6 +239,7 @@ class Text(Words):
             validation: file of the validation text; None: the last lines of ``train``, which are then held out.
             share: of the words of ``train`` that are held out.
             at_least: words that are rarer in the training text are ``<unk>``.
+            characters: items are characters (:func:`characters_of`), not words.
             **options: as of :class:`Words`.
 
         Raises:
@@ -245,7 +247,11 @@ class Text(Words):
             ValueError: if an argument is out of range, a file is damaged or shorter than a window, the share leaves
                 nothing, or a word is not in the vocabulary and ``<unk>`` neither.
         """
-        words = {one_of("split", split, SPLITS): [], "train": read_words(train)}
+
+        def read(path: str | PathLike[str]) -> list[str]:
+            return characters_of(read_words(path)) if characters else read_words(path)
+
+        words = {one_of("split", split, SPLITS): [], "train": read(train)}
         paths = {"train": train, "validation": validation or train, "test": test}
         if validation is None:
             if not 0 < share < 1:
@@ -260,7 +266,7 @@ class Text(Words):
             words |= {"train": whole_text[:end], "validation": whole_text[end:]}
         vocabulary = Vocabulary.of(words["train"], at_least=at_least)
         with refusing(paths[split], "it does not fit its vocabulary"):
-            text = vocabulary.encode(words[split] or read_words(paths[split]))
+            text = vocabulary.encode(words[split] or read(paths[split]))
         return cls(text, vocabulary, split, **options)
 
     @classmethod

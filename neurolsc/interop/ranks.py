@@ -28,14 +28,14 @@ def on_rank_0(function: Callable[P, R]) -> Callable[P, R]:
         for value in (*args, *words.values()):
             wrapped = original(value, parallel=False)
             if isinstance(wrapped, DistributedDataParallel):
-                return _for_all(wrapped, lambda: function(*args, **words))
+                return call_on_rank_0(wrapped, lambda: function(*args, **words))
         return function(*args, **words)
 
     return inner
 
 
-def _for_all(wrapped: DistributedDataParallel, call: Callable[[], R]) -> R:
-    """Call on rank 0; give the module of all ranks its values."""
+def call_on_rank_0(wrapped: DistributedDataParallel, call: Callable[[], R]) -> R:
+    """Call a function on rank 0; all ranks get the module's values, and return its result or raise its error."""
     net: nn.Module = wrapped.module
     group: Any = wrapped.process_group
     first = distributed.get_rank(group) == 0

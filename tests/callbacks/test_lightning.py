@@ -1,20 +1,23 @@
 """The callback in a real Lightning training."""
 
 import csv
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import snntorch as snn
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import CSVLogger
-from torch import nn
+from torch import multiprocessing, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from neurolsc import Monitor, radius_profile, wrap
 from neurolsc.callbacks.lightning import Flossing, InitCallback, MonitorCallback
 from neurolsc.init import LSC, Relay
 from neurolsc.stability import lyapunov_exponents
+from tests.interop.test_ranks import free_port
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
@@ -116,3 +119,28 @@ def test_a_monitor_counts_the_updates_of_a_training_with_accumulated_gradients(t
     assert all("loss" in row for row in monitor.rows[1:])
     with pytest.raises(TypeError, match=r"monitor must be a neurolsc\.Monitor, got Model"):
         MonitorCallback(model)
+
+
+def in_parallel(rank: int, port: int, folder: Path) -> None:
+    """What a process of a training by two does."""
+    torch.set_num_threads(1)
+    ranks = {"RANK": rank, "LOCAL_RANK": rank, "GROUP_RANK": 0, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}
+    places = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "test"}
+    os.environ.update({name: str(value) for name, value in (ranks | places).items()})
+    torch.manual_seed(rank)  # data of its own, on which another initialisation follows
+    model = Model()
+    callback = InitCallback(Relay(), "net", batch_first=True)
+    how: dict[str, Any] = {"strategy": "ddp_find_unused_parameters_true", "devices": 2, "max_epochs": 1}
+    fit(model, callback, folder, enable_checkpointing=False, **how)
+    torch.save((model.net.state_dict(), str(callback.findings)), folder / f"{rank}.pt")
+
+
+@pytest.mark.slow
+def test_in_two_processes_all_ranks_begin_with_the_values_of_rank_0(tmp_path):
+    multiprocessing.spawn(in_parallel, (free_port(), tmp_path), nprocs=2)  # type: ignore[attr-defined]
+    (first, report), (second, other) = (torch.load(tmp_path / f"{rank}.pt", weights_only=False) for rank in (0, 1))
+    assert report == other
+    assert not torch.equal(first["1.threshold"], torch.tensor(0.1)), "it was initialised"
+    for name, value in first.items():
+        if "mem" not in name:  # the state of another batch
+            torch.testing.assert_close(value, second[name], rtol=0, atol=0)

@@ -208,3 +208,24 @@ def test_characters_of_the_penn_treebank_are_its_letters_blanks_and_ends_of_line
 def test_the_real_texts_have_the_published_counts(wikitext_root):
     counts = [len(read_words(wikitext_root / f"{name}.txt")) for name in ("valid", "test")]
     assert counts == [217_646, 245_569]
+
+
+def test_the_sample_is_read_by_characters():
+    words, letters = Text.embedded("train"), Text.embedded("train", characters=True)
+    assert len(letters.vocabulary) < 70 and len(letters.text) > 4 * len(words.text)
+    shown = "".join(letters.vocabulary.decode(letters.text[:400])).replace("_", " ").split(END)
+    lines = (line.split() for line in shown[:-1])
+    assert [[word if word in words.vocabulary else UNKNOWN for word in line] for line in lines] == [
+        words.vocabulary.decode(part) for part in first_lines(words, len(shown) - 1)
+    ]
+
+
+def first_lines(text: Text, count: int) -> list[list[int]]:
+    """The numbers of the words of the first lines."""
+    lines: list[list[int]] = [[]]
+    for number in text.text.tolist():
+        if text.vocabulary[number] == END:
+            lines.append([])
+        else:
+            lines[-1].append(number)
+    return lines[:count]

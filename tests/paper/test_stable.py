@@ -1,16 +1,19 @@
 """Figures of Stable recurrent models: what is measured at the small size, and what is read from it."""
 
 import csv
+import math
 from pathlib import Path
 
 import pytest
 import torch
 
 from examples.paper import Scale, find, reproduce
-from examples.paper.stable import (
-    stretches,
-)
+from examples.paper.stable_tasks import available, data_of, input_bound, score, stretches, trained
+from neurolsc import evaluate
 from neurolsc.datasets import JSBChorales
+from neurolsc.stability import certificate
+from neurolsc.tasks import ClassPerStep
+from tests.datasets.test_slots import write
 from tests.sweeps.grids import Here
 
 
@@ -29,15 +32,53 @@ def test_truncated_training_stays_near_full_training_as_the_context_grows(tmp_pa
     assert (tmp_path / "figure.png").stat().st_size > 10_000
 
 
-def test_the_table_trains_projected_models_that_are_certified(tmp_path: Path):
-    assert "projected models are certified (2 of 2)" in made("stable-1", tmp_path)
+MODELS = [(kind, sort) for kind in ("RNN", "LSTM") for sort in ("unstable", "stable")]
+
+
+def test_the_table_trains_projected_models_that_are_certified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("examples.paper.stable_tasks.available", lambda scale: ["jsb", "wikitext-2"])
+    assert "projected models are certified (4 of 4)" in made("stable-1", tmp_path)
     with open(tmp_path / "table.csv", newline="") as file:
         rows = list(csv.DictReader(file))
-    assert [(row["model"], row[""]) for row in rows] == [
-        (m, s) for m in ("RNN", "LSTM") for s in ("unstable", "stable")
+    assert [(row["data"], row["model"], row[""]) for row in rows] == [
+        (data, *model) for data in ("JSB Chorales (sample)", "sample text for WikiText-2") for model in MODELS
     ]
-    assert all(10 < float(row["nll"]) < 40 for row in rows)
-    assert float(rows[1]["certified rate"]) == float(rows[3]["certified rate"]) == 0.99
+    assert all(10 < float(row["score"]) < 40 for row in rows[:4]) and float(rows[4]["score"]) > 50
+    assert all(float(row["certified rate"]) <= 0.99 for row in rows if row[""] == "stable")
+    assert (tmp_path / "figure.png").stat().st_size > 20_000
+
+
+def test_the_rows_are_those_whose_data_are_at_hand(tmp_path: Path):
+    assert available(Scale()) == ["jsb", "wikitext-2", "ptb-characters"]
+    (tmp_path / "atis").mkdir()
+    assert available(Scale(root=str(tmp_path))) == ["atis"]
+
+
+@pytest.mark.parametrize("kind", ["RNN", "LSTM"])
+def test_slots_are_filled_by_stable_models(kind: str, tmp_path: Path):
+    write(tmp_path / "atis")
+    scale = Scale(root=str(tmp_path), epochs=60)
+    parts = data_of("atis", scale)
+    fitted = trained(kind, parts, scale, of="atis", stable=True)
+    words = fitted.network.cells[0].update(torch.eye(parts["train"].n_in), None, None).h
+    bound = (words.norm(dim=1) if kind == "RNN" else words.abs()).max().item()
+    assert input_bound(fitted.network, kind) == pytest.approx(bound)
+    assert certificate(fitted.cell, bound).rate < 1
+    assert 80 < score("atis", fitted.network, parts["test"]) <= 100
+
+
+def test_characters_are_scored_in_bits():
+    scale = Scale(epochs=1)
+    parts = data_of("ptb-characters", scale)
+    network = trained("RNN", {name: part for name, part in parts.items()}, scale, of="ptb-characters").network
+    loss = evaluate(network, parts["test"], task=ClassPerStep()).loss
+    assert score("ptb-characters", network, parts["test"]) == pytest.approx(loss / math.log(2), rel=1e-5)
+
+
+@pytest.mark.slow
+def test_the_effect_of_truncation_is_measured_and_drawn(tmp_path: Path):
+    assert "jsb, RNN: more inputs gain less and less" in made("stable-4", tmp_path)
+    assert (tmp_path / "figure.png").stat().st_size > 20_000
 
 
 @pytest.mark.slow
