@@ -1,6 +1,6 @@
 r"""Loihi's integer neurons CUBA and ATRLIF, step by step.
 
-A state has 64 units per unit of a weight; the input of a step are the weights of the last step's spikes. With
+A state counts 64 units per weight unit; the input of a step is the sum of the weights of the last step's spikes. With
 
 .. math::
     \mathrm{dec}(x, k) = \mathrm{sign}(x) \lfloor |x| (4096 - k) / 4096 \rfloor
@@ -72,7 +72,7 @@ class IntegerLayer(ABC):
     """A layer of M neurons with N inputs. Tensors are float64 and hold integers, but for `unit`."""
 
     kind: ClassVar[str]  # the neuron's name in files
-    variables: ClassVar[tuple[str, ...]]  # of the state, that change
+    variables: ClassVar[tuple[str, ...]]  # names of the state variables that change
     weight: Tensor  # (M, N), mantissas: a value is its mantissa times 2 to the exponent
     weight_rec: Tensor | None  # (M, M), mantissas; None without recurrence
     bias: Tensor  # (M,), per step
@@ -167,7 +167,7 @@ class AtrlifLayer(IntegerLayer):
 def integer_steps(
     layers: Sequence[IntegerLayer], x: Tensor, spikes: Sequence[Spike] | None = None
 ) -> Iterator[IntegerStep]:
-    """Run layers over time; each reads the one below, the first the input, one step late.
+    """Run layers over time; each reads the layer below, the first one the input, one step late.
 
     Args:
         layers: first layer first.
@@ -222,7 +222,7 @@ class Extremes:
 
     @staticmethod
     def of(step: StepValues) -> "Extremes":
-        """Those of one step."""
+        """The extremes of one step."""
         peaks = {"drive": int(step.drive.abs().max())}
         overflows = int((UNIT * step.drive.abs() >= INPUT_LIMIT).sum())
         for name in ("u", "v", "theta"):
@@ -233,7 +233,7 @@ class Extremes:
         return Extremes(**peaks, overflows=overflows, ties=int((step.distance == 0).sum()))
 
     def __or__(self, other: "Extremes") -> "Extremes":
-        """Extremes of both together."""
+        """The extremes of two runs or steps together."""
         return Extremes(
             drive=max(self.drive, other.drive),
             u=max(self.u, other.u),

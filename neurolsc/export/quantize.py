@@ -37,8 +37,8 @@ W_MAX = 254  # the largest weight: 8 signed bits times 2
 B_MAX = 4095  # the largest bias of CUBA: 13 signed bits
 LONGEST = 4095 / FULL_DECAY  # the largest share of a state that a step retains, a time constant of 4096 steps
 COARSE = 62  # fewest weight units per threshold of a LIF; with half as many rounding decides what fires
-COARSE_ALIF = 16  # of an ALIF, whose weights have an exponent
-PLENTY = 256  # more are of no use
+COARSE_ALIF = 16  # fewest of an ALIF, whose weights have an exponent
+PLENTY = 256  # weight units per threshold of an ALIF from which on more are of no use
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class QuantizedNetwork:
         return last @ self.readout.T
 
     def on_time(self, values: Tensor, late: int) -> Tensor:
-        """The steps of (T, ...) that belong to the input, of values `late` steps late."""
+        """Of values (T, ...) that come `late` steps late, those that belong to the steps of the input."""
         return values[late : len(values) + late - self.latency]
 
 
@@ -136,8 +136,8 @@ def quantize(network: Network, calibration: Tensor | None = None, *, force: bool
             :func:`neurolsc.wrap`. With ``layer_delay=1`` the readout has no bias; with 0 the layers get a delay, as in
             :func:`neurolsc.export.delayed`.
         calibration: samples (T, B, n_in), 0 or 1. With them the units of an ALIF, an LI and the readout are halved
-            until half of their bits are enough for the states, and what still overflows is refused. Thresholds get
-            coarser by that, weights of an ALIF do not.
+            until the states use at most half of their range, and a layer that still overflows is refused. Smaller units
+            make thresholds coarser, but not the weights of an ALIF.
         force: accept fewer weight units per threshold than 62 (of an ALIF 16).
 
     Returns:
@@ -164,7 +164,7 @@ def quantize(network: Network, calibration: Tensor | None = None, *, force: bool
                 f"units (of 32767), current {e.u}, voltage {e.v}, threshold {e.theta} (of 2^23 = {LIMIT} each): train with "
                 "smaller weights or fewer spikes."
             )
-    if not quantized.integrates and extremes[-1].overflows:
+    if not quantized.integrates and extremes[-1].overflows:  # coarser, so that the readout's sums use half of the range
         return _rounded(network, force, halvings, readout_scale=quantized.readout_scale * LIMIT / 2 / extremes[-1].v)
     return quantized
 
@@ -173,7 +173,7 @@ def quantize(network: Network, calibration: Tensor | None = None, *, force: bool
 def _fitted(
     network: Network, calibration: Tensor, force: bool
 ) -> tuple[tuple[int, ...], QuantizedNetwork, tuple[Extremes, ...]]:
-    """Halve units until half of the bits are enough for the states on the calibration data.
+    """Halve units until the states use at most half of their range on the calibration data.
 
     Returns:
         The halvings of each layer (only ALIF and LI have a choice), the integers, and their extremes.
@@ -184,6 +184,7 @@ def _fitted(
         extremes = quantized.run(calibration).extremes
         trial = []
         for halved, found in zip(halvings, extremes, strict=False):  # a readout has extremes, too
+            # an integer below half of its range is halved no further
             trial.append(halved + math.ceil(math.log2(2 * max(found.reach, 0.5))))
         coarser = _rounded(network, force, trial)
         changed = False
@@ -199,7 +200,7 @@ def _fitted(
 def _rounded(
     network: Network, force: bool, halvings: Sequence[int] | None = None, readout_scale: float = math.inf
 ) -> QuantizedNetwork:
-    """The integers of a network, with the units of each layer halved so often; `readout_scale` is the most."""
+    """The integers of a network, with each layer's unit halved `halvings` times, and at most this readout scale."""
     own = exportable(network)
     chip = delayed(own)
     if getattr(chip.readout, "bias", None) is not None:
@@ -265,7 +266,7 @@ def largest(name: str, *weights: Tensor) -> float:
 
 
 def check_matrix(name: str, *weights: Tensor | None) -> None:
-    """Refuse integer matrices of one synapse memory that readers would change."""
+    """Refuse the matrices of one synapse memory, if programs that read the file would change their weights."""
     low = min(int(w.min()) for w in weights if w is not None)
     if all(int(w.max()) <= 0 for w in weights if w is not None) and (-low).bit_count() == 1:
         raise ValueError(

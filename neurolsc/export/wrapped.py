@@ -46,8 +46,8 @@ def exportable(network: Network) -> Network:
     """The network in our own cells, if a chip and NIR have its neurons and its readout.
 
     Raises:
-        TypeError: if a layer or the readout has no counterpart.
-        ValueError: if a number or a setting has none. Both name the layer.
+        TypeError: if a layer or the readout has no counterpart; the message names the layer.
+        ValueError: if a number or a setting has no counterpart; likewise.
     """
     network = from_wrapped(network)
     check_finite(network.state_dict())
@@ -96,7 +96,7 @@ def _refused_cell(i: int, cell: Any, *, last: int) -> TypeError | ValueError | N
 
 
 def _raise(errors: list[TypeError | ValueError]) -> None:
-    """Raise all errors as one, a line each; nothing if there are none."""
+    """Raise all errors as one, a line each; without errors do nothing."""
     if len(errors) == 1:
         raise errors[0]
     if errors:
@@ -107,9 +107,9 @@ def _raise(errors: list[TypeError | ValueError]) -> None:
 
 
 def refusals(net: nn.Module, x: Any = None) -> tuple[str, ...]:
-    """Say before a network is trained what :func:`to_netx` and :func:`to_nir` would refuse of it, a line each.
+    """List what :func:`to_netx` and :func:`to_nir` would refuse of a network, before it is trained; a line each.
 
-    Sizes of weights and thresholds, on which it depends whether integers hold them, are not looked at.
+    The values of weights and thresholds are not checked: only after training it is known whether integers hold them.
 
     Args:
         net: a network, or a module of snnTorch, norse or spikingjelly.
@@ -153,11 +153,11 @@ def from_wrapped(network: Network) -> Network:
     in; a Linear at the end becomes the readout, a leaky integrator at the end an LI. Surrogates are the default.
 
     Args:
-        network: what :func:`neurolsc.wrap` returned. One of our own cells is returned as it is.
+        network: what :func:`neurolsc.wrap` returned. A network of our own cells is returned as it is.
 
     Raises:
         TypeError: if a layer or module has no counterpart; the message names it.
-        ValueError: if a setting of it has none; the message says what to change.
+        ValueError: if a setting has no counterpart; the message says what to change.
     """
     if not any(isinstance(cell, WrappedCell) for cell in network.cells):
         return network
@@ -200,7 +200,7 @@ CONVERTERS.append(_saved)
 
 
 def _cell(name: str, cell: Cell) -> Cell:
-    """One of our cells with the spikes of a wrapped cell; `name` is for errors."""
+    """The cell of ours that sends the same spikes as a wrapped cell; `name` is for errors."""
     if not isinstance(cell, WrappedCell):
         return cell.copy()
     like = cell.dtype_and_device
@@ -363,7 +363,7 @@ def delayed(network: Network) -> Network:
 
     Its logits come as many steps later as it has layers, an LI included. Biases must not act before the input arrives:
     if there are any, each layer gets one neuron more, the last, whose synapses are the biases. It fires in every step
-    from the one on in which the layer below could first fire, switched on by the one below. The bias of an LI comes
+    from the first in which the layer below could fire, switched on by the added neuron there. The bias of an LI comes
     from a second such neuron, which the first one switches on.
 
     Args:

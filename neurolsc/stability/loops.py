@@ -137,7 +137,7 @@ class Loop:
         criteria = self.own.criteria
         met = criteria.met(counted, self.smoothed) and self.lower_bound_met()
         if met:
-            self.met_in_a_row = self.met_in_a_row + 1
+            self.met_in_a_row += 1
         else:
             self.met_in_a_row = 0
         return self.met_in_a_row >= criteria.hold

@@ -51,7 +51,7 @@ from neurolsc.validation import as_batch, swapped_axes, whole
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Time steps of a closer measurement in those of a step: radii differ more along a run than among samples.
+# A closer measurement takes so many times the time steps: radii differ more along a run than among samples.
 CLOSER = 4
 MAY_DIFFER = ("max_steps", "criteria", "direction")  # from those of a checkpoint; direction is in the target
 
@@ -79,12 +79,12 @@ def pretrain(
             (x, targets, mask). Labels and targets are ignored. Of a batch with a mask the samples of at least median
             length are used, cut to that length.
         target: the spectral radius, as in :class:`PretrainOptions`.
-        seed: of the steps, samples, sub-matrices and shuffles that are drawn.
+        seed: seed of the draws of time steps, samples, sub-matrices and shuffles.
         checkpoint: file for the state. If it exists, pre-training continues from it, and ends in the same weights as
             without the interruption if the batches come in the same order. The settings must be those of the run
             that wrote it, except ``max_steps`` and ``criteria``; the network's weights are replaced by the file's. If
             that run had ended, its last step is repeated.
-        checkpoint_every: steps between two writes of that file.
+        checkpoint_every: pre-training steps between two writes of that file.
         progress: show a progress bar with the mean radii.
         options: more fields of :class:`PretrainOptions`, such as ``loop``, ``rule``, ``max_steps``, ``samples``,
             ``steps``, ``kappa``, ``shuffle``, ``criteria`` and ``lr``.
@@ -175,8 +175,8 @@ class Measurement(NamedTuple):
     time: list[Tensor]
     depth: list[Tensor]
     rates: list[float | None]  # None for a layer that does not spike
-    lower: Tensor | None = None  # mean over layers of the loss of the lower bound; None where it is not asked for
-    log_determinants: list[float] | None = None  # mean of log|det| / n through time, likewise
+    lower: Tensor | None = None  # loss of the lower bound, mean over layers; None if it is not asked for
+    log_determinants: list[float] | None = None  # mean of log|det| / n through time, per layer; None likewise
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ class Meter:
         return found
 
     def measure(self, x: Tensor, step: int, *, closer: bool = False) -> Measurement:
-        """Radii at the steps and samples drawn for a step; closer: at `CLOSER` times the steps, without gradient."""
+        """Radii at the time steps and samples drawn for a pre-training step; `closer`: at more steps, no gradient."""
         x = x[:, torch.randperm(x.shape[1], generator=self.generator(step))[: self.options.samples]]
         generator = self.generator(step)
         steps = draw_steps(len(x), self.count(x, CLOSER if closer else 1), generator)
@@ -247,10 +247,11 @@ class Meter:
         return Measurement(time, depth, rates, lower, logs)
 
     def fresh(self, inputs: "InputStream", step: int) -> RadiusProfile:
-        """Radii on the next inputs, each used at most once; those of another length than the first of them are skipped.
+        """Radii on the next inputs, each used at most once; an input of another length than the first is skipped.
 
-        At twice a step's samples; if no mean clearly misses its target, again at so many (at most 16 times a step's)
-        that the standard error of every mean is a quarter of the tolerance.
+        They are measured at twice the samples of a pre-training step. If no mean clearly misses its target, they are
+        measured again, at so many samples (at most 16 times those of a step) that the standard error of every mean is a
+        quarter of the tolerance.
         """
         generator = self.generator(-2 - step)  # steps themselves have the generators from 0 on
         taken = 0
@@ -386,13 +387,13 @@ class PretrainResult(Displayed):
         steps: pre-training steps taken (of :func:`neurolsc.scale_to_radius`: measurements made).
         history: one row per step: loss, mean radii through time and depth, deviation, firing rates (None of a layer
             that does not send spikes), seconds.
-        profile: radii of the network as it is now, on inputs that the last step did not use, if there were such.
+        profile: spectral radii of the network as it is now, if possible on inputs that the last step did not use.
         time_error: standard error of the profile's mean radii through time, per layer.
         depth_error: standard error of those through depth.
         findings: dead layers and missed targets by name, and what to change.
         options: the settings.
         seconds: wall time.
-        left_out: which values of a module were set that its state_dict leaves out, and what keeps them; else empty.
+        left_out: values of a module that were set and are not in its state_dict, and what keeps them; else empty.
     """
 
     converged: bool
@@ -486,8 +487,8 @@ class InputStream:
 def input_of(batch: Any, place: int) -> Tensor:
     """The input of a batch x, (x, labels) or (x, targets, mask).
 
-    Of a batch with a mask (T, B) the samples that last at least as long as the middle one are taken, cut to its length,
-    so that no step is padding.
+    From a batch with a mask (T, B) the samples of at least median length are taken, cut to that length, so that no step
+    is padding.
     """
     x, targets, mask = as_batch(batch, f"batch {place}")
     if x.ndim != 3:
