@@ -286,9 +286,9 @@ def read_checkpoint(
     """The content of a checkpoint, or None if there is no file.
 
     Args:
-        path: of the checkpoint.
+        path: path of the checkpoint.
         keys: all keys of its content but "settings".
-        settings: those of the present run.
+        settings: settings of the present run.
         of: what it is a checkpoint of, training or pre-training, for messages.
 
     Raises:
@@ -324,7 +324,7 @@ def atomic_write(path: str | PathLike[str], write: Callable[[BinaryIO], object])
     """Write a file whole or not at all: into a temporary one, which is then renamed. A link is followed.
 
     Args:
-        path: of the file.
+        path: path of the file.
         write: writes the content into an open binary file.
 
     Raises:

@@ -51,7 +51,7 @@ class Vocabulary(Sequence[str]):
 
         Args:
             words: the text.
-            at_least: rarer words are left out; if there are any, ``<unk>`` is a word, counted as often as they come.
+            at_least: rarer words are left out. If there are any, ``<unk>`` is a word, counted as often as they come.
         """
         whole("at_least", at_least)
         counts = Counter(words)
@@ -237,10 +237,10 @@ class Text(Words):
             train: file of the training text.
             test: file of the test, which is opened for ``split="test"`` only.
             validation: file of the validation text; None: the last lines of ``train``, which are then held out.
-            share: of the words of ``train`` that are held out.
-            at_least: words that are rarer in the training text are ``<unk>``.
+            share: share of the words of ``train`` that are held out, if there is no validation file.
+            at_least: words that are rarer in the training text become ``<unk>``.
             characters: items are characters (:func:`characters_of`), not words.
-            **options: as of :class:`Words`.
+            **options: as in :class:`Words`.
 
         Raises:
             FileNotFoundError: if a file is not there.
@@ -288,10 +288,10 @@ class PennTreebank(Words):
     licence before you use it.
 
     Args:
-        root: folder of ptb.train.txt, ptb.valid.txt and ptb.test.txt; missing ones are downloaded into it.
+        root: folder of ptb.train.txt, ptb.valid.txt and ptb.test.txt; missing files are downloaded into it.
         split: ``"train"``, ``"validation"`` or ``"test"``.
         characters: items are characters (:func:`characters_of`), not words.
-        **options: as of :class:`Words`.
+        **options: as in :class:`Words`.
 
     Raises:
         ValueError: if an argument is out of range, or a file damaged or another.
@@ -434,7 +434,7 @@ class JSBChorales(BatchDataset):
     """Bach's chorales as the keys of a piano, quarter note by quarter note.
 
     Item i is a pair (x, y): x of shape (T, 88), uint8, the keys that sound in each step (MIDI 21 to 108), and y
-    (T, 88), those of the step after it; a piece of n steps has T = n - 1. The task is
+    (T, 88), the keys of the next step; a piece of n steps has T = n - 1. The task is
     :class:`neurolsc.tasks.BinaryPerStep`.
 
     Args:
@@ -502,7 +502,7 @@ def read_pieces(path: str | PathLike[str], part: str) -> list[np.ndarray]:
     ``valid`` and ``test``); a piece is a list of steps, a step the list of the MIDI numbers that sound in it.
 
     Returns:
-        Of each piece its keys, (steps, 88) uint8 zeros and ones, the lowest first.
+        The keys of each piece, (steps, 88) uint8 zeros and ones, the lowest key first.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -557,7 +557,7 @@ class StoreRecall(BatchDataset):
 
     Args:
         split: ``"train"``, ``"validation"`` or ``"test"``: 2,000, 500 and 1,000 samples.
-        seed: of all that is drawn.
+        seed: seed of all draws.
         delay: steps from the end of the first period to the beginning of the last, a multiple of 20.
 
     Attributes:

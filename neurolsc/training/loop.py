@@ -203,7 +203,7 @@ def train(
             time-first batches (``collate_fn=neurolsc.datasets.collate``) with its own order and batch size.
         validation: items that decide when to stop and which weights are best; never the test set.
         task: the task; by default the label of the sample at every step.
-        seed: of order and dropout.
+        seed: seed of order and dropout.
         checkpoint: file of the state after every epoch, locked meanwhile; if it exists, training goes on from it.
             Patience may then be new, and the epochs at a constant rate; other settings, network and data may not.
         progress: show a bar over the batches of each epoch.

@@ -32,7 +32,7 @@ class Neuron:
     """A kind of neuron that the kernels know.
 
     Attributes:
-        name: of its kernel.
+        name: name of its kernel.
         states: number of its states.
         voltage: which of them its spikes follow.
         threshold: which of its parameters is the threshold.
