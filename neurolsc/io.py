@@ -60,8 +60,8 @@ def save(network: Network, path: str | PathLike[str]) -> None:
     check_storable(tensors)
     shapes = {name: value.shape for name, value in tensors.items()}
     rebuilt = {name: value.shape for name, value in _build(config, tensors).state_dict().items()}
-    if odd := sorted(name for name in shapes | rebuilt if shapes.get(name) != rebuilt.get(name)):
-        raise ValueError(f"the network could not be built again from its layout: {', '.join(odd)} would differ.")
+    if differing := sorted(name for name in shapes | rebuilt if shapes.get(name) != rebuilt.get(name)):
+        raise ValueError(f"the network could not be built again from its layout: {', '.join(differing)} would differ.")
     write_tensors(path, tensors, "network", config)
 
 
@@ -286,9 +286,9 @@ def read_checkpoint(
     """The content of a checkpoint, or None if there is no file.
 
     Args:
-        path: of the checkpoint.
+        path: path of the checkpoint.
         keys: all keys of its content but "settings".
-        settings: those of the present run.
+        settings: settings of the present run.
         of: what it is a checkpoint of, training or pre-training, for messages.
 
     Raises:
@@ -324,7 +324,7 @@ def atomic_write(path: str | PathLike[str], write: Callable[[BinaryIO], object])
     """Write a file whole or not at all: into a temporary one, which is then renamed. A link is followed.
 
     Args:
-        path: of the file.
+        path: path of the file.
         write: writes the content into an open binary file.
 
     Raises:

@@ -24,7 +24,7 @@ class NetworkState(NamedTuple):
     """The state of a network between two steps."""
 
     layers: tuple[State, ...]  # one state per cell, first layer first
-    x: Tensor | None  # the input that the first layer has yet to read (B, n_in); None where ``layer_delay=0``
+    x: Tensor | None  # the input that the first layer has yet to read (B, n_in); None with ``layer_delay=0``
 
     def detach(self) -> "NetworkState":
         """The same values without their history, for truncated backpropagation through time."""
@@ -58,13 +58,13 @@ class StepRecord(NamedTuple):
 
 
 class Embedding(nn.Module):
-    r"""A vector for each word, which is the readout, too.
+    r"""A vector for each word; the same vectors are the readout.
 
-    What a network reads are then numbers of words, x (T, B, 1), and its first layer reads their vectors. The scores of
-    the words are products with the same vectors, :math:`o[t] = E\, z[t, L]`, and the last layer is as wide as they are.
+    The network then reads token indices x (T, B, 1), and its first layer reads their vectors. The logits of the words
+    are products with the same vectors, :math:`o[t] = E\, z[t, L]`, so that the last layer is as wide as a vector.
 
     Args:
-        words: how many there are.
+        words: number of words.
         width: entries of a vector.
 
     Attributes:
@@ -85,11 +85,11 @@ class Embedding(nn.Module):
         self.width = whole("width", width)
         self.weight = nn.Parameter(nn.init.uniform_(torch.empty(words, width), -0.05, 0.05))
 
-    def forward(self, numbers: Tensor) -> Tensor:
-        """Vectors (..., width) of numbers (..., 1); TypeError if they are not whole numbers."""
-        if numbers.is_floating_point() or numbers.dtype == torch.bool:
-            raise TypeError(f"x must be whole numbers of words, got {numbers.dtype}.")
-        return vectors_of(numbers.squeeze(-1).long(), self.weight)
+    def forward(self, indices: Tensor) -> Tensor:
+        """Vectors (..., width) of token indices (..., 1); TypeError if these are not integers."""
+        if indices.is_floating_point() or indices.dtype == torch.bool:
+            raise TypeError(f"x must be integer token indices, got {indices.dtype}.")
+        return vectors_of(indices.squeeze(-1).long(), self.weight)
 
     def config(self) -> dict[str, object]:
         """The constructor's arguments as JSON values."""
@@ -118,10 +118,10 @@ class Network(nn.Module):
     Args:
         cells: the layers, first layer first; each reads the one before.
         n_out: number of classes; or the readout itself, a module without state that maps the last cell's output (B,
-            n_hidden) to (B, classes) and is called step by step; None where an embedding is the readout.
+            n_hidden) to (B, classes) and is called step by step; None if an embedding is the readout.
         layer_delay: 1: every layer reads the layer below, and the first one the input, one step late (eq. 1 and 49); 0:
             in the same step, as in other libraries.
-        embedding: the vectors of words, if x are numbers of words (T, B, 1).
+        embedding: the vectors of words, if x are token indices (T, B, 1).
         readout_bias: give the readout made here a bias. Without one (eq. 49) a silent last layer ties all classes and
             casts no vote (:func:`neurolsc.metrics.mode_vote`); Table S1 counts one.
 
@@ -199,7 +199,7 @@ class Network(nn.Module):
 
     @property
     def n_in(self) -> int:
-        """Number of inputs; 1, the number of a word, where there is an embedding."""
+        """Number of inputs; with an embedding 1, the token index."""
         if self.embedding is None:
             return self.cells[0].n_in
         return 1
@@ -261,7 +261,8 @@ class Network(nn.Module):
         Args:
             x: input (T, B, n_in), float, bool or integer; it is moved to the network's device.
             states: where to start, such as the last states of another run; by default every cell at rest.
-            mask: (T, B) bool, True while a sample runs. Then its state stands still, and outputs and logits are 0.
+            mask: (T, B) bool, True while a sample runs. After its end its state stands still, and its outputs and
+                logits are 0.
 
         Returns:
             Logits, the outputs of all cells, and the last state.
@@ -363,9 +364,9 @@ class Network(nn.Module):
 
 
 def copied(module: M) -> M:
-    """An independent copy, also of layers of other libraries that hold states with a history.
+    """An independent copy of a module, whose states may have a history, as layers of other libraries hold them.
 
-    ``deepcopy`` refuses tensors with a history: such are copied without it.
+    ``deepcopy`` refuses tensors with a history: these are copied without it.
     """
     tensors: list[object] = []
     for part in module.modules():
@@ -388,7 +389,7 @@ def eval_mode(module: nn.Module) -> Iterator[None]:
 
 
 def as_network(network: object) -> Network:
-    """The network, if it is one, of a compiled one its original; else a TypeError."""
+    """The Network itself, or the original of a compiled Network; TypeError for anything else."""
     network = original(network, parallel=False)
     if isinstance(network, Network):
         return network

@@ -167,10 +167,10 @@ def plot_profile(
     left = np.zeros(count)
     others = dict.fromkeys(name for shares in contributions for name in shares if name not in colors)
     free = [shade for shade in COLORS if shade not in colors.values()] or COLORS
-    added = [{term: max(value, 0.0) for term, value in terms.items()} for terms in contributions]
+    positive = [{term: max(value, 0.0) for term, value in terms.items()} for terms in contributions]
     shades = dict(colors) | {name: free[i % len(free)] for i, name in enumerate(others)}
     for name, shade in shades.items():
-        shares = np.array([terms.get(name, 0.0) / (sum(terms.values()) or 1) for terms in added])
+        shares = np.array([terms.get(name, 0.0) / (sum(terms.values()) or 1) for terms in positive])
         if shares.any():
             ax.barh(range(count), shares, left=left, color=shade, label=name, height=0.5)
             left += shares

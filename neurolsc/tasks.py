@@ -17,9 +17,10 @@ __all__ = ["BinaryPerStep", "ClassPerStep", "Classification", "Task", "cross_ent
 class Task(Protocol):
     """A task of :func:`neurolsc.train` and :func:`neurolsc.evaluate`: logits (T, B, C) and targets in, numbers out.
 
-    These are means over samples, and within a sample over its own steps, True in the mask (T, B). Make it a dataclass:
-    its ``repr`` is compared when a training goes on from a checkpoint. A measure is taken to be a share of samples, the
-    higher the better; for any other, an attribute ``kinds`` maps its name to a :class:`neurolsc.metrics.MetricSpec`.
+    The numbers are means over samples, and within a sample over its own time steps, True in the mask (T, B). Make a
+    task a dataclass: its ``repr`` is compared when a training continues from a checkpoint. A measure is taken for a
+    share of samples, the higher the better; the attribute ``kinds`` maps the name of any other measure to a
+    :class:`neurolsc.metrics.MetricSpec`.
     """
 
     @property
@@ -44,7 +45,7 @@ class Classification:
     :func:`neurolsc.metrics.mean_accuracy`.
 
     Attributes:
-        last: only the last so many steps of a sample count, 1 or more; None: all.
+        last: number of time steps at the end of a sample that count, 1 or more; None: all steps.
 
     Source: arXiv:2308.12075, Sec. II-G.
     """
@@ -134,7 +135,7 @@ class BinaryPerStep(_PerStep):
 
 
 def metric_spec(task: Task, name: str) -> MetricSpec:
-    """What a measure of a task is; a share of samples if the task does not say."""
+    """The specification of a task's measure; a share of samples if the task gives none."""
     return getattr(task, "kinds", {}).get(name, SHARE)
 
 

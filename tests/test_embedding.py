@@ -1,4 +1,4 @@
-"""Networks that read numbers of words: the same as one that reads their vectors."""
+"""Networks that read token indices: the same as one that reads their vectors."""
 
 import copy
 
@@ -84,5 +84,5 @@ def test_what_does_not_fit_is_refused(x):
         got = f"{cell.n_in} read, {cell.n_hidden} sent and n_out={n_out}"
         with pytest.raises(ValueError, match=f"needs cells that read and send 6 numbers, and n_out=None, got {got}"):
             Network([cell], n_out, embedding=Embedding(WORDS, 6))
-    with pytest.raises(TypeError, match=r"whole numbers of words, got torch\.float32"):
+    with pytest.raises(TypeError, match=r"integer token indices, got torch\.float32"):
         made()(x.float())

@@ -57,7 +57,7 @@ class InitCallback(Callback):
         batch_first: whether the inputs are (B, T, ...), as most loaders have them, instead of (T, B, ...); it is an
             error if the number of labels shows the other.
         input_shape: shape of one sample of a step's input, as in :func:`neurolsc.wrap`.
-        seed: of what the initialiser draws.
+        seed: seed of the initialiser's draws.
 
     Attributes:
         findings: what the initialisation missed, printed with its summary; None before it.
@@ -128,12 +128,12 @@ class Flossing(Callback):
     clipped to a norm of 1. Together with the gradient of the loss, where that explodes, it would be clipped away.
 
     Args:
-        weight: of the squared distance.
+        weight: weight of the squared distance.
         target: :math:`\lambda^*`, in nats per step.
         every: k, counted in each epoch.
-        module: as of :class:`InitCallback`; so are the next two.
-        batch_first: inputs of batches are (B, T, N).
-        input_shape: of a single step.
+        module: as in :class:`InitCallback`.
+        batch_first: as in :class:`InitCallback`; True if inputs are (B, T, N).
+        input_shape: as in :class:`InitCallback`; the shape of one sample of a step's input.
 
     Source: Engelken, arXiv:2312.17306.
 

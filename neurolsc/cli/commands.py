@@ -317,11 +317,11 @@ def export(
         raise ValueError(f"an input of the run is {x.max()}, exported networks take 0 or 1: train with --binary.")
     with run_folder(out, {"to": "netx", "samples": x.shape[1], "fine_tune": fine_tune or 0}) as folder:
         if fine_tune and experiment.training is not None:
-            how = vars(replace(experiment.training, epochs=fine_tune, lr=experiment.training.lr / SLOWER))
+            settings = vars(replace(experiment.training, epochs=fine_tune, lr=experiment.training.lr / SLOWER))
             sets: Any = (experiment.data.load("train"), experiment.data.load("validation"))
             seed = experiment.network.seed
             checkpoint = folder / TRAINING
-            train_network(QuantizationAware(network, x), *sets, seed=seed, checkpoint=checkpoint, **how)
+            train_network(QuantizationAware(network, x), *sets, seed=seed, checkpoint=checkpoint, **settings)
             save(network, folder / NETWORK)
         report = to_netx(network, folder / "network.net", x, labels=labels)
         write_json(folder / "report.json", report.to_dict())

@@ -76,7 +76,7 @@ class BatchDataset(Dataset[Item]):
     Subclasses define ``__getitems__(indices)``, which returns a :class:`Batch`, and these attributes.
 
     Attributes:
-        split: name of the split; None of a whole file or another's data set.
+        split: name of the split; None for a whole file or a data set of others.
         labels: classes (n,), int64; a data set without them defines ``__len__``.
         n_in: number of inputs N.
         n_classes: number of classes, or of outputs that a network needs.
@@ -114,8 +114,9 @@ def collate(items: Sequence[ItemT]) -> tuple[Tensor, ...]:
             (T, ...) of targets, one for every step; or a :class:`Batch`.
 
     Returns:
-        x (T, B, N), and labels (B,), int64, or targets (T, B, ...). Items of unequal length are padded with zeros to
-        the longest; third is then a mask (T, B), True while an item lasts, as :meth:`neurolsc.Network.run` takes it.
+        x (T, B, N), and labels (B,), int64, or targets (T, B, ...). Items of unequal length and their targets are
+        padded with zeros to the longest; third is then a mask (T, B), True while an item lasts, as
+        :meth:`neurolsc.Network.run` takes it.
 
     Raises:
         ValueError: if there is no item, items differ in N or dtype, or targets are not one for every step.
@@ -155,7 +156,7 @@ def collate(items: Sequence[ItemT]) -> tuple[Tensor, ...]:
         except TypeError:
             raise TypeError(
                 "a label must be an integer, or a tensor with a target for each step; got a "
-                f"{type(targets[0]).__name__}, {targets[0]}. Repeat a target that is one number in each step."
+                f"{type(targets[0]).__name__}, {targets[0]}. If the target is a single number, repeat it for every step."
             ) from None
     x = pad_sequence(inputs)
     mask = torch.arange(len(x))[:, None] < torch.tensor(lengths)
@@ -178,10 +179,10 @@ def input_batches(dataset: Dataset[Any], batch_size: int, *, count: int = 16, se
         dataset: map-style, items (x (T, N), label).
         batch_size: samples in a batch.
         count: number of batches, fewer if the data set has too few items; the last may be smaller.
-        seed: of the draw.
+        seed: seed of the draw.
 
     Returns:
-        Inputs, each (T, B, N). Of items of unequal length those that last at least as long as the median, cut to its T
+        Inputs, each (T, B, N). If items differ in length, those of at least median length are taken, cut to it.
 
     Raises:
         ValueError: if the data set is empty, or batch_size or count is below 1.
@@ -203,7 +204,7 @@ def input_batches(dataset: Dataset[Any], batch_size: int, *, count: int = 16, se
     kept = []
     for x, lasts in zip(inputs, lengths, strict=True):
         long_enough = lasts >= steps
-        if long_enough.any():  # else x may be shorter
+        if long_enough.any():  # else x may have fewer steps
             kept.append(x[:steps, long_enough])
     return list(torch.cat(kept, 1).split(size, 1))
 
@@ -214,7 +215,7 @@ class InputBatches(Sequence[tuple[Tensor, ...]]):
     Args:
         dataset: map-style, items (x (T, N), label).
         batch_size: samples in a batch; the last may have fewer.
-        seed: of the draw.
+        seed: seed of the draw.
     """
 
     def __init__(self, dataset: Dataset[Any], batch_size: int, *, seed: int = 0) -> None:
@@ -248,10 +249,10 @@ def hold_out(speakers: np.ndarray, by: By, *, share: float = 0.1, seed: int = 0)
 
     Args:
         speakers: speaker of each utterance (n,), integers; negative where it is not known.
-        by: what is drawn, utterances (``"random"``), whose voices are then also trained on, or speakers
+        by: what is drawn: utterances (``"random"``), whose speakers are then also trained on, or speakers
             (``"speaker"``).
-        share: of the utterances or speakers held out, between 0 and 1; at least one is.
-        seed: of the draw, which is NumPy's frozen ``RandomState`` (NEP 19).
+        share: share of the utterances or speakers that are held out, between 0 and 1; at least one is held out.
+        seed: seed of the draw by NumPy's frozen ``RandomState`` (NEP 19).
 
     Returns:
         Indices for training and for validation, ascending, int64, neither of them empty.

@@ -67,9 +67,17 @@ FILES = {
 def fetch(root: str | PathLike[str], name: str, *others: str) -> Path:
     """The path of a published file in a folder; it is downloaded and unpacked if it is missing.
 
-    A download appears in the folder complete and verified, or not at all. Others are other places in the folder where
-    the file may be; ``ConnectionError`` if no address has it. A root that is one of the data set's files stands for its
-    folder; ``ValueError`` of another file.
+    A download appears in the folder complete and verified, or not at all. If root is one of the published files, its
+    folder is meant.
+
+    Args:
+        root: the folder.
+        name: the file's name.
+        others: further paths in the folder where the file may be.
+
+    Raises:
+        ConnectionError: if no address has the file.
+        ValueError: if root is another file.
     """
     root = Path(root)
     remote = FILES[name]
@@ -114,7 +122,7 @@ def fetch(root: str | PathLike[str], name: str, *others: str) -> Path:
 
 
 def read_unpacked(path: str | PathLike[str]) -> bytes:
-    """The content of a file, unpacked if its first bytes are those of gzip or xz; ``ValueError`` if it is damaged."""
+    """The content of a file, unpacked if it begins as gzip or xz do; ``ValueError`` if it is damaged."""
     data = Path(path).read_bytes()
     packer = gzip if data.startswith(b"\x1f\x8b") else lzma if data.startswith(b"\xfd7zXZ\x00") else None
     if packer is None:

@@ -116,7 +116,7 @@ class LatencyEncoding:
 
 @dataclass(frozen=True)
 class ReleasedEncoding:
-    r"""The sl-MNIST of the paper's released code, which is not that of its text: to compare results with that code's.
+    r"""The sl-MNIST of the paper's released code, to compare results with; it differs from the sl-MNIST of the text.
 
     There brightness in [0, 1] is multiplied by tau before it is compared with the threshold, and a millisecond has ten
     bins,
@@ -147,7 +147,7 @@ class ReleasedEncoding:
         return self.repeat * 100
 
     def times(self, pixels: Tensor) -> Tensor:
-        """Spike times in ms of pixels in [0, 1], infinite where none, float64."""
+        """Spike times in ms of pixels in [0, 1], float64, infinite for no spike."""
         return spike_latency(pixels, tau=50.0, threshold=0.2 / 50.0)
 
     def frames(self, times: Tensor) -> Tensor:
@@ -183,7 +183,7 @@ def read_idx(path: str | PathLike[str]) -> Tensor:
 
 
 def read_mnist(root: str | PathLike[str] | None, split: Split, seed: int) -> tuple[Tensor, Tensor]:
-    """Images (n, 784), uint8, and labels (n,), int64, of a split of MNIST in a folder, or (None) of the sample."""
+    """Images (n, 784), uint8, and labels (n,), int64, of a split of MNIST in a folder; root=None: of the sample."""
     part = "train"
     if one_of("split", split, SPLITS) == "test":
         part = "t10k"
@@ -218,9 +218,9 @@ class SpikeLatencyMNIST(BatchDataset):
             sample in the package.
         split: ``"train"``, ``"validation"`` or ``"test"``.
         seed: draws the train and the validation images.
-        encoding: the code; that of the paper's released code is :class:`ReleasedEncoding`.
-        shift: for training: move each image, whenever it is read, by up to so many pixels along both axes, each
-            distance as likely; what is moved in is 0. The distances follow from seed and indices in
+        encoding: the spike code; :class:`ReleasedEncoding` is the one of the paper's released code.
+        shift: for training: the largest distance, in pixels along both axes, by which an image is moved whenever it is
+            read; each distance is as likely, and pixels moved in are 0. The distances follow from seed and indices in
             :func:`neurolsc.train`, else from torch's random numbers.
 
     Attributes:
@@ -287,7 +287,7 @@ class Pixels(BatchDataset):
     Args:
         images: bytes (n, N).
         labels: classes (n,), int64.
-        names: of the classes.
+        names: names of the classes.
         split: name of the part.
     """
 
@@ -401,7 +401,7 @@ class CIFAR10(Pixels):
 
 
 class CIFAR100(CIFAR10):
-    """CIFAR-100: as :class:`CIFAR10`, of a hundred classes (the fine labels), which have numbers for names."""
+    """CIFAR-100: as :class:`CIFAR10`, with a hundred classes (the fine labels), whose names are numbers."""
 
     _train = ("train.bin",)
     _test = "test.bin"
@@ -412,8 +412,11 @@ class CIFAR100(CIFAR10):
 def read_records(path: str | PathLike[str], classes: Sequence[int], count: int) -> tuple[Tensor, Tensor]:
     """Images (count, 3072) and labels (count,), uint8, of a binary file of CIFAR.
 
-    Of each image it has as many labels, a byte each, as there are numbers of classes, of which the last counts, and
-    then 3,072 bytes; ``ValueError`` if it has another size, or a label is out of range.
+    For each image the file holds a label in one byte for each entry of `classes`, a number of classes, and then 3,072
+    bytes; the last label is returned.
+
+    Raises:
+        ValueError: if the file has another size, or a label is out of range.
     """
     head = len(classes)
     length = len(classes) + 3072

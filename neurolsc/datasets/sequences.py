@@ -27,7 +27,10 @@ END = "<eos>"  # stands at the end of every line
 
 
 class Vocabulary(Sequence[str]):
-    """Words with a number each: a sequence of them, number 0 first; ``ValueError`` if there is none, or one twice.
+    """A sequence of different words; a word's place in it is its token index, from 0.
+
+    Raises:
+        ValueError: if there is no word, or a word occurs twice.
 
     Example:
         >>> vocabulary = Vocabulary.of("the cat and the dog".split())
@@ -48,7 +51,7 @@ class Vocabulary(Sequence[str]):
 
         Args:
             words: the text.
-            at_least: rarer words are left out; if there are any, ``<unk>`` is a word, counted as often as they come.
+            at_least: rarer words are left out. If there are any, ``<unk>`` is a word, counted as often as they come.
         """
         whole("at_least", at_least)
         counts = Counter(words)
@@ -58,22 +61,22 @@ class Vocabulary(Sequence[str]):
         return cls(sorted(counts, key=lambda word: (-counts[word], word)))
 
     def encode(self, words: Iterable[str]) -> Tensor:
-        """The numbers of words (n,), int64; that of ``<unk>`` for a word that is not there.
+        """The token indices of words (n,), int64; the index of ``<unk>`` for a word that the vocabulary lacks.
 
         Raises:
-            ValueError: if a word is not there and ``<unk>`` neither; the message names the first.
+            ValueError: if the vocabulary lacks a word and ``<unk>``; the message names the first such word.
         """
         words = list(words)
         unknown = self._numbers.get(UNKNOWN)
-        if unknown is None and (odd := [word for word in words if word not in self._numbers]):
+        if unknown is None and (missing := [word for word in words if word not in self._numbers]):
             raise ValueError(
-                f"{len(odd)} of {len(words)} words are not in the vocabulary of {len(self)}, which has no {UNKNOWN}; "
-                f"the first is {clean(repr(odd[0]))}."
+                f"{len(missing)} of {len(words)} words are not in the vocabulary of {len(self)}, which has no {UNKNOWN}; "
+                f"the first is {clean(repr(missing[0]))}."
             )
         return torch.tensor([self._numbers.get(word, unknown) for word in words], dtype=torch.int64)
 
     def decode(self, numbers: Iterable[int] | Tensor) -> list[str]:
-        """The words of numbers."""
+        """The words of token indices."""
         return [self.words[int(number)] for number in numbers]
 
     def __len__(self) -> int:
@@ -86,21 +89,22 @@ class Vocabulary(Sequence[str]):
 class Words(BatchDataset):
     """A text in windows: which word comes next, after each of them?
 
-    Item i is a pair (x, y): x of shape (T, 1), int64, the numbers of words, and y (T,), int64, those of the words that
-    follow. The windows lie behind one another and leave no word out; the last may be shorter. A network reads numbers
-    by an embedding. The task is :class:`neurolsc.tasks.ClassPerStep`.
+    Item i is a pair (x, y): x of shape (T, 1), int64, the token indices of words, and y (T,), int64, those of the words
+    that follow. The windows lie behind one another and leave no word out; the last may be shorter. A network reads
+    token indices by an embedding. The task is :class:`neurolsc.tasks.ClassPerStep`.
 
     Args:
-        text: numbers of words (n,), int64.
+        text: token indices (n,), int64.
         vocabulary: the words.
         split: name of the part.
         steps: words in a window.
-        repeat: for how many time steps each word is shown and predicted, T = repeat steps.
-        streams: into how many equally long parts the text is cut, which are read side by side, the state going on from
-            window to window (:class:`neurolsc.training.Samples`); the words behind the last whole windows are left out.
+        repeat: time steps for which each word is shown and predicted, so that T = repeat * steps.
+        streams: number of equally long parts of the text that are read side by side. The state then goes on from window
+            to window (:class:`neurolsc.training.Samples`), and words behind a part's last whole window are left out.
             None: every window begins at rest.
-        switch: probability that a word that is read is another, each as likely (arXiv:2308.12075, App. H: 0.05).
-        switch_epochs: the first epochs of a training, in which words are switched; 0: all.
+        switch: probability that another word, drawn uniformly, is read in a word's place (arXiv:2308.12075, App. H:
+            0.05).
+        switch_epochs: number of epochs, from the first of a training, in which words are switched; 0: all epochs.
 
     Attributes:
         window: words in a window.
@@ -135,7 +139,7 @@ class Words(BatchDataset):
         self.switch = probability("switch", switch)
         self.switch_epochs = whole("switch_epochs", switch_epochs, at_least=0)
         if text.ndim != 1 or text.dtype != torch.int64:
-            raise ValueError(f"a text must be numbers of words (n,), int64, got {text.dtype} {tuple(text.shape)}.")
+            raise ValueError(f"a text must be token indices (n,), int64, got {text.dtype} {tuple(text.shape)}.")
         self.split = split
         self.text = text
         self.vocabulary = vocabulary
@@ -233,10 +237,10 @@ class Text(Words):
             train: file of the training text.
             test: file of the test, which is opened for ``split="test"`` only.
             validation: file of the validation text; None: the last lines of ``train``, which are then held out.
-            share: of the words of ``train`` that are held out.
-            at_least: words that are rarer in the training text are ``<unk>``.
+            share: share of the words of ``train`` that are held out, if there is no validation file.
+            at_least: words that are rarer in the training text become ``<unk>``.
             characters: items are characters (:func:`characters_of`), not words.
-            **options: as of :class:`Words`.
+            **options: as in :class:`Words`.
 
         Raises:
             FileNotFoundError: if a file is not there.
@@ -284,10 +288,10 @@ class PennTreebank(Words):
     licence before you use it.
 
     Args:
-        root: folder of ptb.train.txt, ptb.valid.txt and ptb.test.txt; missing ones are downloaded into it.
+        root: folder of ptb.train.txt, ptb.valid.txt and ptb.test.txt; missing files are downloaded into it.
         split: ``"train"``, ``"validation"`` or ``"test"``.
         characters: items are characters (:func:`characters_of`), not words.
-        **options: as of :class:`Words`.
+        **options: as in :class:`Words`.
 
     Raises:
         ValueError: if an argument is out of range, or a file damaged or another.
@@ -430,7 +434,7 @@ class JSBChorales(BatchDataset):
     """Bach's chorales as the keys of a piano, quarter note by quarter note.
 
     Item i is a pair (x, y): x of shape (T, 88), uint8, the keys that sound in each step (MIDI 21 to 108), and y
-    (T, 88), those of the step after it; a piece of n steps has T = n - 1. The task is
+    (T, 88), the keys of the next step; a piece of n steps has T = n - 1. The task is
     :class:`neurolsc.tasks.BinaryPerStep`.
 
     Args:
@@ -498,7 +502,7 @@ def read_pieces(path: str | PathLike[str], part: str) -> list[np.ndarray]:
     ``valid`` and ``test``); a piece is a list of steps, a step the list of the MIDI numbers that sound in it.
 
     Returns:
-        Of each piece its keys, (steps, 88) uint8 zeros and ones, the lowest first.
+        The keys of each piece, (steps, 88) uint8 zeros and ones, the lowest key first.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -553,7 +557,7 @@ class StoreRecall(BatchDataset):
 
     Args:
         split: ``"train"``, ``"validation"`` or ``"test"``: 2,000, 500 and 1,000 samples.
-        seed: of all that is drawn.
+        seed: seed of all draws.
         delay: steps from the end of the first period to the beginning of the last, a multiple of 20.
 
     Attributes:

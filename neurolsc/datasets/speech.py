@@ -123,7 +123,7 @@ class EventFile:
 
 
 def _checked(times_of: list[np.ndarray], units_of: list[np.ndarray]) -> Events:
-    """The spikes of all utterances, one after the other; ValueError for one that is wrong.
+    """The spikes of all utterances, one after the other; ValueError if an utterance is wrong.
 
     Args:
         times_of: times of each utterance.
@@ -140,8 +140,8 @@ def _checked(times_of: list[np.ndarray], units_of: list[np.ndarray]) -> Events:
     times = np.concatenate(times_of)
     units = np.concatenate(units_of)
     offsets = np.concatenate([[0], np.cumsum(counts)])
-    # Times are compared by their bits, as integers, which of half-precision numbers is several times as fast: those of
-    # floats that are not negative ascend as the floats do, then come infinity, NaN, and negative ones.
+    # Times are compared by their bits, as integers, which is several times as fast for half precision. The bits of
+    # floats that are not negative ascend as the floats do; then come infinity, NaN, and negative floats.
     bits = times.view(f"u{times.itemsize}")
     falls = np.zeros(len(times), bool)
     np.less(bits[1:], bits[:-1], out=falls[1:])
@@ -250,8 +250,8 @@ class Binning:
 
     Args:
         dt: width of a bin, in seconds.
-        window: length of the recording, in seconds, a whole number of bins; None: every utterance lasts until the bin
-            of its last spike, and a batch as long as its longest, with a mask.
+        window: length of the recording, in seconds, a whole number of bins. None: every utterance lasts until the bin
+            of its last spike, and a batch as long as its longest utterance, with a mask.
         channels: N, a divisor of 700; neighbouring units are counted together.
         binary: 1 for every count above 0.
         repeat: how often in a row each frame is shown.
@@ -292,7 +292,7 @@ class Binning:
         """Count spikes, in time proportional to spikes + T B N.
 
         Returns:
-            Counts (T, B, N), uint8, and without a window a mask (T, B), bool, True while an utterance lasts, else None.
+            Counts (T, B, N), uint8; and a mask (T, B), bool, True while an utterance lasts, or None with a window.
 
         Raises:
             ValueError: if a bin holds more than 255 spikes (not if binary).
@@ -346,27 +346,27 @@ class SHD(BatchDataset):
     file; the test file is opened for ``split="test"`` only.
 
     Args:
-        root: folder of shd_train.h5 and shd_test.h5, of these in a folder SHD, or of train.h5 and test.h5; if there is
-            none of them SHD is downloaded into it. Or a file of another name in this layout, for training and
-            validation. None: the sample in the package.
+        root: folder of shd_train.h5 and shd_test.h5, which may be in a folder SHD there, or of train.h5 and test.h5; if
+            it holds none of these, SHD is downloaded into it. Or a file of another name in this layout, for training
+            and validation. None: the sample in the package.
         split: ``"train"``, ``"validation"`` or ``"test"``.
         by: how validation is drawn, ``"random"`` or ``"speaker"`` (:func:`hold_out`).
-        share: of the training utterances or speakers that go to validation.
-        seed: of that draw.
-        **options: ``dt``, ``window``, ``channels``, ``binary`` and ``repeat``, as of :class:`Binning`, and ``augment``:
-            changes of events, in this order, drawn from torch's random numbers, in :func:`neurolsc.train` from its
-            seed, the epoch and the items.
+        share: share of the training utterances or speakers that go to validation.
+        seed: seed of that draw.
+        **options: ``dt``, ``window``, ``channels``, ``binary`` and ``repeat``, as in :class:`Binning`, and ``augment``:
+            changes of events, made in this order. They are drawn from torch's random numbers; in
+            :func:`neurolsc.train` from its seed, the epoch and the items.
 
     Attributes:
         path: the HDF5 file.
-        binning: the numbers of the grid.
+        binning: the grid on which spikes are counted.
         indices: place of every item in the file (n,).
         labels: classes (n,), int64.
         speakers: speaker of every item (n,), int64; -1 where the file does not say.
         names: name of each class.
 
     Raises:
-        ValueError: if an argument is out of range, dt is finer than the times are, or the file is damaged
+        ValueError: if an argument is out of range, dt is below the resolution of the times, or the file is damaged
             (:class:`EventFile`).
         ConnectionError: if a file could not be downloaded.
 
@@ -422,7 +422,7 @@ class SHD(BatchDataset):
 
     @classmethod
     def embedded(cls, split: Split, *, share: float = 0.2, **options: Any) -> "SHD":
-        """Return the sample in the package: 150 spoken digits in SHD's layout, none of SHD.
+        """Return the sample in the package: 150 spoken digits in SHD's layout, which are not from SHD.
 
         They are recordings of five people from the Free Spoken Digit Dataset: 100 for training and validation, 50
         others for the test.
@@ -480,7 +480,7 @@ class SHD(BatchDataset):
 
     @property
     def left_out(self) -> int:
-        """How many spikes of all items stand at the end of the window or later."""
+        """Number of spikes, of all items, that stand at the end of the window or later."""
         if self.binning.window is None:
             late = np.inf
         else:

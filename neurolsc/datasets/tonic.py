@@ -44,7 +44,7 @@ class TonicFrames(BatchDataset):
         if self.sensor_size is not None:
             self.n_in = math.prod(self.sensor_size)
         self.n_classes = len(self.names)
-        # these three are compared when a training is resumed
+        # the next three attributes are compared when a training is resumed
         self.source = type(self._dataset).__name__
         transforms = [getattr(self._dataset, name, None) for name in ("transform", "target_transform", "transforms")]
         self.changes = stable_repr(transforms)
@@ -161,19 +161,19 @@ def from_tonic(
     time_window=1e6 * dt, start_time=0, end_time=1e6 * window)`` gives all frames, they are equal bin for bin. With one
     polarity, p is not used.
 
-    The data set's own transforms run first. Those that draw do so from NumPy's global random numbers, which no seed of
-    :func:`neurolsc.train` reaches: a resumed training then draws others.
+    The data set's own transforms run first. Random transforms draw from NumPy's global random numbers, which no seed of
+    :func:`neurolsc.train` reaches: a resumed training then draws other numbers.
 
     Args:
         dataset: items (events, label); events a structured array with fields t in microseconds, x, y where H > 1, and p
             where P > 1; or frames (T, ...).
         dt: width of a bin, in seconds; None if items are frames already.
         window: length, in seconds, a whole number of bins; later events are left out. None: every item lasts until its
-            last event, and a batch until that of its longest, with a mask.
-        start: where time begins: ``"zero"`` of the clock, or the ``"first"`` event of an item.
+            last event, and a batch until the last event of its longest item, with a mask.
+        start: where time begins: ``"zero"``, at 0 of the clock, or ``"first"``, at the first event of an item.
         sensor_size: (W, H, P); by default the data set's own.
-        classes: their names, in the order of their numbers; by default the data set's own ``classes``, else all
-            ``targets`` in order. Labels may be numbers or names.
+        classes: names of the classes, in the order of their numbers; by default the data set's own ``classes``, else
+            all ``targets`` in order. Labels may be numbers or names.
         binary: 1 for any count above 0.
 
     Raises:
@@ -219,7 +219,7 @@ def from_tonic(
 
 
 def _targets(dataset: Any) -> list[Any]:
-    """The labels in memory; none where a target is yet to be changed."""
+    """The labels in memory; empty if they are not in memory, or a transform still changes them."""
     changed = getattr(dataset, "target_transform", None) or getattr(dataset, "transforms", None)
     targets = getattr(dataset, "targets", None)
     if changed or targets is None:

@@ -46,9 +46,9 @@ class Case:
         bounds: what rules compare with.
         lr: the user's learning rate, if it is known.
         history: rows with ``train_loss``, an epoch each.
-        samples: how many samples derivatives are measured on.
-        steps: at how many steps.
-        seed: of what is drawn.
+        samples: number of samples at which derivatives are measured.
+        steps: number of time steps at which they are measured.
+        seed: seed of all draws.
     """
 
     network: Network

@@ -59,9 +59,9 @@ def diagnose(
         lr: learning rate. With one and y, a copy of the network is trained on the batch by Adam for 10 updates.
         history: rows with ``train_loss``, an epoch each: ``TrainResult.history``. Of a network that has learnt,
             gradients are not judged; with three epochs or more no copy is trained.
-        samples: how many samples of the batch derivatives are measured on, the first ones.
-        steps: at how many time steps, drawn at random.
-        seed: of that draw.
+        samples: number of samples, the first of the batch, at which derivatives are measured.
+        steps: number of time steps, drawn at random, at which they are measured.
+        seed: seed of that draw.
 
     Returns:
         The diagnosis, a sequence of its findings: empty where nothing was found.

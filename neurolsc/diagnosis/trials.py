@@ -41,9 +41,9 @@ def try_cures(
         y: targets.
         loss: what is trained.
         lr: learning rate.
-        diagnosis: what was found with that batch; by default it is diagnosed first.
-        updates: of each copy.
-        seed: of what is drawn where it is diagnosed.
+        diagnosis: the diagnosis of net on that batch; by default it is made here.
+        updates: number of updates of each copy.
+        seed: seed of the draws of a diagnosis made here.
 
     Returns:
         A trial for every kind of fault that the package can do something about, of all layers that have it at once;

@@ -82,7 +82,7 @@ class NetworkSettings:
         Args:
             n_in: number of inputs.
             n_out: number of classes.
-            words: size of the vocabulary, if inputs are numbers of words: an embedding reads and predicts them.
+            words: size of the vocabulary, if inputs are token indices: an embedding reads and predicts them.
 
         Raises:
             ValueError: if cell or surrogate are not known, the cell does not take a setting that differs from its
@@ -99,8 +99,8 @@ class NetworkSettings:
                 if not any(p.kind is p.VAR_KEYWORD for p in parameters):
                     break  # it passes nothing on to the constructor of the next base
         not_taken = [*(set(OF_A_CELL) - taken), *(() if "spike" in taken else OF_A_SPIKE)]
-        if odd := [f.name for f in fields(self) if f.name in not_taken and getattr(self, f.name) != f.default]:
-            raise ValueError(f"a cell {self.cell} does not take {', '.join(odd)}.")
+        if refused := [f.name for f in fields(self) if f.name in not_taken and getattr(self, f.name) != f.default]:
+            raise ValueError(f"a cell {self.cell} does not take {', '.join(refused)}.")
         if (words is None and self.embedding) or (words is not None and self.readout_bias):
             raise ValueError("embedding is only for data that are words, readout_bias only for others.")
         torch.manual_seed(self.seed)

@@ -43,12 +43,12 @@ class Grid:
     """The trials of a sweep; see :func:`read_grid`.
 
     Attributes:
-        name: of the sweep.
-        content: of the file.
+        name: name of the sweep.
+        content: content of the grid's file.
         fixed: settings that all trials share.
         factors: alternatives of each factor; the trials are their product.
         test: score chosen trials on the test set.
-        choice: of a setting for each arm; None: all trials are run.
+        choice: how each arm chooses the value of a setting; None: all trials are run.
         budgets: epochs after which the score so far is a column of the table.
     """
 
@@ -139,11 +139,11 @@ class Grid:
     def wanted(self, scores: Mapping[Experiment, float | None]) -> dict[Experiment, bool]:
         """The trials to be run, as far as known by now, each with True if it is chosen.
 
-        Without a choice these are all trials, and all are chosen. With one they are the deciding trials, and once all
-        of an arm are over, those of the other seeds with the chosen value.
+        Without a choice these are all trials, and all are chosen. With a choice these are the deciding trials, and once
+        all deciding trials of an arm are over, also the trials of the other seeds with the chosen value.
 
         Args:
-            scores: of every trial that is over; None if it failed.
+            scores: the score of every trial that is over; None if it failed.
         """
         if self.choice is None:
             return dict.fromkeys(self.trials, True)

@@ -234,7 +234,7 @@ def run_sweep(
 
     Args:
         grid: the trials.
-        folder: of the sweep; made if it is missing.
+        folder: folder of the sweep; made if it is missing.
         pool: the workers.
         retry: run failed trials again.
         device: where the networks run, as torch calls it; the table has a column for it.

@@ -1,6 +1,6 @@
 r"""Loihi's integer neurons CUBA and ATRLIF, step by step.
 
-A state has 64 units per unit of a weight; the input of a step are the weights of the last step's spikes. With
+A state counts 64 units per weight unit; the input of a step is the sum of the weights of the last step's spikes. With
 
 .. math::
     \mathrm{dec}(x, k) = \mathrm{sign}(x) \lfloor |x| (4096 - k) / 4096 \rfloor
@@ -35,6 +35,7 @@ from torch import Tensor
 UNIT = 64  # state units per weight unit
 LIMIT = 2**23  # a state stays below this in modulus
 INPUT_LIMIT = 2**21  # 64 times the input of a step stays below this: the chip checks it, Lava does not
+FULL_DECAY = 4096  # a decay k takes k / 4096 of a state in a step
 NEVER = 2**17 - 1  # the largest threshold, in weight units
 
 Spike = Callable[[Tensor], Tensor]  # 1 where its argument is positive, else 0; a surrogate has a derivative as well
@@ -71,7 +72,7 @@ class IntegerLayer(ABC):
     """A layer of M neurons with N inputs. Tensors are float64 and hold integers, but for `unit`."""
 
     kind: ClassVar[str]  # the neuron's name in files
-    variables: ClassVar[tuple[str, ...]]  # of the state, that change
+    variables: ClassVar[tuple[str, ...]]  # names of the state variables that change
     weight: Tensor  # (M, N), mantissas: a value is its mantissa times 2 to the exponent
     weight_rec: Tensor | None  # (M, M), mantissas; None without recurrence
     bias: Tensor  # (M,), per step
@@ -166,7 +167,7 @@ class AtrlifLayer(IntegerLayer):
 def integer_steps(
     layers: Sequence[IntegerLayer], x: Tensor, spikes: Sequence[Spike] | None = None
 ) -> Iterator[IntegerStep]:
-    """Run layers over time; each reads the one below, the first the input, one step late.
+    """Run layers over time; each reads the layer below, the first one the input, one step late.
 
     Args:
         layers: first layer first.
@@ -194,12 +195,12 @@ def integer_steps(
 
 def decay(x: Tensor, k: Tensor) -> Tensor:
     """x (4096 - k) / 4096, rounded towards zero; the gradient passes."""
-    exact = x * (4096 - k) / 4096
+    exact = x * (FULL_DECAY - k) / FULL_DECAY
     return exact + (exact.trunc() - exact).detach()
 
 
 def wrap(u: Tensor) -> Tensor:
-    """U in 24 bits: what exceeds 2^23 wraps around to the lowest values, and -2^23 or less to the highest."""
+    """U in 24 bits: values above 2^23 wrap around to the lowest, values of -2^23 or less to the highest."""
     return u - 2 * LIMIT * (u.detach() > LIMIT) + 2 * LIMIT * (u.detach() <= -LIMIT)
 
 
@@ -221,7 +222,7 @@ class Extremes:
 
     @staticmethod
     def of(step: StepValues) -> "Extremes":
-        """Those of one step."""
+        """The extremes of one step."""
         peaks = {"drive": int(step.drive.abs().max())}
         overflows = int((UNIT * step.drive.abs() >= INPUT_LIMIT).sum())
         for name in ("u", "v", "theta"):
@@ -232,7 +233,7 @@ class Extremes:
         return Extremes(**peaks, overflows=overflows, ties=int((step.distance == 0).sum()))
 
     def __or__(self, other: "Extremes") -> "Extremes":
-        """Extremes of both together."""
+        """The extremes of two runs or steps together."""
         return Extremes(
             drive=max(self.drive, other.drive),
             u=max(self.u, other.u),

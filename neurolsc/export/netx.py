@@ -23,7 +23,16 @@ from torch import Tensor, nn
 
 from neurolsc import metrics
 from neurolsc.display import Displayed, Table
-from neurolsc.export.fixed_point import NEVER, UNIT, AtrlifLayer, CubaLayer, Extremes, IntegerLayer, integer_steps
+from neurolsc.export.fixed_point import (
+    FULL_DECAY,
+    NEVER,
+    UNIT,
+    AtrlifLayer,
+    CubaLayer,
+    Extremes,
+    IntegerLayer,
+    integer_steps,
+)
 from neurolsc.export.quantize import QuantizedNetwork, dequantize, quantize
 from neurolsc.export.wrapped import delayed, exported_kind, from_wrapped
 from neurolsc.hdf5 import HDF5
@@ -49,7 +58,7 @@ class LayerReport:
     """A layer's integers against its floats, and its resources."""
 
     neuron: str  # what it was and what it became
-    neurons: int  # on the chip, one that stands for a bias included
+    neurons: int  # on the chip, with those that stand for biases
     threshold: tuple[int, int]  # smallest and largest at rest, weight units
     weight_error_max: float  # of input and recurrent weights, in thresholds
     weight_error_rms: float
@@ -150,17 +159,17 @@ def to_netx(
 ) -> ExportReport:
     """Export a network to Lava: quantise it, check it on data, and write a NetX file.
 
-    The file holds the first four samples with their spikes, or without calibration data 50 steps of random spikes, for
-    :func:`neurolsc.export.verify`.
+    For :func:`neurolsc.export.verify` the file holds the first four samples with their spikes; without calibration data
+    50 steps of random spikes.
 
-    Networks are run in evaluation mode, and keep theirs.
+    Networks run in evaluation mode; their own mode is restored.
 
     Args:
         net: what :func:`neurolsc.export.quantize` accepts, or a module of snnTorch, norse or spikingjelly.
         path: the file, usually ``*.net``. Lava leaves an open file open: give each export a new path.
         x: calibration samples, 0 or 1: (T, B, n_in) of a network, or what the module takes, as
             :func:`neurolsc.interop.prepared.prepare` reads it. Without them overflows are not found.
-        labels: their classes (B,), for accuracies in the report, if x has none.
+        labels: classes of the samples (B,), for accuracies in the report; left out if x holds them.
         force: accept fewer weight units per threshold than 62 (of an ALIF 16).
 
     Returns:
@@ -270,7 +279,7 @@ KINDS: dict[str, tuple[type[IntegerLayer], dict[str, str | int]]] = {
         AtrlifLayer,
         ENTRIES
         | {"weightExp": "weight_exp", "weightRecExp": "weight_rec_exp", "biasExp": "bias_exp"}
-        | {"neuron/iDecay": 4096, "neuron/refDecay": 4096, "neuron/thDecay": "theta_decay"}
+        | {"neuron/iDecay": FULL_DECAY, "neuron/refDecay": FULL_DECAY, "neuron/thDecay": "theta_decay"}
         | {"neuron/vThStep": "theta_step", "neuron/resetMant": "reset", "neuron/resetExp": "reset_exp"},
     ),
 }
@@ -278,7 +287,7 @@ KINDS: dict[str, tuple[type[IntegerLayer], dict[str, str | int]]] = {
 
 @torch.no_grad()
 def replay(layers: Sequence[IntegerLayer], x: Tensor) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
-    """Run layers on x (T, B, N); yield the spikes of each (voltages of an integrator), and its states by name.
+    """Run layers on x (T, B, N); yield for each its spikes, or an integrator's voltages, and its states by name.
 
     All are (T, B, M).
     """
@@ -331,7 +340,7 @@ def write_netx(quantized: QuantizedNetwork, path: str | PathLike[str], *, golden
             group["weight"] = weight.numpy().astype(np.float32)
             if weight_rec is not None:
                 group["weight_rec"] = weight_rec.numpy().astype(np.float32)
-            if layer is None:
+            if layer is None:  # the readout, which has no neurons
                 continue
             if layer.bias.any():
                 group["bias"] = layer.bias.numpy().astype(np.int32)
@@ -355,8 +364,8 @@ def write_netx(quantized: QuantizedNetwork, path: str | PathLike[str], *, golden
 def read_netx(path: str | PathLike[str]) -> QuantizedNetwork:
     """Read a file that :func:`write_netx` wrote, or one of lava-dl's own with dense CUBA layers.
 
-    Layers of lava-dl fire as Lava runs them, each one step after the layer below. Their units are those of the file.
-    Spikes of the last layer are read as they are, unless it is a Dense without neurons.
+    Layers of lava-dl fire as Lava runs them, each one step after the layer below. Their units are those of the file. A
+    Dense without neurons at the end becomes the readout; without it the logits are the spikes of the last layer.
 
     Raises:
         ValueError: if it is no such file, or a size or number in it does not fit; the message names file and place.
@@ -370,7 +379,7 @@ def read_netx(path: str | PathLike[str]) -> QuantizedNetwork:
 
 
 def integers(file: HDF5, place: str, *shape: int | None) -> Tensor:
-    """Whole numbers of a shape, as float64; None is any size, and one number stands for a vector."""
+    """Read integers of a shape, as float64; a size of None fits any, and a single number stands for a vector."""
     found = np.asarray(file.values(place, kinds="iuf"), dtype=np.float64)
     if not found.shape and len(shape) == 1:
         found = np.full(shape[0] or 1, found)
@@ -388,7 +397,7 @@ def of_lava_dl(file: HDF5) -> QuantizedNetwork:
     for i in range(len(file.group("layer"))):
         at = f"layer/{i}"
         if readout is not None:
-            raise ValueError(f"{at} comes after a layer without neurons, of which only the last may be one.")
+            raise ValueError(f"{at} comes after a layer without neurons: only the last layer may have none.")
         entries = file.group(at)
         kind = file.values(f"{at}/type", 1, "SO")[0].decode()
         if kind == "input" and "neuron" not in entries:
@@ -445,14 +454,14 @@ def read_with_golden(path: str | PathLike[str]) -> tuple[QuantizedNetwork, dict[
         numbers = partial(integers, file)
         count = len(file.group("layer")) - 1
         integrates = count > 1 and "neuron" in file.group(f"layer/{count}")
-        count -= not integrates  # else the last one is a sum
+        count -= not integrates  # without the readout, which has no neurons
         if count < 1:
             raise ValueError("it has no layer of neurons.")
         sizes = [int(numbers("layer/0/shape", 1)[0])]
         layers: list[IntegerLayer] = []
         for i in range(1, count + 1):
             at = f"layer/{i}"
-            has = file.group(f"layer/{i}")
+            stored = file.group(f"layer/{i}")
             kind, entries = KINDS[file.values(f"{at}/neuron/type", 0, "SO").decode()]
             weight = numbers(f"{at}/weight", None, sizes[-1])
             m = len(weight)
@@ -468,8 +477,8 @@ def read_with_golden(path: str | PathLike[str]) -> tuple[QuantizedNetwork, dict[
             layers.append(
                 kind(
                     weight=weight,
-                    weight_rec=numbers(f"{at}/weight_rec", m, m) if "weight_rec" in has else None,
-                    bias=numbers(f"{at}/bias", m) if "bias" in has else torch.zeros(m, dtype=torch.float64),
+                    weight_rec=numbers(f"{at}/weight_rec", m, m) if "weight_rec" in stored else None,
+                    bias=numbers(f"{at}/bias", m) if "bias" in stored else torch.zeros(m, dtype=torch.float64),
                     unit=UNIT * torch.from_numpy(scale.astype(np.float64)),
                     **read,
                 )

@@ -73,8 +73,8 @@ def to_nir(
     """Describe a network as a graph of NIR, and write it to a file if there is a path.
 
     Nodes are ``w_in_1``, ``lif_1`` (or the sub-graph ``alif_1``), ``w_rec_1`` and so on, ``readout`` (or ``li_3``).
-    Connections between layers have no latency in NIR, recurrent ones one step: of a network with ``layer_delay=1``
-    other readers send the spikes of layer l, counted from 1, l steps earlier. Metadata let :func:`from_nir` restore
+    Connections between layers have no latency in NIR, recurrent ones have one step. So in other readers layer l
+    (counted from 1) of a network with ``layer_delay=1`` spikes l steps earlier. Metadata let :func:`from_nir` restore
     every bit; surrogates are left out.
 
     Args:
@@ -85,8 +85,8 @@ def to_nir(
         x: an example of what the module takes, which shows the order of its layers, as for
             :func:`neurolsc.interop.prepared.prepare`. Without x it must be their order of definition.
         dt: seconds per time step. snnTorch's reader supposes 1e-4.
-        golden: samples (T, B, n_in) with which another reader is checked: they and what each layer and the readout
-            make of them, without latency between layers, are written to ``<path>.data`` for ``nir.read_data``.
+        golden: samples (T, B, n_in) for checks of another reader. They, the spikes of each layer and the logits,
+            without latency between layers, are written to ``<path>.data`` for ``nir.read_data``.
 
     Raises:
         TypeError: if a layer or the readout cannot be exported.
@@ -260,13 +260,14 @@ def from_nir(
 ) -> Network:
     """Make a network of a graph of NIR.
 
-    A graph of :func:`to_nir` comes back with every parameter and ``layer_delay``, in its dtype. Of other programs'
-    graphs, chains of ``Linear`` or ``Affine`` and ``LIF``, ``CubaLIF``, ``IF``, ``LI`` or ``CubaLI`` nodes can be
-    read, those that fire each with its own recurrence, by their Euler steps of dt seconds; layers then read the one
-    below in the same step, and ``Flatten`` changes nothing. Without a readout in the graph it is the identity.
+    A graph of :func:`to_nir` comes back with every parameter and ``layer_delay``, in its dtype. Other programs' graphs
+    can be read if they are chains of ``Linear`` or ``Affine`` and ``LIF``, ``CubaLIF``, ``IF``, ``LI`` or ``CubaLI``
+    nodes, of which those that fire may be recurrent. The cells take Euler steps of dt seconds, and layers read the
+    layer below in the same step; ``Flatten`` changes nothing. Without a readout in the graph it is the identity.
 
-    A node whose factor on its input was left at 1 adds only a part of it in a step: dt / tau_syn to the current of a
-    ``CubaLIF``, dt to the voltage of an ``IF``. A ``UserWarning`` then says which factor the whole input takes.
+    A node that leaves the factor on its input at 1 adds only a part of the input in a step: dt / tau_syn of it to the
+    current of a ``CubaLIF``, dt of it to the voltage of an ``IF``. A ``UserWarning`` then gives the factor that adds
+    all of it.
 
     Args:
         source: the graph, or the file that holds it.
@@ -292,7 +293,7 @@ def from_nir(
     """
     nir = load_nir()
     if isinstance(source, nir.NIRGraph):
-        return _network(source, dt, layer_delay, None)
+        return _network(source, dt, layer_delay, memory=None)
     if not isinstance(source, str | PathLike):
         raise TypeError(f"wanted a NIRGraph or the path of a file, got {type(source).__name__}.")
     data = Path(source).read_bytes()
@@ -328,8 +329,8 @@ def _network(graph: Any, dt: float | None, layer_delay: Literal[0, 1] | None, me
     def after(name: str) -> set[str]:
         return {b for a, b in edges if a == name}
 
-    def one(where: str, names: set[str], *kinds: str) -> str:
-        """The only one of some nodes, if it is of these kinds and has not been seen; else a ValueError."""
+    def only_node(where: str, names: set[str], *kinds: str) -> str:
+        """The only name of a set; ValueError if there are more or none, it is of no such kind, or was seen before."""
         found = sorted(names)
         if len(found) != 1 or type(nodes.get(found[0])).__name__ not in kinds or found[0] in seen:
             got = ", ".join(f"{name} ({type(nodes.get(name)).__name__})" for name in found) or "nothing"
@@ -342,23 +343,23 @@ def _network(graph: Any, dt: float | None, layer_delay: Literal[0, 1] | None, me
     def of_kind(kind: str) -> set[str]:
         return {name for name, node in nodes.items() if type(node).__name__ == kind}
 
-    source = one("in the graph", of_kind("Input"), "Input")
-    output = one("in the graph", of_kind("Output"), "Output")
+    source = only_node("in the graph", of_kind("Input"), "Input")
+    output = only_node("in the graph", of_kind("Output"), "Output")
     onward = after(source)
     cells = []
     last = None
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         while onward != {output}:
-            weight = one(f"after {source}", onward, "Linear", "Affine")
+            weight = only_node(f"after {source}", onward, "Linear", "Affine")
             onward = after(weight)
             if onward == {output}:
                 last = nodes[weight]
                 break
-            source = one(f"after {weight}", onward, "LIF", "CubaLIF", "IF", "LI", "CubaLI", "NIRGraph")
+            source = only_node(f"after {weight}", onward, "LIF", "CubaLIF", "IF", "LI", "CubaLI", "NIRGraph")
             loop = before(source) - {weight}
             recurrent = None
             if loop:
-                name = one(f"before {source}", loop, "Linear", "Affine")
+                name = only_node(f"before {source}", loop, "Linear", "Affine")
                 if before(name) | after(name) != {source}:
                     raise ValueError(f"{name} must lead from {source} to itself: only chains of layers can be read.")
                 recurrent = nodes[name]

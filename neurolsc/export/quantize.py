@@ -17,6 +17,7 @@ from torch.nn.functional import pad
 
 from neurolsc.display import shapes
 from neurolsc.export.fixed_point import (
+    FULL_DECAY,
     LIMIT,
     NEVER,
     UNIT,
@@ -34,10 +35,10 @@ from neurolsc.neurons.cell import set_value
 
 W_MAX = 254  # the largest weight: 8 signed bits times 2
 B_MAX = 4095  # the largest bias of CUBA: 13 signed bits
-LONGEST = 4095 / 4096  # the largest share of a state that a step retains, a time constant of 4096 steps
+LONGEST = 4095 / FULL_DECAY  # the largest share of a state that a step retains, a time constant of 4096 steps
 COARSE = 62  # fewest weight units per threshold of a LIF; with half as many rounding decides what fires
-COARSE_ALIF = 16  # of an ALIF, whose weights have an exponent
-PLENTY = 256  # more are of no use
+COARSE_ALIF = 16  # fewest of an ALIF, whose weights have an exponent
+PLENTY = 256  # weight units per threshold of an ALIF from which on more are of no use
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ class QuantizedNetwork:
         return last @ self.readout.T
 
     def on_time(self, values: Tensor, late: int) -> Tensor:
-        """The steps of (T, ...) that belong to the input, of values `late` steps late."""
+        """Of values (T, ...) that come `late` steps late, those that belong to the steps of the input."""
         return values[late : len(values) + late - self.latency]
 
 
@@ -135,8 +136,8 @@ def quantize(network: Network, calibration: Tensor | None = None, *, force: bool
             :func:`neurolsc.wrap`. With ``layer_delay=1`` the readout has no bias; with 0 the layers get a delay, as in
             :func:`neurolsc.export.delayed`.
         calibration: samples (T, B, n_in), 0 or 1. With them the units of an ALIF, an LI and the readout are halved
-            until half of their bits are enough for the states, and what still overflows is refused. Thresholds get
-            coarser by that, weights of an ALIF do not.
+            until the states use at most half of their range, and a layer that still overflows is refused. Smaller units
+            make thresholds coarser, but not the weights of an ALIF.
         force: accept fewer weight units per threshold than 62 (of an ALIF 16).
 
     Returns:
@@ -163,7 +164,7 @@ def quantize(network: Network, calibration: Tensor | None = None, *, force: bool
                 f"units (of 32767), current {e.u}, voltage {e.v}, threshold {e.theta} (of 2^23 = {LIMIT} each): train with "
                 "smaller weights or fewer spikes."
             )
-    if not quantized.integrates and extremes[-1].overflows:
+    if not quantized.integrates and extremes[-1].overflows:  # coarser, so that the readout's sums use half of the range
         return _rounded(network, force, halvings, readout_scale=quantized.readout_scale * LIMIT / 2 / extremes[-1].v)
     return quantized
 
@@ -172,7 +173,7 @@ def quantize(network: Network, calibration: Tensor | None = None, *, force: bool
 def _fitted(
     network: Network, calibration: Tensor, force: bool
 ) -> tuple[tuple[int, ...], QuantizedNetwork, tuple[Extremes, ...]]:
-    """Halve units until half of the bits are enough for the states on the calibration data.
+    """Halve units until the states use at most half of their range on the calibration data.
 
     Returns:
         The halvings of each layer (only ALIF and LI have a choice), the integers, and their extremes.
@@ -183,6 +184,7 @@ def _fitted(
         extremes = quantized.run(calibration).extremes
         trial = []
         for halved, found in zip(halvings, extremes, strict=False):  # a readout has extremes, too
+            # an integer below half of its range is halved no further
             trial.append(halved + math.ceil(math.log2(2 * max(found.reach, 0.5))))
         coarser = _rounded(network, force, trial)
         changed = False
@@ -198,7 +200,7 @@ def _fitted(
 def _rounded(
     network: Network, force: bool, halvings: Sequence[int] | None = None, readout_scale: float = math.inf
 ) -> QuantizedNetwork:
-    """The integers of a network, with the units of each layer halved so often; `readout_scale` is the most."""
+    """The integers of a network, with each layer's unit halved `halvings` times, and at most this readout scale."""
     own = exportable(network)
     chip = delayed(own)
     if getattr(chip.readout, "bias", None) is not None:
@@ -252,7 +254,7 @@ def decay_bits(name: str, what: str, cell: Any) -> Tensor:
     retention = torch.exp(-1 / tau.double())
     if (retention > LONGEST).any():
         raise ValueError(f"{name}: {what} is {tau.max():g} steps, but a decay has 12 bits, for at most 4096 steps.")
-    return nearest(4096 * (1 - retention)).clamp(min=1)
+    return nearest(FULL_DECAY * (1 - retention)).clamp(min=1)
 
 
 def largest(name: str, *weights: Tensor) -> float:
@@ -264,7 +266,7 @@ def largest(name: str, *weights: Tensor) -> float:
 
 
 def check_matrix(name: str, *weights: Tensor | None) -> None:
-    """Refuse integer matrices of one synapse memory that readers would change."""
+    """Refuse the matrices of one synapse memory, if programs that read the file would change their weights."""
     low = min(int(w.min()) for w in weights if w is not None)
     if all(int(w.max()) <= 0 for w in weights if w is not None) and (-low).bit_count() == 1:
         raise ValueError(
@@ -308,8 +310,8 @@ def _cuba(name: str, cell: Any, force: bool, halvings: int) -> CubaLayer:
         w_rec = cell.w_rec.double() / theta.unsqueeze(1)
     # the bias acts on CUBA's voltage: a current that retains a share of itself cannot have one
     retained = torch.zeros_like(leak)
-    i_decay = torch.full_like(leak, 4096)
-    v_decay = leak.clamp(max=4095)
+    i_decay = torch.full_like(leak, FULL_DECAY)
+    v_decay = leak.clamp(max=4095)  # 12 bits
     subtracts = not integrates and cell.reset.name != "zero"
     if subtracts:
         retained = cell.decay_v
@@ -368,7 +370,7 @@ def _alif(name: str, cell: ALIF, force: bool, halvings: int) -> AtrlifLayer:
             "never stop its neuron from firing. Train neurolsc.ALIFPositive (--cell ALIFPositive), whose is positive."
         )
     rest = cell.theta_rest.double()
-    step = cell.adaptation.double() / cell.decay_theta.double().clamp(min=1 / 4096)
+    step = cell.adaptation.double() / cell.decay_theta.double().clamp(min=1 / FULL_DECAY)
     rows = 1 / step.detach()
     w_in = cell.w_in.double() * rows.unsqueeze(1)
     w_rec = cell.w_rec.double() * rows.unsqueeze(1)
@@ -434,44 +436,49 @@ def _alif(name: str, cell: ALIF, force: bool, halvings: int) -> AtrlifLayer:
 
 @torch.no_grad()
 def dequantize(network: Network, quantized: QuantizedNetwork) -> Network:
-    """The float network with the integers' parameters, in float64; only the rounding of states is left out.
+    """The float network with the parameters of the integer network, in float64.
 
-    Its radii are those of the exported network.
+    Its spectral radii are those of the exported network. It differs from the integer network in this alone: no state is
+    rounded or overflows; an ALIF fires above its threshold only, not at it; and its reset subtracts the resting
+    threshold itself, which the chip rounds to 8 bits.
 
     Args:
-        network: what was quantised.
-        quantized: its integers.
+        network: the network that was quantised.
+        quantized: the integers that :func:`quantize` returned for it.
     """
 
-    def time_constant(decay: Tensor) -> Tensor:  # in steps; 0.05 (e^-20 is left after one) for 4096
-        return -1 / (1 - decay / 4096).clamp(min=2e-9).log()
+    def time_constant(decay: Tensor) -> Tensor:
+        """Tau in steps; a decay of 4096 retains nothing, which stands as e^-20: tau must be positive."""
+        return -1 / (1 - decay / FULL_DECAY).clamp(min=2e-9).log()
 
-    made = copy.deepcopy(delayed(exportable(network))).double()
+    floats = copy.deepcopy(delayed(exportable(network))).double()
     cell: Any
     layer: Any
-    for cell, layer in zip(made.cells, quantized.layers, strict=True):
-        scale = layer.unit / UNIT
-        subtracts = isinstance(cell, LIF) and cell.reset.name != "zero"  # the voltage is CUBA's current
+    for cell, layer in zip(floats.cells, quantized.layers, strict=True):
+        scale = layer.unit / UNIT  # weight units per float unit
+        # CUBA resets its voltage to zero. A LIF that subtracts is therefore CUBA's current, with the current's decay.
+        subtracts = isinstance(cell, LIF) and cell.reset.name != "zero"
         cell.tau_v = time_constant(layer.i_decay if subtracts else layer.v_decay)
         cell.w_in.copy_(layer.weight * 2**layer.weight_exp / scale.unsqueeze(1))
         if layer.weight_rec is not None:
             cell.w_rec.copy_(layer.weight_rec * 2**layer.weight_rec_exp / scale.unsqueeze(1))
         if isinstance(layer, AtrlifLayer):
-            cell.b_v.copy_(layer.bias * 2**layer.bias_exp / layer.unit)
+            cell.b_v.copy_(layer.bias * 2**layer.bias_exp / layer.unit)  # ATRLIF's bias is in state units
             cell.tau_theta = time_constant(layer.theta_decay)
             cell.theta_rest = layer.threshold / scale
-            set_value(cell, "adaptation", layer.theta_step * (1 - layer.theta_decay / 4096) / scale)
+            # on the chip a threshold rises before it decays, in an ALIF after it
+            set_value(cell, "adaptation", layer.theta_step * (1 - layer.theta_decay / FULL_DECAY) / scale)
             continue
-        cell.b_v.copy_(layer.bias / scale)
+        cell.b_v.copy_(layer.bias / scale)  # CUBA's bias is in weight units
         if hasattr(cell, "tau_i"):
             cell.tau_i = time_constant(layer.i_decay)
         if isinstance(cell, LIF):
             cell.theta.copy_(layer.threshold / scale)
-        if subtracts:
+        if subtracts:  # a LIF resets itself: without the synapse of -threshold that does so on the chip
             cell.w_rec.add_(torch.diag(cell.theta))
-    if not quantized.integrates:
-        made.readout.get_parameter("weight").copy_(quantized.readout / quantized.readout_scale)
-    return made
+    if not quantized.integrates:  # after an integrator the readout is the identity
+        floats.readout.get_parameter("weight").copy_(quantized.readout / quantized.readout_scale)
+    return floats
 
 
 class QuantizationAware(Network):

@@ -26,6 +26,7 @@ import numpy as np
 Arrays = dict[str, "np.ndarray[Any, Any]"]  # of one sample, by name
 UNIT = 64
 LIMIT = 2**23 - 1
+FULL_DECAY = 4096  # a decay k takes k / 4096 of a state in a step
 
 # Lava
 
@@ -70,10 +71,10 @@ def alif_block(group: Any) -> Any:
     reset = np.diag(np.broadcast_to(value["resetMant"], (m,))).astype(int)
     neuron = ATRLIF(
         shape=(m,),
-        delta_i=(value["iDecay"] - 1) / 4096,
-        delta_v=value["vDecay"] / 4096,
-        delta_theta=value["thDecay"] / 4096,
-        delta_r=value["refDecay"] / 4096,
+        delta_i=(value["iDecay"] - 1) / FULL_DECAY,  # the neuron adds 1
+        delta_v=value["vDecay"] / FULL_DECAY,
+        delta_theta=value["thDecay"] / FULL_DECAY,
+        delta_r=value["refDecay"] / FULL_DECAY,
         theta=value["vThMant"],
         theta_0=value["vThMant"],
         theta_step=int(value["vThStep"]),

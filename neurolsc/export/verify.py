@@ -99,7 +99,7 @@ def verify(path: str | PathLike[str], spikes: Tensor | None = None) -> Verificat
         ValueError: if the file or the spikes do not fit, or it holds no golden samples and there are no spikes.
         FileNotFoundError: if there is no simulator and the file holds no golden samples.
         TimeoutError: if Lava takes more than a minute for a sample.
-        RuntimeError: if it fails; with its output.
+        RuntimeError: if Lava fails; the message holds its output.
     """
     quantized, golden = read_with_golden(path)
     runs = []
@@ -153,7 +153,7 @@ def _compared(quantized: QuantizedNetwork, found: dict[str, Tensor], tools: tupl
         if i == count and quantized.integrates:
             logits = found["readout" if "readout" in found else f"v_{i}"].double()
             same = (z == logits) & same_states.view(*z.shape[:2], -1)
-            continue
+            continue  # it is the readout, and counts as no layer of spikes
         same = z == found[f"spikes_{i}"]
         difference = first(same.all(2) & same_states.view(*z.shape[:2], -1).all(2))
         layers.append(
@@ -188,7 +188,7 @@ def _compared(quantized: QuantizedNetwork, found: dict[str, Tensor], tools: tupl
 
 
 def find_python(name: SimulatorName) -> Path:
-    """A simulator's Python: its variable's, or its environment's in this folder."""
+    """The Python that a simulator's environment variable names, else the one of its environment in this folder."""
     short = SIMULATORS[name]
     variable = f"NEUROLSC_{short.upper()}_PYTHON"
     wanted = os.environ.get(variable) or f".{short}-env/bin/python"
@@ -202,9 +202,9 @@ def find_python(name: SimulatorName) -> Path:
 
 
 def simulate(name: SimulatorName, path: str | PathLike[str], x: Tensor) -> dict[str, np.ndarray]:
-    """Run a file in a process of a simulator on x (T, B, n_in); the arrays that it wrote.
+    """Run a file on x (T, B, n_in) in a process of a simulator; return the arrays that it wrote.
 
-    When the time is up, the process and all that it started are killed.
+    When the time is up, the process and all processes that it started are killed.
     """
     timeout = PER_SAMPLE * (1 + x.shape[1])
     script = Path(__file__).with_name("simulator.py")

@@ -46,8 +46,8 @@ def exportable(network: Network) -> Network:
     """The network in our own cells, if a chip and NIR have its neurons and its readout.
 
     Raises:
-        TypeError: if a layer or the readout has no counterpart.
-        ValueError: if a number or a setting has none. Both name the layer.
+        TypeError: if a layer or the readout has no counterpart; the message names the layer.
+        ValueError: if a number or a setting has no counterpart; likewise.
     """
     network = from_wrapped(network)
     check_finite(network.state_dict())
@@ -96,7 +96,7 @@ def _refused_cell(i: int, cell: Any, *, last: int) -> TypeError | ValueError | N
 
 
 def _raise(errors: list[TypeError | ValueError]) -> None:
-    """Raise all errors as one, a line each; nothing if there are none."""
+    """Raise all errors as one, a line each; without errors do nothing."""
     if len(errors) == 1:
         raise errors[0]
     if errors:
@@ -107,9 +107,9 @@ def _raise(errors: list[TypeError | ValueError]) -> None:
 
 
 def refusals(net: nn.Module, x: Any = None) -> tuple[str, ...]:
-    """Say before a network is trained what :func:`to_netx` and :func:`to_nir` would refuse of it, a line each.
+    """List what :func:`to_netx` and :func:`to_nir` would refuse of a network, before it is trained; a line each.
 
-    Sizes of weights and thresholds, on which it depends whether integers hold them, are not looked at.
+    The values of weights and thresholds are not checked: only after training it is known whether integers hold them.
 
     Args:
         net: a network, or a module of snnTorch, norse or spikingjelly.
@@ -153,11 +153,11 @@ def from_wrapped(network: Network) -> Network:
     in; a Linear at the end becomes the readout, a leaky integrator at the end an LI. Surrogates are the default.
 
     Args:
-        network: what :func:`neurolsc.wrap` returned. One of our own cells is returned as it is.
+        network: what :func:`neurolsc.wrap` returned. A network of our own cells is returned as it is.
 
     Raises:
         TypeError: if a layer or module has no counterpart; the message names it.
-        ValueError: if a setting of it has none; the message says what to change.
+        ValueError: if a setting has no counterpart; the message says what to change.
     """
     if not any(isinstance(cell, WrappedCell) for cell in network.cells):
         return network
@@ -200,7 +200,7 @@ CONVERTERS.append(_saved)
 
 
 def _cell(name: str, cell: Cell) -> Cell:
-    """One of our cells with the spikes of a wrapped cell; `name` is for errors."""
+    """The cell of ours that sends the same spikes as a wrapped cell; `name` is for errors."""
     if not isinstance(cell, WrappedCell):
         return cell.copy()
     like = cell.dtype_and_device
@@ -225,30 +225,30 @@ def _cell(name: str, cell: Cell) -> Cell:
 
     gain = of_each_neuron(neurons.gain)
     if neurons.reset == "none":
-        made: Any = LI(cell.n_in, n)
+        ours: Any = LI(cell.n_in, n)
     else:
-        made = (LIF if neurons.decay_i is None else CubaLIF)(cell.n_in, n, reset=neurons.reset)
-    made = made.to(**like)
-    made.w_in.copy_(weight * gain.unsqueeze(1))
+        ours = (LIF if neurons.decay_i is None else CubaLIF)(cell.n_in, n, reset=neurons.reset)
+    ours = ours.to(**like)
+    ours.w_in.copy_(weight * gain.unsqueeze(1))
     if neurons.bias is not None:
         bias = bias + of_each_neuron(neurons.bias)
-    made.b_v.copy_(gain * bias)
+    ours.b_v.copy_(gain * bias)
     for what, decay in (("v", neurons.decay_v), ("i", neurons.decay_i)):
-        if hasattr(made, f"tau_{what}"):
+        if hasattr(ours, f"tau_{what}"):
             retained = of_each_neuron(0.0 if decay is None else decay).double()
             if not ((retained >= 0) & (retained < 1)).all():
                 raise ValueError(f"{name}: a state retains {retained.max():g} of itself in a step, wanted 0 to < 1.")
-            setattr(made, f"tau_{what}", (-1 / retained.log()).clamp(min=NO_MEMORY).to(gain.dtype))
-    if not isinstance(made, LI):
+            setattr(ours, f"tau_{what}", (-1 / retained.log()).clamp(min=NO_MEMORY).to(gain.dtype))
+    if not isinstance(ours, LI):
         theta = of_each_neuron(neurons.threshold)
         if neurons.fires_at_threshold:  # the next lower number, above which ours fire
             theta = torch.nextafter(theta, torch.zeros_like(theta))
         w_rec = torch.as_tensor(neurons.w_rec).detach().to(**like)
         if w_rec.ndim < 2:
             w_rec = torch.diag(of_each_neuron(w_rec))
-        made.w_rec.copy_(w_rec * gain.unsqueeze(1) + torch.diag(of_each_neuron(neurons.cancelled) * theta))
-        made.theta.copy_(theta)
-    return made
+        ours.w_rec.copy_(w_rec * gain.unsqueeze(1) + torch.diag(of_each_neuron(neurons.cancelled) * theta))
+        ours.theta.copy_(theta)
+    return ours
 
 
 def _affine(name: str, module: nn.Module, shape: tuple[int, ...], **like: Any) -> tuple[Tensor, Tensor]:
@@ -363,7 +363,7 @@ def delayed(network: Network) -> Network:
 
     Its logits come as many steps later as it has layers, an LI included. Biases must not act before the input arrives:
     if there are any, each layer gets one neuron more, the last, whose synapses are the biases. It fires in every step
-    from the one on in which the layer below could first fire, switched on by the one below. The bias of an LI comes
+    from the first in which the layer below could fire, switched on by the added neuron there. The bias of an LI comes
     from a second such neuron, which the first one switches on.
 
     Args:
@@ -401,24 +401,24 @@ def delayed(network: Network) -> Network:
                 zero = old.reset.name == "zero"
                 switched = i > 0  # by the bias neuron of the layer below
                 count = 1 + (tail is not None and i == len(cells) - 1 and bool(bias.any()))
-                made = kind(old.n_in + switched, n + count, reset="zero" if zero else "subtract").to(**like)
-                for matrix, before in ((made.w_in, old.w_in), (made.w_rec, old.w_rec)):
+                extended = kind(old.n_in + switched, n + count, reset="zero" if zero else "subtract").to(**like)
+                for matrix, before in ((extended.w_in, old.w_in), (extended.w_rec, old.w_rec)):
                     matrix.zero_()
                     matrix[:n, : before.shape[1]] = before
-                made.w_rec[:n, n] = old.b_v
+                extended.w_rec[:n, n] = old.b_v
                 if not zero:
-                    made.w_rec[n:, n:] = torch.eye(count)  # cancels the reset
-                made.w_rec[n + 1 :, n] = FIRES
-                made.b_v.zero_()
+                    extended.w_rec[n:, n:] = torch.eye(count)  # cancels the reset
+                extended.w_rec[n + 1 :, n] = FIRES
+                extended.b_v.zero_()
                 if switched:
-                    made.w_in[n, -1] = FIRES
+                    extended.w_in[n, -1] = FIRES
                 else:
-                    made.b_v[n] = FIRES
-                made.theta.copy_(pad(old.theta, (0, count), value=1.0))
-                made.spike = old.spike
+                    extended.b_v[n] = FIRES
+                extended.theta.copy_(pad(old.theta, (0, count), value=1.0))
+                extended.spike = old.spike
                 for tau in ("tau_v", "tau_i") if kind is CubaLIF else ("tau_v",):
-                    setattr(made, tau, pad(getattr(old, tau), (0, count), value=NO_MEMORY))
-                cells[i] = made
+                    setattr(extended, tau, pad(getattr(old, tau), (0, count), value=NO_MEMORY))
+                cells[i] = extended
             weight = pad(weight, (0, count))
             weight[:, -1] = bias
         if tail is None:

@@ -36,8 +36,8 @@ class LayerReport:
         layer: the layer, counted from 1.
         done: "identity", "drawn" (its drawn weights, with other thresholds) or "left" (as it was).
         why: why it is not the identity, or why it is left; empty for the identity.
-        rate_before, rate_after: spikes per neuron and step; None where nothing was measured.
-        threshold_before, threshold_after: mean threshold at rest; None likewise.
+        rate_before, rate_after: firing rates, in spikes per neuron and step; None if they were not measured.
+        threshold_before, threshold_after: mean resting thresholds; None if they were not measured.
     """
 
     layer: int
@@ -50,7 +50,7 @@ class LayerReport:
 
     @property
     def step_growth(self) -> float:
-        """By what factor a step of an optimizer has grown against the threshold."""
+        """The factor by which an optimizer's update has grown, relative to the threshold."""
         if not self.threshold_before or not self.threshold_after:
             return 1.0
         return self.threshold_before / self.threshold_after
@@ -66,14 +66,14 @@ class LayerReport:
 
 
 class InitReport(tuple[Finding, ...]):
-    """What an initialisation did, a line a layer; a tuple of its findings, what it could not reach.
+    """What an initialisation did to each layer; as a tuple, its findings: what it could not reach.
 
     Attributes:
-        summary: firing rates and radii before and after, on the last batch; empty where none are measured.
-        layers: what was done to each layer; empty where the initialisation does not say.
-        title: its first line when printed.
-        layout: where time and batch were found in the x of a module; empty of a network, which reads (T, B, n_in).
-        left_out: which values of a module were set that its state_dict leaves out, and what keeps them; else empty.
+        summary: firing rates and spectral radii before and after, on the last batch; empty if none were measured.
+        layers: what was done to each layer; empty if the initialisation does not say.
+        title: the first line in print.
+        layout: where time and batch were found in the x of a module; empty for a network, which reads (T, B, n_in).
+        left_out: values of a module that were set and are not in its state_dict, and what keeps them; else empty.
     """
 
     summary: str
@@ -101,7 +101,7 @@ class InitReport(tuple[Finding, ...]):
 
     @property
     def step_growth(self) -> float:
-        """By what factor a step of an optimizer has grown against a threshold, the largest of all layers."""
+        """The largest factor of all layers by which an optimizer's update has grown, relative to the threshold."""
         return max((layer.step_growth for layer in self.layers), default=1.0)
 
     def __str__(self) -> str:
@@ -135,17 +135,17 @@ def on_any_network(apply: Callable[..., tuple[Finding, ...]]) -> Callable[..., t
         if network is net:
             return apply(self, network, inputs, seed=seed)
         before = values_outside(net)
-        found = apply(self, network, inputs, seed=seed)
+        report = apply(self, network, inputs, seed=seed)
         summary = ""
         layers = ()
         title = ""
-        if isinstance(found, InitReport):
-            summary = found.summary
-            layers = found.layers
-            title = found.title
+        if isinstance(report, InitReport):
+            summary = report.summary
+            layers = report.layers
+            title = report.title
         if layers and leaves_membranes:
             layout += '\nof spikes and membranes the first are read; loss="membrane" reads the second'
-        return InitReport(found, summary, layers, title, layout, left_out(net, before))
+        return InitReport(report, summary, layers, title, layout, left_out(net, before))
 
     return on_module
 
@@ -177,13 +177,13 @@ class Initialiser(ABC):
         Args:
             network: the network, or a module.
             inputs: batches x (T, B, n_in), or (x, labels), as :func:`neurolsc.datasets.input_batches` makes them; or
-                one batch, or a ``DataLoader``, of which the first 16 are taken. A method that needs one takes the
-                first; one that needs none takes an empty list.
+                one batch, or a ``DataLoader``, whose first 16 batches are taken. A method that needs a batch takes the
+                first; a method that needs none takes an empty list.
             seed: seed of all draws.
 
         Returns:
-            What could not be reached, and where; empty if all is well. Some return a :class:`InitReport`, and all of
-            a module, whose ``layout`` says where time and batch were found.
+            What could not be reached, and where; empty if all is well. Some methods return an :class:`InitReport`. For
+            a module all do; its ``layout`` says where time and batch were found in x.
 
         Raises:
             TypeError: if a cell lacks what the method needs, a module cannot be wrapped, or inputs are no inputs.
@@ -303,21 +303,21 @@ def generator(seed: int, *place: object) -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(digest[:7]))
 
 
-def first_input(network: Network, inputs: Sequence[Tensor]) -> Tensor:
-    """The first batch, in the network's dtype and on its device.
+def first_input(network: Network, inputs: Sequence[Any]) -> Tensor:
+    """The x of the first batch, on the network's device, in its dtype (token indices stay integers).
 
     Raises:
-        TypeError: if network is no network, or the batch is no tensor and no tuple (x, ...).
-        ValueError: if there is none, it does not fit the network, or is not finite.
+        TypeError: if network is no network, or the batch is neither a tensor nor a tuple (x, ...).
+        ValueError: if inputs is empty, or x does not fit the network or is not finite.
     """
-    n_in = as_network(network).n_in
+    network = as_network(network)
     if not len(inputs):
         raise ValueError("this initialiser needs at least one batch of inputs, got none.")
-    x = input_of(inputs[0], 1)
-    if x.shape[2] != n_in or 0 in x.shape:
-        raise ValueError(f"inputs must be (T, B, {n_in}), got {tuple(x.shape)}.")
+    x = input_of(inputs[0], place=1)
+    if x.shape[2] != network.n_in or 0 in x.shape:
+        raise ValueError(f"inputs must be (T, B, {network.n_in}), got {tuple(x.shape)}.")
     if network.embedding is not None:
-        return x.to(network.dtype_and_device["device"])  # numbers of words stay whole
+        return x.to(network.dtype_and_device["device"])  # token indices stay integers
     if not x.isfinite().all():
         raise ValueError("inputs must be finite, got NaN or infinity.")
     return x.to(**network.dtype_and_device)
@@ -410,7 +410,7 @@ class Layer:
 
 
 def layers_of(network: Network, *needs: Need, integrators: bool = False) -> list[Layer]:
-    """The layers that spike, or all, if each has the needs.
+    """The layers that spike, with `integrators` all layers; each is checked for the needs.
 
     Raises:
         TypeError: if network is no network, or a cell lacks a need.
@@ -443,7 +443,7 @@ def set_nonzero(matrix: WeightMatrix, weights: Tensor) -> None:
 
 
 def scaling(matrices: Sequence[WeightMatrix]) -> Callable[[float], None]:
-    """A function of a logarithm that sets matrices to multiples of what they are now."""
+    """Return a function that sets matrices to exp(log) times their present values."""
     start = [matrix.weights.clone() for matrix in matrices]
 
     def scale(log: float) -> None:
@@ -454,6 +454,6 @@ def scaling(matrices: Sequence[WeightMatrix]) -> Callable[[float], None]:
 
 
 def by_neuron(values: Tensor, like: WeightMatrix) -> Tensor:
-    """Values of neurons (n_hidden,) as factors of rows; their mean where rows are others."""
+    """Values of neurons (n_hidden,) as factors of a matrix's rows; their mean for all rows that are not neurons."""
     rows = len(like.weights)
     return (values if len(values) == rows else values.mean().expand(rows)).view(-1, *[1] * (like.weights.ndim - 1))

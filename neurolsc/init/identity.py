@@ -22,7 +22,7 @@ from neurolsc.init.base import (
 from neurolsc.network import Network, eval_mode
 from neurolsc.neurons.cell import Cell, WeightMatrix, is_frozen, weight_matrices
 from neurolsc.stability.conditions import NO_SURROGATE, Finding, surrogate_fault, surrogate_slope
-from neurolsc.stability.pretrain import put_back
+from neurolsc.stability.pretrain import restored_on_error
 from neurolsc.stability.scale import layer_inputs, rate, scale_to_rate, steps_from_rest
 from neurolsc.stability.transitions import Transitions, flat, stacked, without
 from neurolsc.validation import number, whole
@@ -118,7 +118,7 @@ class Identity(Initialiser):
             if fault.name == NO_SURROGATE:
                 raise ValueError(str(fault))
             findings.append(fault)
-        with put_back(network), eval_mode(network), torch.no_grad():
+        with restored_on_error(network), eval_mode(network), torch.no_grad():
             before = network.run(x).spikes
             for index, layer_input in enumerate(layer_inputs(network, x)):
                 layer = Layer(network, index)
@@ -256,7 +256,7 @@ class Identity(Initialiser):
         return [layer.finding(problem, "its rate moves in jumps; take a wider layer" if fires else "raise its weights")]
 
     def make_identity(self, layer: Layer, layer_input: Tensor, scaled: float, bounded: list[Tensor]) -> float:
-        """Make a layer the identity plus a part of what was drawn; the share of spikes that the identity passes on.
+        """Make a layer the identity plus a part of what was drawn; return the share of spikes that this passes on.
 
         `scaled` is the threshold at which the drawn layer fires at the rate, `bounded` its bounded recurrent weights.
         """
@@ -309,7 +309,7 @@ def best_identity(layer: Layer, layer_input: Tensor, margin: Tensor) -> float:
     """Set the weights of a layer to the identity, by the margin of its spikes over the threshold.
 
     Returns:
-        The share of its spikes that it passes on: that it has read and sends.
+        The share of its spikes that the layer passes on: spikes that it reads and also sends.
     """
     drawn = [matrix.weights.clone() for matrix in layer.recurrent]
     drive = 1 + margin
@@ -322,7 +322,7 @@ def best_identity(layer: Layer, layer_input: Tensor, margin: Tensor) -> float:
 
 
 def exact_drive(layer: Layer, otherwise: Tensor) -> Tensor:
-    """Input weights, in thresholds, that leave no voltage one step after a spike; `otherwise` where there are none."""
+    """Input weights, in thresholds, that leave no voltage one step after a spike; `otherwise` if none do."""
     at_widest = voltage_left(layer, torch.full_like(otherwise, WIDEST))
     at_less = voltage_left(layer, torch.full_like(otherwise, WIDEST - 0.5))
     # the voltage is linear in the drive, or 0 at both: the root of the line
@@ -331,7 +331,7 @@ def exact_drive(layer: Layer, otherwise: Tensor) -> Tensor:
 
 
 def set_identity(layer: Layer, layer_input: Tensor, drive: Tensor, drawn: Sequence[Tensor]) -> float:
-    """Set input weights of a size, in thresholds, and recurrent ones that take off what a spike leaves.
+    """Set input weights to `drive`, in thresholds, and recurrent weights that take off what a spike leaves.
 
     Returns:
         The share of its spikes that the layer passes on.
@@ -350,7 +350,7 @@ def set_identity(layer: Layer, layer_input: Tensor, drive: Tensor, drawn: Sequen
 
 
 def voltage_left(layer: Layer, drive: Tensor) -> Tensor:
-    """Set input weights of a size, in thresholds, and no recurrence; return the voltage one step after a spike."""
+    """Set input weights to `drive`, in thresholds, and no recurrence; return the voltage one step after a spike."""
     cell = layer.cell
     first, second = layer.impulse_response(2).round(decimals=3)
     # A voltage may take a part of what it reads, such as 1/tau. Where a current lasts, it adds up.
@@ -383,7 +383,7 @@ def zero_biases(layer: Layer) -> None:
 
 def output_spikes(network: Network) -> bool:
     """True if the loss reads spikes: the last layer spikes, and the readout has no weights."""
-    weights = any(True for _ in network.readout.parameters())
+    weights = list(network.readout.parameters())
     return not weights and len(network.cells) - 1 in network.spiking
 
 

@@ -22,7 +22,7 @@ from neurolsc.stability.transitions import Transitions, depth_operators, draw_st
 from neurolsc.validation import number, one_of, setting, whole
 
 _REACH = math.log(1e4)  # logarithm of the largest scale
-_TURNS = 6  # through depth and time
+_TURNS = 6  # most rounds, each through depth and time
 _CLOSE = 0.01  # relative distance from the target at which scaling stops
 Method = Literal["gradient", "scale"]
 
@@ -30,15 +30,15 @@ Method = Literal["gradient", "scale"]
 @register
 @dataclass(frozen=True)
 class LSC(PretrainOptions, Initialiser):
-    r"""The local stability condition: mean radii through time and depth at a target.
+    r"""The local stability condition: mean spectral radii through time and depth at a target.
 
     .. math:: \mathrm{E}\,\rho\Big(\frac{\partial h[t, l]}{\partial h[t-1, l]}\Big) = \rho_{time},
         \quad \mathrm{E}\,\rho\Big(\frac{\partial h[t, l]}{\partial h[t', l-1]}\Big) = \rho_{depth}
 
     Attributes:
         method: ``"gradient"``, one of the loops of :func:`neurolsc.pretrain`, or ``"scale"``, root finding
-            (:func:`neurolsc.scale_to_radius`), which takes fewer options. All others are those of
-            :class:`~neurolsc.stability.PretrainOptions`; ``LSC(0.5, loop="paper")`` is the paper to the letter, with
+            (:func:`neurolsc.scale_to_radius`), which takes fewer options. The other attributes are those of
+            :class:`~neurolsc.stability.PretrainOptions`. ``LSC(0.5, loop="paper")`` is the paper to the letter, with
             batches of the size that training has.
 
     Source: arXiv:2308.12075, Sec. II-D and II-G; the method ``"scale"`` is ours.
@@ -96,8 +96,8 @@ class LSCSingular(Initialiser):
 
     Attributes:
         target: sigma, through time and depth.
-        samples: samples of the first batch at which it is measured.
-        steps: time steps at which it is measured, at most.
+        samples: samples of the first batch at which sigma is measured.
+        steps: largest number of time steps at which sigma is measured.
 
     Source: ours; the singular value as the measure: Miller & Hardt, arXiv:1805.10369.
     """
@@ -213,7 +213,7 @@ def largest_exponent(cell: Cell, layer_input: Tensor, seed: int) -> Tensor:
     states = stacked([before for _, before, _ in steps_from_rest(cell, layer_input)])
     with torch.no_grad():
         return layer_exponents(
-            Transitions(cell, layer_input.flatten(0, 1), states, None, None), layer_input.shape[1], 1, seed
+            Transitions(cell, layer_input.flatten(0, 1), states, None, None), layer_input.shape[1], count=1, seed=seed
         )[:, 0]
 
 

@@ -420,7 +420,7 @@ def _decay_factor(layer: Layer) -> float:
     """The factor by which the voltage at rest decays in a step, mean over neurons."""
     cell = layer.cell
     of = layer.membrane
-    by = -0.125
+    by = -0.125  # below rest, where nothing fires; exact in floating point
     rest = cell.initial_state(1)
     x = torch.zeros(1, cell.n_in, **cell.dtype_and_device)
     z = cell.output(rest)

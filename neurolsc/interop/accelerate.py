@@ -71,8 +71,8 @@ def accelerate(net: nn.Module, x: Tensor) -> Any:
         why = f": {'; '.join(texts)}" if texts else ""
         raise ValueError(f"net has no layer of neurons that the kernels know{why}.")
     fast = _accelerated(net)
-    made = type(fast)
-    warn_of_plain(made, reasons)
+    fast_class = type(fast)
+    warn_of_plain(fast_class, reasons)
     _compare(net, fast, x)
     return fast
 
@@ -98,44 +98,44 @@ class _Accelerated(Accelerated, nn.Module):
 
     def _call_at_once(self, args: Any, kwargs: Any) -> Any:
         """The user's forward, its neurons at once where that can be."""
-        made = type(self)
+        fast_class = type(self)
         plain = partial(self.plain_class.forward, self)
-        if made.runs_plainly is not None or must_run_plainly(self, args, kwargs):
-            if made.loop_outside:
+        if fast_class.runs_plainly is not None or must_run_plainly(self, args, kwargs):
+            if fast_class.loop_outside:
                 with_tensors(self)
             return plain(*replaced(args), **replaced(kwargs))
-        if not made.loop_outside:
+        if not fast_class.loop_outside:
             recording = Recording()
         else:
-            if made.recording is None or made.recording.flushed:
-                made.recording = Recording()
-            recording = made.recording
+            if fast_class.recording is None or fast_class.recording.flushed:
+                fast_class.recording = Recording()
+            recording = fast_class.recording
         try:
             return self._recorded(recording, plain, args, kwargs)
         except Exception as error:
             # a lazy tensor cannot do something; or it is an error of the user's code, which the plain forward raises
             reason = f"{type(error).__name__}: {error}"
-        if made.loop_outside:
+        if fast_class.loop_outside:
             with_tensors(self)
         out = plain(*replaced(args), **replaced(kwargs))
-        made.runs_plainly = reason
+        fast_class.runs_plainly = reason
         warn_of(f"the network runs in plain steps: its forward cannot be put off ({reason})", NotAcceleratedWarning)
         return out
 
     def _recorded(self, recording: Recording, plain: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call forward while its calls are recorded; return tensors, or lazy ones if the loop is outside."""
-        made = type(self)
-        with recorded(self, recording, made):
+        fast_class = type(self)
+        with recorded(self, recording, fast_class):
             forward = vars(self).get("forward", plain)  # the first of a layer that is a network by itself
-            as_step = made.loop_outside
+            as_step = fast_class.loop_outside
             inputs = [as_input(recording, arg, as_step=as_step) for arg in args]
             named = {name: as_input(recording, arg, as_step=as_step) for name, arg in kwargs.items()}
             out = forward(*inputs, **named)
             if as_step:
                 return out
             recording.flush()
-            made.longest = recording.longest
-            made.most = recording.most
+            fast_class.longest = recording.longest
+            fast_class.most = recording.most
             return replaced(out)
 
     def __reduce__(self) -> Any:
@@ -150,13 +150,15 @@ def _accelerated(net: nn.Module, loop_outside: bool = False, runs_plainly: str |
     def forward(self: _Accelerated, *args: Any, **kwargs: Any) -> Any:
         return self._call_at_once(args, kwargs)
 
-    made = type(f"Accelerated{kind.__name__}", (_Accelerated, kind), {"forward": forward, "__doc__": kind.__doc__})
-    made.__module__ = kind.__module__
-    made.plain_class = kind
-    made.named = {}
-    made.loop_outside = loop_outside
-    made.runs_plainly = runs_plainly
-    fast = object.__new__(made)
+    fast_class = type(
+        f"Accelerated{kind.__name__}", (_Accelerated, kind), {"forward": forward, "__doc__": kind.__doc__}
+    )
+    fast_class.__module__ = kind.__module__
+    fast_class.plain_class = kind
+    fast_class.named = {}
+    fast_class.loop_outside = loop_outside
+    fast_class.runs_plainly = runs_plainly
+    fast = object.__new__(fast_class)
     object.__setattr__(fast, "__dict__", vars(net))
     return fast
 
@@ -189,10 +191,10 @@ def as_input(recording: Recording, arg: Any, *, as_step: bool) -> Any:
 
 
 @contextmanager
-def recorded(net: nn.Module, recording: Recording, made: type[_Accelerated]) -> Iterator[None]:
+def recorded(net: nn.Module, recording: Recording, fast_class: type[_Accelerated]) -> Iterator[None]:
     """Inside, neurons write their steps down; afterwards their states are tensors again, if the loop was inside."""
     fused, reasons, plain = layers_of(net)
-    warn_of_plain(made, reasons)
+    warn_of_plain(fast_class, reasons)
     with ExitStack() as stack:
         for module in plain:
             before = module.register_forward_pre_hook(_read_tensors, prepend=True, with_kwargs=True)
@@ -204,7 +206,7 @@ def recorded(net: nn.Module, recording: Recording, made: type[_Accelerated]) -> 
             for layer in fused:
                 layer.start(recording)
             yield
-            if not made.loop_outside:
+            if not fast_class.loop_outside:
                 with_tensors(net)
         except BaseException:
             for layer in fused:
@@ -236,11 +238,11 @@ def with_tensors(net: nn.Module) -> None:
                     place[name] = replaced(value)
 
 
-def warn_of_plain(made: type[_Accelerated], reasons: dict[str, str]) -> None:
+def warn_of_plain(fast_class: type[_Accelerated], reasons: dict[str, str]) -> None:
     """Warn of layers that are not run at once, of each for the first time."""
-    new = {name: reason for name, reason in reasons.items() if name not in made.named}
+    new = {name: reason for name, reason in reasons.items() if name not in fast_class.named}
     if new:
-        made.named.update(new)
+        fast_class.named.update(new)
         texts = "; ".join(f"{name or 'the layer'} ({reason})" for name, reason in new.items())
         warn_of(f"these run in plain steps: {texts}.", NotAcceleratedWarning)
 
@@ -260,18 +262,18 @@ class _Outcome(NamedTuple):
 
 def _compare(net: nn.Module, fast: Any, x: Tensor) -> None:
     """Call both with an example; where they do not agree, let the user's network run, and say so."""
-    made = type(fast)
+    fast_class = type(fast)
     wanted = _outcome(net, net, x, calls=1)
     came = _outcome(net, fast, x, calls=1)
-    if made.most == 1 and made.runs_plainly is None:  # the loop over time must be around the calls
-        made.loop_outside = True
+    if fast_class.most == 1 and fast_class.runs_plainly is None:  # the loop over time must be around the calls
+        fast_class.loop_outside = True
         wanted = _outcome(net, net, x, calls=3)
         came = _outcome(net, fast, x, calls=3)
     fault = _difference(came, wanted)
-    if made.longest == 1 and made.most > 1:
+    if fast_class.longest == 1 and fast_class.most > 1:
         fault = "asks for values in every step"
-    if fault and made.runs_plainly is None:
-        made.runs_plainly = fault
+    if fault and fast_class.runs_plainly is None:
+        fast_class.runs_plainly = fault
         warn_of(f"the network runs in plain steps: accelerated it {fault}.", NotAcceleratedWarning)
 
 

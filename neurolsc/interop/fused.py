@@ -534,9 +534,9 @@ def voltage_lif(form: int, *, divides: bool = False, reset: int | None, passes: 
     """The kernel of neurons with a voltage alone.
 
     Args:
-        form: of the step, as the kernel numbers them.
+        form: number of the step's form in the kernel.
         divides: the voltage is divided by tau, not multiplied by a gain.
-        reset: as the kernels number them.
+        reset: number of the reset in the kernel.
         passes: the reset passes a gradient.
         at: a neuron spikes at its threshold, too.
     """

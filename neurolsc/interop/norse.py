@@ -380,14 +380,14 @@ class NorseCell(WrappedCell):
         super().__init__(layer, before, input_shape, scaled)
 
     def closed_form(self) -> Derivatives | None:
-        """That of single neurons, where none reads another one and the layer has no input weights of its own."""
+        """The derivatives neuron by neuron; None if neurons read each other, or the layer has input weights."""
         own = hasattr(self.layer, "recurrent_weights") or hasattr(self.layer, "input_weights")
         if own or not hasattr(self.layer, "state_fallback"):
             return None
         return NeuronwiseDerivatives(self)
 
     def thresholds(self) -> Thresholds | None:
-        """v_th, and beta of an LSNN; None where v_th is not positive."""
+        """A handle on v_th and an LSNN's beta; None if any v_th is <= 0."""
         if self.threshold_names:
             return Thresholds(self, self.threshold_names)
         return None

@@ -191,7 +191,7 @@ class Reader:
         x = _checked(x)
         like = self.network.dtype_and_device
         if self.network.embedding is not None:
-            like = {"device": like["device"]}  # numbers of words stay whole
+            like = {"device": like["device"]}  # token indices stay integers
         if self.layout is not None:
             x = self.layout.by_step(x).flatten(2)
             if self.layout.axes == "batch first":

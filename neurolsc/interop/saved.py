@@ -50,9 +50,9 @@ def save(net: nn.Module, path: str | PathLike[str]) -> None:
         io.save(net, path)
         return
     state = net.state_dict()
-    if odd := [name for name, value in state.items() if not isinstance(value, Tensor)]:
+    if others := [name for name, value in state.items() if not isinstance(value, Tensor)]:
         raise TypeError(
-            f"{odd[0]} of net.state_dict() is a {type(state[odd[0]]).__name__}; a file holds tensors alone."
+            f"{others[0]} of net.state_dict() is a {type(state[others[0]]).__name__}; a file holds tensors alone."
         )
     for name, value in state.items():
         if isinstance(value, UninitializedParameter) or value.device.type == "meta":
@@ -94,8 +94,10 @@ def load(path: str | PathLike[str], net: nn.Module | None = None) -> Any:
     outside = {name.removeprefix(OUTSIDE): v for name, v in tensors.items() if name.startswith(OUTSIDE)}
     known = values_outside(net)
     if outside.keys() != known.keys():
-        odd = ", ".join(sorted(outside.keys() ^ known.keys()))
-        raise ValueError(f"{path} is of a {content['class']} whose layers keep other values than those of net: {odd}.")
+        differing = ", ".join(sorted(outside.keys() ^ known.keys()))
+        raise ValueError(
+            f"{path} is of a {content['class']} whose layers keep other values than those of net: {differing}."
+        )
     before = {name: value.detach().clone() for name, value in net.state_dict().items()}
     try:
         net.load_state_dict(state)

@@ -437,7 +437,7 @@ class SnnTorchCell(WrappedCell):
         super().__init__(layer, before, input_shape, scaled)
 
     def closed_form(self) -> Derivatives | None:
-        """That of single neurons, where none reads another one."""
+        """The derivatives neuron by neuron; None if a neuron reads others, or its state is quantised."""
         kind = type(self.layer).__name__
         recurrent = kind in ("RLeaky", "RSynaptic")
         if self.ours or self.layer.state_quant or kind == "SLSTM" or (recurrent and self.layer.all_to_all):
@@ -445,7 +445,7 @@ class SnnTorchCell(WrappedCell):
         return NeuronwiseDerivatives(self, one_to_one=recurrent)
 
     def thresholds(self) -> Thresholds | None:
-        """The (resting) threshold, and the adaptation; None where the threshold is not positive."""
+        """A handle on thresholds and an ALIF's adaptation; None for an integrator, or if any threshold is <= 0."""
         if self.integrator or not (self.layer.threshold > 0).all():
             return None
         if "thr" in self.state._fields:
@@ -455,13 +455,16 @@ class SnnTorchCell(WrappedCell):
         return Thresholds(self.layer, names)
 
     def membrane(self) -> Membrane | None:
-        """Its mem, as it was before the reset of the next step."""
+        """The variable mem, which the next step resets; None for an integrator."""
         if self.integrator:
             return None
         return Membrane("mem", self._threshold_in, self._spike)
 
     def reset_switch(self) -> ResetSwitch | None:
-        """That of our layers; of snnTorch's where the reset acts within the step and so passes a gradient."""
+        """What detaches the reset; None if no gradient passes it.
+
+        In a layer of snnTorch a gradient passes only where the reset acts within the step of its spike.
+        """
         if not self.reset_gradient:
             return None
         if self.ours:

@@ -101,7 +101,7 @@ class SpikingJellyCell(WrappedCell):
             yield self.layer.rc.weight
 
     def closed_form(self) -> Derivatives | None:
-        """That of single neurons, without a container around them."""
+        """The derivatives neuron by neuron; None in a LinearRecurrentContainer, in which neurons read each other."""
         if self.recurrent:
             return None
         return NeuronwiseDerivatives(self)

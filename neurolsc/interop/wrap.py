@@ -216,15 +216,15 @@ def wrap_with_layout(
     last: Any = cells[-1]
     has_mem = not before and library_of(layers[-1]) == "snntorch" and last.membrane() is not None
     if run is not None:
-        ways = run.returned_by(network, has_mem)
+        outputs = run.returned_by(network, has_mem)
     else:
         if has_mem:
-            ways = ["spikes", "membrane"]
+            outputs = ["spikes", "membrane"]
         else:
-            ways = ["spikes"]
-    read: str = output or ways[0]
-    if output is None and "membrane" in ways:
-        # What integrates is read by its membrane, if that comes.
+            outputs = ["spikes"]
+    read: str = output or outputs[0]
+    if output is None and "membrane" in outputs:
+        # An integrator is read by its membrane, if the model returns it.
         integrates = run is not None and last.layer.reset_mechanism == "none"
         if prefers_membrane or integrates:
             read = "membrane"
@@ -234,7 +234,7 @@ def wrap_with_layout(
             raise ValueError(f'output="membrane" reads a layer of snnTorch that has a mem at the very end, got {end}.')
         last.integrator = True
     layout = None if run is None else run.layout
-    if layout is not None and not last.integrator and "membrane" in ways:
+    if layout is not None and not last.integrator and "membrane" in outputs:
         layout = layout._replace(leaves_membranes=True)
     return network, layout
 
@@ -365,19 +365,19 @@ class _Run:
             passed=_by_step(layer, [use.passed for use in uses]),
         )
 
-    def _used_twice(self, layer: nn.Module, how: str) -> ValueError:
+    def _used_twice(self, layer: nn.Module, evidence: str) -> ValueError:
         """The error for a layer that is used twice in one step."""
         unused = [self.names[part] for part in self.names if library_of(part) and part not in self.called]
         hint = ""
         if unused:
             hint = f" {', '.join(unused)} is never called."
         return ValueError(
-            f"{self.names[layer]} is used twice in one step, {how}: its uses share one hidden state. Give every use a layer "
+            f"{self.names[layer]} is used twice in one step, {evidence}: its uses share one hidden state. Give every use a layer "
             f"of its own.{hint}"
         )
 
     def _refuse_encoder(self, uses: list["_Use"]) -> None:
-        """Raise an error if a module below the first layer adds an axis for time, or sends what is drawn at random."""
+        """Raise an error if a module below the first layer adds a time axis, or draws at random."""
         first_uses: dict[nn.Module, _Use] = {}
         for use in uses:
             if library_of(use.module):
@@ -396,12 +396,16 @@ class _Run:
                 )
 
     def _refuse_several_steps(self, uses: list[_Use]) -> None:
-        """Raise an error if a model that takes one step, (B, ...), seems to have read (T, B, ...) as one."""
-        mixing = nn.Linear | nn.Flatten | nn.modules.conv._ConvNd
+        """Raise an error if a model that takes one step, (B, ...), seems to have read (T, B, ...) as one step.
+
+        The first module that mixes features decides. A model without one acts element by element, and is refused.
+        """
+        mixes_features = nn.Linear | nn.Flatten | nn.modules.conv._ConvNd
         for use in uses:
-            first = next((part for part in use.module.modules() if isinstance(part, mixing)), None)
-            if first is None and not hasattr(use.module, "input_weights"):
-                continue  # neuron by neuron, whatever the axes mean
+            first = next((part for part in use.module.modules() if isinstance(part, mixes_features)), None)
+            if first is None and not hasattr(use.module, "input_weights"):  # weights of norse's recurrent layers
+                continue
+            # what these read, an image or (B, n), is one step
             if isinstance(first, nn.Flatten | nn.modules.conv._ConvNd) or use.read.ndim < 3:
                 return
             break
@@ -483,16 +487,16 @@ class _Run:
                 raise ValueError(f"the model cannot read x: {error}. {hint}") from error  # of shapes
 
     def compare(self, layer: nn.Module, cells: list[Cell]) -> None:
-        """Refuse cells that read or send something else than their layer did."""
+        """Refuse cells that read or send other values than their layer did in the run."""
         call = self.calls[layer]
         first = cells[0]
         with eval_mode(nn.ModuleList(cells)), torch.no_grad():
-            # The first layer shows how x lies: the first way in which it reads what it has read in the model.
+            # The first layer shows the layout of x: the first with which it reads what it has read in the model.
             if len(self.below):
-                ways = [None]
+                layouts = [None]
             else:
-                ways = list(self._layouts())
-            for layout in ways:
+                layouts = list(self._layouts())
+            for layout in layouts:
                 if layout is None:
                     below = self.below
                 else:
@@ -517,7 +521,7 @@ class _Run:
         self.below = call.passed
 
     def _layouts(self) -> Iterator[Layout]:
-        """All ways in which time and batch may lie in x."""
+        """All layouts that x may have by its sizes."""
         x = self.x
         steps = self.steps
         all_samples = len(x) == self.batch
@@ -533,7 +537,7 @@ class _Run:
             yield Layout("every step", steps, tuple(x.shape[1:]))
 
     def refusal(self, layer: nn.Module | None) -> ValueError:
-        """The error for a layer, or the end, that reads something else than the modules before it send."""
+        """The error if a layer, or the end (None), reads other values than the modules before it send."""
         end = len(self.parts)
         above = "what forward returns"
         if layer is not None:
@@ -576,12 +580,12 @@ class _Run:
         """What the model returns, "spikes" or "membrane" or both, in its order; ValueError if neither."""
         cell: Any = network.cells[-1]
         with eval_mode(network), torch.no_grad():
-            ways = {"spikes": torch.stack([network.readout(z) for z in self.below.flatten(2)])}
+            outputs = {"spikes": torch.stack([network.readout(z) for z in self.below.flatten(2)])}
             if has_mem:
                 cell.integrator = True
-                ways["membrane"], _ = cell.run(self.reads, cell.initial_state(self.batch))
+                outputs["membrane"], _ = cell.run(self.reads, cell.initial_state(self.batch))
                 cell.integrator = False
-        found = [way for returned in self.returned for way, out in ways.items() if _same_over_time(returned, out)]
+        found = [name for returned in self.returned for name, out in outputs.items() if _same_over_time(returned, out)]
         if found:
             return found
         name = self.names[self.parts[-1]]
@@ -720,7 +724,7 @@ def _cells_for(
 
 
 def _first_shape(parts: list[nn.Module]) -> tuple[int, ...]:
-    """The shape of a sample of the input, from the first module that has one; ValueError if it does not say."""
+    """The shape of an input's sample, from the sizes of the first module; ValueError if it has none."""
     first: Any = next(part for part in parts if not isinstance(part, nn.Flatten | nn.Dropout | nn.Identity))
     for name in ("in_features", "n_in", "input_size"):
         size = getattr(first, name, None)
@@ -735,8 +739,8 @@ def _first_shape(parts: list[nn.Module]) -> tuple[int, ...]:
 def _refuse_state(modules: list[nn.Module], shape: tuple[int, ...]) -> None:
     """Refuse modules whose output depends on what they have read before.
 
-    Two outputs of one input differ, or would after some calls, as those of a delay line: where calls leave something
-    behind in the modules, they are called until what is left behind no longer grows. A copy is called, which it fills.
+    Two outputs for one input then differ, at once or after some calls, as with a delay line. So modules in which calls
+    leave something behind are called until that no longer changes. The calls are made on a copy.
     """
     chain: nn.Module = nn.Sequential(*modules)
     with suppress(RuntimeError, TypeError):  # of what cannot be copied
@@ -775,7 +779,7 @@ class _Held:
 
 
 def _left_behind(module: nn.Module) -> list[object]:
-    """All that modules hold besides parameters, to compare; tensors are told apart by where they lie."""
+    """All that modules hold besides parameters, to compare; tensors are compared by their memory and version."""
 
     def shown(value: object) -> object:
         if isinstance(value, Tensor):

@@ -41,7 +41,7 @@ class Probe:
     Args:
         network: the network, over the parameters that are trained.
         batch: the batch.
-        loss: of which gradients are taken, where the batch has targets.
+        loss: the loss whose gradients are taken, if the batch has targets.
     """
 
     def __init__(self, network: Network, batch: Batch, loss: Objective) -> None:

@@ -343,7 +343,7 @@ class Monitor(Displayed):
 
         Args:
             path: a file, whose suffix chooses the format.
-            title: of the picture.
+            title: title of the picture.
         """
         from neurolsc.plots import plot_monitor  # matplotlib is slow to import and few runs draw
 

@@ -311,7 +311,7 @@ def matrix_of(rows: Sequence[Sequence[Tensor | float]], like: Tensor) -> Tensor:
 
 
 def spike_function(name: str, spike: Any) -> Spike:
-    """Return the spike function that the argument `name` passed; TypeError if it is a class, or not callable."""
+    """Return `spike`, checked; TypeError, which names the argument `name`, if it is a class or not callable."""
     got = repr(spike)
     if isinstance(spike, type):
         got = f"the class {spike.__name__}; write {spike.__name__}()"

@@ -47,7 +47,7 @@ class ScaledParameter:
 class Membrane:
     """The voltage of a cell, which spikes where it is above the threshold."""
 
-    name: str  # the variable of the state that is the voltage; where a spike resets it at once, as in norse, after that
+    name: str  # the state variable that is the voltage; after the reset if a spike resets it at once, as in norse
     threshold: Callable[[Any], Tensor]  # the threshold in a state, (B, n_hidden) or broadcast to it
     spike: Callable[[Tensor], Tensor]  # the output at a distance v - theta, elementwise
 
@@ -101,7 +101,7 @@ class Thresholds:
                 set_value(self._cell, name, value * factor)
 
     def rest(self) -> Tensor | None:
-        """A copy of the resting threshold (n_hidden,); None where no time constant moves it."""
+        """A copy of the resting threshold (n_hidden,); None if no time constant moves it."""
         if self._rest is None:
             return None
         return getattr(self._cell, self._rest).detach().clone()
@@ -192,7 +192,7 @@ class Cell(nn.Module, ABC):
             state: the state before.
             lengths: the number of steps after which the state of each sample stands still (B,), 0 to T; by default T.
                 Outputs after that mean nothing.
-            late: the input of the first step (B, n_in), if x is read one step late, and its last frame not.
+            late: the input of the first step (B, n_in), if x is read one step late; x's last frame is then not read.
 
         Returns:
             The outputs (T, B, n_hidden) and the last state.
@@ -243,7 +243,7 @@ class Cell(nn.Module, ABC):
         return None
 
     def membrane(self) -> Membrane | None:
-        """Which variable of the state is the voltage, and where it spikes; None: no such."""
+        """The voltage among the state variables, its threshold and its spike; None if the cell has no voltage."""
         return None
 
     def reset_switch(self) -> ResetSwitch | None:
@@ -357,7 +357,7 @@ def _parts_of_step(kind: type) -> frozenset[str]:
 def step_of(cls: type) -> type:
     """The class that defines a cell's step: the most derived one that has ``update`` or changes a part of it.
 
-    That of ALIF+ is ALIF: the subclass draws other initial values, which is no part of a step.
+    For ALIF+ it is ALIF: the subclass draws other initial values, which are no part of a step.
     """
     owner = definer(cls, "update")
     return next(c for c in cls.__mro__ if c is owner or not _parts_of_step(owner).isdisjoint(vars(c)))
@@ -452,7 +452,7 @@ def set_value(module: nn.Module, name: str, value: Tensor) -> None:
 
 
 def parametrized_by(module: nn.Module, name: str) -> list[nn.Parameter]:
-    """The parameters from which ``torch.nn.utils.parametrize`` computes a quantity; none if it does not."""
+    """The parameters from which ``torch.nn.utils.parametrize`` computes a quantity; empty if it is not parametrised."""
     return list(module.parametrizations[name].parameters()) if is_parametrized(module, name) else []  # type: ignore[index]
 
 
@@ -461,7 +461,7 @@ def _set_parametrized(module: nn.Module, name: str, value: Tensor, originals: li
     before = [original.detach().clone() for original in originals]
     failed: Exception | None = None
     largest = value.abs().max().item() or getattr(module, name).detach().abs().max().item()
-    # a weight norm divides by the norm of a row, which of a row of zeros is 0
+    # a weight norm divides by the norm of a row, which is 0 for a row of zeros
     almost = torch.where(value == 0, 1e-6 * largest, value)
     with torch.no_grad():
         for wanted in (value, almost):
@@ -521,7 +521,7 @@ class WeightMatrix:
         set_value(*owner_of(self.cell, self.name), weights.to(self.weights))
 
     def without(self) -> Tensor:
-        """Weights that connect nothing, or as good as nothing where a parametrisation, as a norm, cannot be 0."""
+        """Weights of 0, or next to 0 if they are parametrised, as by a weight norm, which cannot return 0."""
         return self.weights * (TINY if parametrized_by(*owner_of(self.cell, self.name)) else 0.0)
 
 

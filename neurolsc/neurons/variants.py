@@ -146,8 +146,8 @@ class ALIFLowPass(ALIFPlus):
     Attributes:
         b_theta: resting threshold (n_hidden,), trainable; theta_rest is the same.
         adaptation: rise of the threshold of a neuron that fires at every step (n_hidden,), trainable.
-        retention: share of the threshold that a step leaves, exp(-1/tau_theta) (n_hidden,). Setting it sets tau_theta,
-            and moves the adaptation so that a spike adds as much as before. Frozen ones stay.
+        retention: share of the threshold that a step leaves, exp(-1/tau_theta) (n_hidden,), below 1. Setting it sets
+            tau_theta, and moves the adaptation so that a spike adds as much as before. Frozen parameters stay.
 
     Source: the released code of Herranz-Celotti & Rouat, arXiv:2308.12075.
     """
@@ -179,12 +179,12 @@ class ALIFLowPass(ALIFPlus):
 
     @retention.setter
     def retention(self, value: Tensor) -> None:
-        if is_frozen(self, "tau_theta"):
+        if is_frozen(self, "tau_theta"):  # frozen parameters stay
             return
-        added = self._new_share * self.adaptation  # by a spike, which stays
+        rise = self._new_share * self.adaptation  # at a spike; kept while tau_theta, and so _new_share, changes
         self.tau_theta = -1 / torch.log(value.clamp(min=torch.finfo(value.dtype).tiny))
         if not is_frozen(self, "adaptation"):
-            set_value(self, "adaptation", (added / self._new_share).detach())
+            set_value(self, "adaptation", (rise / self._new_share).detach())
 
     @property
     def _new_share(self) -> Tensor:

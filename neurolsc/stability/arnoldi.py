@@ -471,7 +471,7 @@ def _widen(
     Args:
         vectors: V (P, most + 1, n), of which vector m is written.
         columns: H by its columns (P, most, most + 1), of which column m - 1 is written.
-        products: of vector m - 1 (P, n).
+        products: the products M v of vector m - 1 (P, n).
         m: number of vectors so far.
         again: share of a product outside the basis from which one pass will do.
         eps: share below which nothing of it is outside.

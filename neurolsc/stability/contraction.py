@@ -403,9 +403,9 @@ def measured_rate(cell: Cell, x: Tensor, *, steps: int = 1, pairs: int = 32, asc
         cell: a cell without spikes; it is copied, and the copy works in float64.
         x: its input (T, B, n_in).
         steps: r, at most T.
-        pairs: how many pairs of states.
-        ascent: how many steps of ascent.
-        seed: of the pairs and stretches that are drawn.
+        pairs: number of pairs of states.
+        ascent: number of steps of ascent.
+        seed: seed of the draws of pairs and stretches.
 
     Raises:
         TypeError: if the cell spikes: a pair on the two sides of a threshold has any ratio.

@@ -47,7 +47,7 @@ def lower_bound_loss(matrices: Tensor, target: float) -> Tensor:
 
     Args:
         matrices: derivatives through time M (P, n, n).
-        target: of :math:`e^b`, the geometric mean of :math:`|\lambda|`.
+        target: target of :math:`e^b`, the geometric mean of :math:`|\lambda|`.
 
     Raises:
         ValueError: if all of them are singular.
@@ -122,7 +122,7 @@ def log_determinant_profile(
         x: inputs, as for :func:`neurolsc.radius_profile`.
         steps: number of time steps, drawn at random; None: all.
         samples: number of samples, the first ones.
-        seed: of the draw.
+        seed: seed of that draw.
 
     Raises:
         TypeError: if net is none of these, or x is of another kind.

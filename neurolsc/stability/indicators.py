@@ -57,8 +57,8 @@ def lyapunov_exponents(network: Network, x: Tensor, *, count: int = 1, seed: int
     Args:
         network: the network; its parameters are not changed.
         x: input (T, B, n_in).
-        count: how many exponents of each layer, at most its number of state variables.
-        seed: of the first directions.
+        count: number of exponents of each layer, at most its number of state variables.
+        seed: seed of the first directions.
 
     Returns:
         Exponents (L, B, count), in nats per step; above 0 gradients through time explode, ``-inf`` where a direction
@@ -94,8 +94,8 @@ def exponent_loss(network: Network, x: Tensor, target: float = 0.0, *, count: in
         network: the network; its ``grad`` stays as it is.
         x: input (T, B, n_in), from rest; padding counts as steps.
         target: :math:`\lambda^*`, in nats per step.
-        count: k, how many exponents of each layer.
-        seed: of the first directions.
+        count: k, number of exponents of each layer.
+        seed: seed of the first directions.
 
     Returns:
         The loss, a number. 0 if all layers are left out.
@@ -149,8 +149,8 @@ def singular_values(network: Network, x: Tensor, *, steps: int | None = None, se
     Args:
         network: the network; its parameters are not changed.
         x: input (T, B, n_in).
-        steps: K, how many of the T steps, drawn at random; None for all.
-        seed: of the steps.
+        steps: K, number of the T time steps, drawn at random; None: all.
+        seed: seed of the draw of steps.
 
     Returns:
         Through time and through depth, each (L, K, B): layer, step, sample. Depth row 0 is that of the derivative by
@@ -326,8 +326,8 @@ def active_surrogate_fraction(
         network: the network.
         x: input (T, B, n_in).
         threshold: share of the largest derivative from which one counts.
-        steps: K, how many of the T steps, drawn at random; None for all.
-        seed: of the steps.
+        steps: K, number of the T time steps, drawn at random; None: all.
+        seed: seed of the draw of steps.
 
     Returns:
         Shares (L,); NaN for a layer that does not spike, or whose cell has no :meth:`neurolsc.Cell.membrane`.

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from neurolsc.stability.pretrain import InputStream, Measurement, Meter
 
-WAYS = ("time", "depth")
+DIRECTIONS = ("time", "depth")
 WEIGHT_DECAY = 1e-4
 SMOOTHING = 0.1  # the weight of a step in exponential means
 NEAR = 3  # root mean square of misses in tolerances from which on only multipliers act
@@ -76,7 +76,7 @@ class Loop:
 
     Attributes:
         step: steps taken so far.
-        most: steps after which it gives up.
+        max_steps: steps after which it gives up.
         met: whether the criteria held where it ended.
         history: a row for each step.
     """
@@ -90,9 +90,9 @@ class Loop:
         self.rule = as_rule(meter.options.rule, meter.options.target, meter.options.loop)
         self.own = meter.options.of_loop()
         if self.own.max_steps is None:
-            self.most = 2 * inputs.steps
+            self.max_steps = 2 * inputs.steps
         else:
-            self.most = self.own.max_steps
+            self.max_steps = self.own.max_steps
         distinct = dict.fromkeys(p for cell in self.network.cells for p in cell.pretrained())  # cells may share some
         self.parameters = [p for p in distinct if p.requires_grad]
         if not self.parameters:
@@ -125,7 +125,7 @@ class Loop:
         if seen.lower is not None:
             loss = loss + seen.lower.to(loss)
         row: dict[str, Any] = {"step": self.step, "loss": loss.item()}
-        row |= {way: [radii.mean().item() for radii in getattr(seen, way)] for way in WAYS}
+        row |= {direction: [radii.mean().item() for radii in getattr(seen, direction)] for direction in DIRECTIONS}
         row |= {"deviation": spread, "smoothed_deviation": self.smoothed, "firing_rate": seen.rates}
         if seen.log_determinants is not None:
             row["log_determinant"] = seen.log_determinants
@@ -137,7 +137,7 @@ class Loop:
         criteria = self.own.criteria
         met = criteria.met(counted, self.smoothed) and self.lower_bound_met()
         if met:
-            self.met_in_a_row = self.met_in_a_row + 1
+            self.met_in_a_row += 1
         else:
             self.met_in_a_row = 0
         return self.met_in_a_row >= criteria.hold
@@ -155,15 +155,15 @@ class Loop:
 
     def multipliers(self, means: dict[str, list[float]]) -> dict[str, list[float]]:
         """Kappa of each direction and layer: clip(target / mean), the upper bound if the mean is 0."""
-        kappas = {way: [1.0] * len(self.network.cells) for way in WAYS}
+        kappas = {direction: [1.0] * len(self.network.cells) for direction in DIRECTIONS}
         if self.meter.options.kappa is False:
             return kappas
         low, high = self.meter.options.kappa
-        for way, target in zip(WAYS, self.meter.goal, strict=True):
+        for direction, target in zip(DIRECTIONS, self.meter.goal, strict=True):
             if target is None:
                 continue
-            for layer, mean in enumerate(means[way]):
-                kappas[way][layer] = min(max(target / mean if mean > 0 else high, low), high)
+            for layer, mean in enumerate(means[direction]):
+                kappas[direction][layer] = min(max(target / mean if mean > 0 else high, low), high)
         if not self.meter.options.include_input:
             kappas["depth"][0] = 1.0
         return kappas
@@ -280,7 +280,7 @@ class OurLoop(Loop):
             met = criteria.met(meter.counted(profile, len(x)), self.smoothed)
             if met and (self.polishing or not dead):
                 return self.end(profile, len(x))
-        if self.step == self.most:
+        if self.step == self.max_steps:
             self.network.load_state_dict(self.best)
             return self.end(meter.fresh(self.inputs, self.step), len(x))
 
@@ -290,7 +290,7 @@ class OurLoop(Loop):
             self.descend(loss)
 
         # 2. The multipliers. While polishing a miss is mostly noise of measuring, over which damped steps average.
-        means = {way: self.history[-1][way] for way in WAYS}
+        means = {direction: self.history[-1][direction] for direction in DIRECTIONS}
         if profile is not None and self.polishing:
             means = {"time": profile.time_mean.tolist(), "depth": profile.depth_mean.tolist()}
         kappas = self.multipliers(means)
@@ -314,14 +314,14 @@ class OurLoop(Loop):
 
     def damp(self, kappas: dict[str, list[float]]) -> None:
         """Take kappa^(1/(1+n)) of each multiplier, where n counts how often it has crossed 1."""
-        for way, target in zip(WAYS, self.meter.goal, strict=True):
+        for direction, target in zip(DIRECTIONS, self.meter.goal, strict=True):
             if target is None:
                 continue
-            for layer, kappa in enumerate(kappas[way]):
-                was_above, turns = self.turns.get((way, layer), (kappa > 1, 0))
+            for layer, kappa in enumerate(kappas[direction]):
+                was_above, turns = self.turns.get((direction, layer), (kappa > 1, 0))
                 turns += was_above != (kappa > 1)
-                self.turns[way, layer] = kappa > 1, turns
-                kappas[way][layer] = kappa ** (1 / (1 + turns))
+                self.turns[direction, layer] = kappa > 1, turns
+                kappas[direction][layer] = kappa ** (1 / (1 + turns))
 
 
 class TimeStepLoop(Loop):
@@ -366,7 +366,7 @@ class TimeStepLoop(Loop):
 
         # Judge by the criteria, at this time step.
         self.met = self.meets(counted)
-        if self.met or self.step == self.most:
+        if self.met or self.step == self.max_steps:
             if self.released or not self.met:
                 self.network.load_state_dict(self.best)
             return self.meter.fresh(self.inputs, self.step)
@@ -379,7 +379,7 @@ class TimeStepLoop(Loop):
             self.descend(loss)
 
         # 2. The multipliers. 3. The shuffle: the text's is of every learnable tensor, the released one of matrices.
-        kappas = self.multipliers({way: self.history[-1][way] for way in WAYS})
+        kappas = self.multipliers({direction: self.history[-1][direction] for direction in DIRECTIONS})
         tensors = [*self.parameters, *self.outside]
         shuffle = self.drawn_shuffle([p for p in tensors if p.ndim > 1] if self.released else tensors)
 

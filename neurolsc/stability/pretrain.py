@@ -34,7 +34,7 @@ from neurolsc.metrics import firing_rate, is_binary
 from neurolsc.network import Network, StepRecord, eval_mode
 from neurolsc.stability.conditions import DEAD, Finding
 from neurolsc.stability.determinants import log_determinants, lower_bound_loss, time_matrices
-from neurolsc.stability.loops import LOOPS, WAYS
+from neurolsc.stability.loops import DIRECTIONS, LOOPS
 from neurolsc.stability.profile import RadiusProfile, depth_radius, radius_profile, time_radius
 from neurolsc.stability.rules import (
     LayerRadii,
@@ -51,7 +51,7 @@ from neurolsc.validation import as_batch, swapped_axes, whole
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Time steps of a closer measurement in those of a step: radii differ more along a run than among samples.
+# A closer measurement takes so many times the time steps: radii differ more along a run than among samples.
 CLOSER = 4
 MAY_DIFFER = ("max_steps", "criteria", "direction")  # from those of a checkpoint; direction is in the target
 
@@ -69,21 +69,22 @@ def pretrain(
     progress: bool = True,
     **options: Any,
 ) -> "PretrainResult":
-    r"""Bring the radii of all transition derivatives of a network to a target, in place.
+    r"""Bring the spectral radii of all transition derivatives of a network to a target, in place.
 
     Args:
-        net: a network, or a module of snnTorch, norse, spikingjelly or PyTorch; its cells are changed, its
-            readout and embedding are not, except by the paper's loops.
+        net: a network, or a module of snnTorch, norse, spikingjelly or PyTorch. Its cells are changed. Its readout and
+            embedding change only with ``loop="paper"`` or ``"released"``, the loops of the paper.
         x: a list or a loader of batches, repeated as often as needed, or one batch: inputs (T, B, n_in) of a network,
             or what the module takes, as :func:`neurolsc.interop.prepared.prepare` reads it; or tuples (x, labels) or
             (x, targets, mask). Labels and targets are ignored. Of a batch with a mask the samples of at least median
             length are used, cut to that length.
-        target: the radius, as in :class:`PretrainOptions`.
-        seed: of the steps, samples, sub-matrices and shuffles that are drawn.
+        target: the spectral radius, as in :class:`PretrainOptions`.
+        seed: seed of the draws of time steps, samples, sub-matrices and shuffles.
         checkpoint: file for the state. If it exists, pre-training continues from it, and ends in the same weights as
-            without the interruption if the batches come in the same order. Only ``max_steps``, ``criteria`` and the
-            weights of the network may differ from those that it began with. If it had ended, its last step is repeated.
-        checkpoint_every: steps between two writes of that file.
+            without the interruption if the batches come in the same order. The settings must be those of the run
+            that wrote it, except ``max_steps`` and ``criteria``; the network's weights are replaced by the file's. If
+            that run had ended, its last step is repeated.
+        checkpoint_every: pre-training steps between two writes of that file.
         progress: show a progress bar with the mean radii.
         options: more fields of :class:`PretrainOptions`, such as ``loop``, ``rule``, ``max_steps``, ``samples``,
             ``steps``, ``kappa``, ``shuffle``, ``criteria`` and ``lr``.
@@ -98,13 +99,13 @@ def pretrain(
         FloatingPointError: if a radius is NaN; the message names the layer, and the network is as it was.
         BlockingIOError: if another process uses the checkpoint.
 
-    Cost of a step: one run over T steps, and ``samples * steps`` radii per layer and direction, each with a gradient
-    that takes up to six factorisations of an n_hidden x n_hidden matrix. In the paper's loops it is one time step, and
-    a radius for each sample of the batch.
+    Cost of a pre-training step: one run over T time steps, and ``samples * steps`` radii per layer and direction, each
+    with a gradient that takes up to six factorisations of an n_hidden x n_hidden matrix. In the paper's loops a
+    pre-training step runs one time step and measures one radius per sample of the batch, layer and direction.
 
     Example:
         >>> import torch
-        >>> from neurolsc import ALIFPlus
+        >>> from neurolsc import ALIFPlus, Network
         >>> _ = torch.manual_seed(0)
         >>> network = Network([ALIFPlus(20, 16), ALIFPlus(16, 16)], n_out=3)
         >>> x = (torch.rand(20, 8, 20) < 0.2).float()  # 20 steps of 8 samples
@@ -117,8 +118,8 @@ def pretrain(
     whole("checkpoint_every", checkpoint_every)
     chosen = PretrainOptions(target=target, **options)
     network, batches, layout, _ = prepare_batches(net, x)
-    before_outside = values_outside(net)
-    with put_back(network), eval_mode(network), locked(checkpoint):
+    values_before = values_outside(net)
+    with restored_on_error(network), eval_mode(network), locked(checkpoint):
         inputs = InputStream(batches)
         goal = radius_target(target, inputs.steps, len(network.cells), chosen.direction)
         run = LOOPS[chosen.loop](Meter(network, goal, chosen, seed), inputs)
@@ -129,31 +130,31 @@ def pretrain(
             if state := read_checkpoint(checkpoint, run.state(), settings, "pre-training"):
                 run.restore(state)
         before: dict[str, Any] = {}
-        with progress_bar(run.most, initial=run.step, unit="step", desc="pretrain", shown=progress) as bar:
+        with progress_bar(run.max_steps, initial=run.step, unit="step", desc="pretrain", shown=progress) as bar:
             while True:
                 if checkpoint is not None:
                     before = run.state() | {"settings": settings}
                     if run.step and run.step % checkpoint_every == 0:
                         write_tree(checkpoint, before)
                 started = clock.perf_counter()
-                profile = run.advance()
+                profile = run.advance()  # None until the last step
                 row = run.history[-1]
                 row["seconds"] = clock.perf_counter() - started
                 if profile is not None:
                     break
-                means = (f"{way} " + " ".join(f"{r:.2f}" for r in row[way]) for way in WAYS)
+                means = (f"{direction} " + " ".join(f"{r:.2f}" for r in row[direction]) for direction in DIRECTIONS)
                 bar.set_postfix_str(" ".join(means), refresh=False)
                 bar.update()
         if checkpoint is not None:  # the state before the last step, for runs with more steps or other criteria
             write_tree(checkpoint, before)
         seconds = sum(row["seconds"] for row in run.history)
         result = run.meter.conclude(profile, inputs.steps, run.met, run.step, run.history, seconds)
-    return result.of(net, layout, before_outside)
+    return result.of(net, layout, values_before)
 
 
 @contextmanager
-def put_back(network: Network) -> Iterator[None]:
-    """Put the weights back as they were, if the block ends in an error or is interrupted."""
+def restored_on_error(network: Network) -> Iterator[None]:
+    """If the block ends in an error or is interrupted, restore the weights from before it."""
     before = copy.deepcopy(network.state_dict())
     try:
         yield
@@ -174,8 +175,8 @@ class Measurement(NamedTuple):
     time: list[Tensor]
     depth: list[Tensor]
     rates: list[float | None]  # None for a layer that does not spike
-    lower: Tensor | None = None  # mean over layers of the loss of the lower bound; None where it is not asked for
-    log_determinants: list[float] | None = None  # mean of log|det| / n through time, likewise
+    lower: Tensor | None = None  # loss of the lower bound, mean over layers; None if it is not asked for
+    log_determinants: list[float] | None = None  # mean of log|det| / n through time, per layer; None likewise
 
 
 @dataclass(frozen=True)
@@ -206,7 +207,7 @@ class Meter:
     def counted(self, measured: Measurement | RadiusProfile, total: int) -> list[LayerRadii]:
         """The measured radii of all layers and directions that have a target; inputs have `total` steps."""
         found = []
-        for direction, target in zip(WAYS, self.goal, strict=True):
+        for direction, target in zip(DIRECTIONS, self.goal, strict=True):
             for layer, radii in enumerate(getattr(measured, direction)):
                 if target is not None and (self.options.include_input or direction == "time" or layer):
                     allowed = self.options.of_loop().criteria.allowed(self.goal, target)
@@ -214,7 +215,7 @@ class Meter:
         return found
 
     def measure(self, x: Tensor, step: int, *, closer: bool = False) -> Measurement:
-        """Radii at the steps and samples drawn for a step; closer: at `CLOSER` times the steps, without gradient."""
+        """Radii at the time steps and samples drawn for a pre-training step; `closer`: at more steps, no gradient."""
         x = x[:, torch.randperm(x.shape[1], generator=self.generator(step))[: self.options.samples]]
         generator = self.generator(step)
         steps = draw_steps(len(x), self.count(x, CLOSER if closer else 1), generator)
@@ -246,10 +247,11 @@ class Meter:
         return Measurement(time, depth, rates, lower, logs)
 
     def fresh(self, inputs: "InputStream", step: int) -> RadiusProfile:
-        """Radii on the next inputs, each used at most once; those of another length than the first of them are skipped.
+        """Radii on the next inputs, each used at most once; an input of another length than the first is skipped.
 
-        At twice a step's samples; if no mean clearly misses its target, again at so many (at most 16 times a step's)
-        that the standard error of every mean is a quarter of the tolerance.
+        They are measured at twice the samples of a pre-training step. If no mean clearly misses its target, they are
+        measured again, at so many samples (at most 16 times those of a step) that the standard error of every mean is a
+        quarter of the tolerance.
         """
         generator = self.generator(-2 - step)  # steps themselves have the generators from 0 on
         taken = 0
@@ -385,13 +387,13 @@ class PretrainResult(Displayed):
         steps: pre-training steps taken (of :func:`neurolsc.scale_to_radius`: measurements made).
         history: one row per step: loss, mean radii through time and depth, deviation, firing rates (None of a layer
             that does not send spikes), seconds.
-        profile: radii of the network as it is now, on inputs that the last step did not use, if there were such.
+        profile: spectral radii of the network as it is now, if possible on inputs that the last step did not use.
         time_error: standard error of the profile's mean radii through time, per layer.
         depth_error: standard error of those through depth.
         findings: dead layers and missed targets by name, and what to change.
         options: the settings.
         seconds: wall time.
-        left_out: which values of a module were set that its state_dict leaves out, and what keeps them; else empty.
+        left_out: values of a module that were set and are not in its state_dict, and what keeps them; else empty.
     """
 
     converged: bool
@@ -485,8 +487,8 @@ class InputStream:
 def input_of(batch: Any, place: int) -> Tensor:
     """The input of a batch x, (x, labels) or (x, targets, mask).
 
-    Of a batch with a mask (T, B) the samples that last at least as long as the middle one are taken, cut to its length,
-    so that no step is padding.
+    From a batch with a mask (T, B) the samples of at least median length are taken, cut to that length, so that no step
+    is padding.
     """
     x, targets, mask = as_batch(batch, f"batch {place}")
     if x.ndim != 3:

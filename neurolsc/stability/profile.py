@@ -1,4 +1,4 @@
-"""Radii over layers, time steps and samples: measured, as numbers, as a table and as a picture."""
+"""Spectral radii over layers, time steps and samples: measured, as numbers, as a table and as a picture."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -61,8 +61,8 @@ SMALLEST_PART = 0.005  # contribution to a radius below which a term is not show
 
 
 def time_radius(t: Transitions, layer: int, method: Method = "krylov") -> Radii:
-    """Radii through time at the points of t, shape (K B,), differentiable by the parameters; `layer` is for errors."""
-    with _naming(t, layer, "time"):
+    """Spectral radii through time at t's points (K B,), differentiable by the parameters; `layer` is for errors."""
+    with _layer_in_errors(t, layer, "time"):
         product = time_product(t)
         if product.blocks() is not None:  # so cheap that equal points need not be found
             return radii(product, t.x, method)
@@ -90,19 +90,19 @@ def depth_radius(
     *,
     draws: int = 1,
 ) -> Radii:
-    """Radii through depth at the points of t, shape (K B,), differentiable by the parameters.
+    """Spectral radii through depth at the points of t, shape (K B,), differentiable by the parameters.
 
-    Where sub-matrices are drawn, `draws` are at each point, and their mean is taken.
+    Where sub-matrices are drawn, a radius is the mean over `draws` of them.
     """
     if t.non_square and non_square == "submatrix":
         if draws > 1:
             copies = t.at(torch.arange(len(t.x), device=t.x.device).repeat_interleave(draws))
         else:
             copies = t
-        with _naming(t, layer, "depth"):
+        with _layer_in_errors(t, layer, "depth"):
             found = radii(depth_product(copies, non_square, generator), t.x, method)
         return Radii(found.radius.view(-1, draws).mean(1), found.exact.view(-1, draws).all(1))
-    with _naming(t, layer, "depth"):
+    with _layer_in_errors(t, layer, "depth"):
         depends_on = []
         if t.state_below is not None:
             depends_on.append(flat(t.state_below))
@@ -119,7 +119,7 @@ def depth_radius(
 
 
 def _distinct(t: Transitions, depends_on: Sequence[Tensor]) -> tuple[Transitions, Tensor]:
-    """Points without duplicates: the distinct ones, and for each point of t the index of the one that it equals.
+    """The distinct points of t, and for each point of t the index of the distinct point that equals it.
 
     Points are equal if the tensors that the derivative depends on, each (P, ...), have equal rows there. Before the
     first spikes all samples are alike, which is a fifth of the steps of spike-latency MNIST.
@@ -136,7 +136,7 @@ def _distinct(t: Transitions, depends_on: Sequence[Tensor]) -> tuple[Transitions
 
 
 @contextmanager
-def _naming(t: Transitions, layer: int, direction: str) -> Iterator[None]:
+def _layer_in_errors(t: Transitions, layer: int, direction: str) -> Iterator[None]:
     """Make an error about NaN name the layer, and its surrogate if that is the cause."""
     try:
         yield
@@ -206,7 +206,7 @@ def contributions(t: Transitions) -> dict[str, Tensor]:
 
 @dataclass(frozen=True, repr=False)
 class RadiusProfile(Displayed):
-    """Radii of the transition derivatives of a network on an input; made by :func:`radius_profile`.
+    """Spectral radii of the transition derivatives of a network on an input; made by :func:`radius_profile`.
 
     Attributes:
         time: radii through time (L, K, B): layer, step, sample.
@@ -217,15 +217,15 @@ class RadiusProfile(Displayed):
             samples like those of the input (:func:`neurolsc.stability.rules.standard_error`).
         shape: steps and samples of the whole input.
         firing_rate: spikes per neuron and step (L,); NaN for a layer whose outputs are not all 0 or 1.
-        silent_steps: share of steps and samples at which no neuron of the layer fires (L,); NaN likewise.
+        silent_steps: share of steps and samples at which no neuron of the layer fires (L,); NaN for the same layers.
         non_square: per depth row, how a derivative between unequal widths was treated; None where it is square.
         exact: share of the radii through time and depth (2, L) that come from dense eigenvalues, or from the blocks of
             single neurons: all of small layers, and of others where products with vectors did not settle.
-        target: the target radii (time, depth), if any; None: left as it was.
+        target: the target radii (time, depth), None for a direction without a target; None without any target.
         terms: per layer, the terms of its closed form: what to change, and their colours.
-        contributions: per layer, the mean contribution of each term to the radius through time, which sum up to its
-            mean; at some points. Without a closed form, as of wrapped spiking layers, that of the recurrent weights and
-            of the rest; empty for gated cells.
+        contributions: per layer, the mean contribution of each term to the radius through time, at some points; the
+            contributions sum up to the mean radius there. Wrapped spiking layers, which have no closed form, have two
+            terms, the recurrent weights and the rest; gated cells have none.
         layout: where time and batch were found in the x that was given.
     """
 
@@ -338,26 +338,27 @@ def radius_profile(
     seed: int = 0,
     progress: bool | None = None,
 ) -> RadiusProfile:
-    """Measure the radii of every transition derivative of a network.
+    """Measure the spectral radii of every transition derivative of a network.
 
     Args:
         net: a network, or a module of snnTorch, norse, spikingjelly or PyTorch; it stays as it is.
         x: input (T, B, n_in) of a network, or what the module takes, as :func:`neurolsc.interop.prepared.prepare` reads
             it. Parameters of half precision are float32 meanwhile.
-        steps: measure this many steps, drawn at random, of all samples; ``len(x)`` measures every point. By default
-            points are drawn, up to 32 steps and 32 samples, until the standard error of every mean is below 1 %, but
-            no more than take some seconds; the result says how well the means are known (``error``).
+        steps: number of time steps, drawn at random, at which all samples are measured; ``len(x)``: every point.
+            By default points are drawn, up to 32 steps and 32 samples, until the standard error of every mean is below
+            1 %, or until measuring would take more than some seconds; ``error`` of the result says how well the means
+            are known.
         non_square: what stands for the radius between unequal widths. By default a sub-matrix of less than 128 rows is
             drawn several times at each point, and the mean is taken; with `steps` it is drawn once.
         method: ``"krylov"``: to 1 % from products of the derivative with vectors, by dense eigenvalues where that is
             cheaper or products do not settle, and neuron by neuron where no neuron reads another one; ``"exact"``: by
             dense eigenvalues.
         target: radii through time and depth to show with the measured ones.
-        seed: of the points and sub-matrices that are drawn.
-        progress: show a progress bar; None: after five seconds.
+        seed: seed of the draws of points and sub-matrices.
+        progress: show a progress bar; None: only after five seconds.
 
     Raises:
-        TypeError: if net is none of these, or x is of another kind.
+        TypeError: if net or x is none of these.
         ValueError: if x does not fit the network or steps is not in 1 ... T.
         FloatingPointError: if a state or derivative is NaN or infinite; the message names the layer.
 
@@ -419,16 +420,16 @@ def profile_at(
     Args:
         network: the network, in evaluation mode.
         transitions: of each layer, at all points of the grid.
-        outputs: of each layer in the run (T, B, n_hidden), of which rates are counted.
+        outputs: outputs of each layer in the run (T, B, n_hidden), from which firing rates are counted.
         grid: the points.
         shape: steps and samples of the input that the grid was drawn from.
         every: measure all points; else only as many as the means need.
-        generator: of the sub-matrices that are drawn.
+        generator: draws the sub-matrices.
         non_square: as in :func:`radius_profile`, like the rest.
         method: likewise.
         target: likewise.
         progress: likewise.
-        work: floating-point operations of eigenvalues after which no more points are measured, unless all are wanted.
+        work: floating-point operations of eigenvalues after which no more points are measured, unless `every`.
     """
     delay = 0.0 if progress else PATIENCE
     with progress_bar(None, desc="radii", unit="point", shown=progress is not False, delay=delay) as bar:
@@ -523,12 +524,12 @@ class _LayerRadii:
 
     @property
     def most_work(self) -> float:
-        """Floating-point operations of a point whose radii are those of dense matrices."""
+        """Floating-point operations of a point if both of its radii take dense eigenvalues."""
         time, depth = (operations(size, torch.ones(1, dtype=torch.bool)) for size in self.sizes)
         return self.factor * (time + self.draws * depth)
 
     def measure(self, places: Tensor, bar: tqdm) -> None:
-        """Measure at those of some places of the grid that have not been measured."""
+        """Measure at the places of the grid that have not been measured yet."""
         new = places[~self.known[places]]
         for some in new.split(self.together):
             t = self.t.at(some.to(self.t.x.device))

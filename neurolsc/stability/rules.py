@@ -394,9 +394,9 @@ class PretrainOptions:
         as_rule(self.rule, self.target)
         one_of("loop", self.loop, get_args(LoopName))
         drawn = [f for f in fields(self) if f.name in ("samples", "steps", "polish")]
-        if self.loop != "neurolsc" and (odd := [f.name for f in drawn if getattr(self, f.name) != f.default]):
+        if self.loop != "neurolsc" and (unused := [f.name for f in drawn if getattr(self, f.name) != f.default]):
             here = f"loop={self.loop!r} measures all samples of a batch at every time step and does not polish"
-            raise ValueError(f"{', '.join(odd)}: {here}; give smaller batches, or loop='neurolsc'.")
+            raise ValueError(f"{', '.join(unused)}: {here}; give smaller batches, or loop='neurolsc'.")
         whole("samples", self.samples)
         if self.max_steps is not None:
             whole("max_steps", self.max_steps, at_least=0)

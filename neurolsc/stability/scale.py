@@ -23,7 +23,7 @@ from neurolsc.interop.ranks import on_rank_0
 from neurolsc.interop.saved import values_outside
 from neurolsc.network import Network, eval_mode
 from neurolsc.neurons.cell import Cell, State, Thresholds
-from neurolsc.stability.pretrain import CLOSER, InputStream, Meter, PretrainResult, put_back
+from neurolsc.stability.pretrain import CLOSER, InputStream, Meter, PretrainResult, restored_on_error
 from neurolsc.stability.profile import depth_radius, time_radius
 from neurolsc.stability.rules import PretrainOptions, Target, as_rule, radius_target
 from neurolsc.stability.transitions import Transitions, draw_steps, stacked
@@ -33,7 +33,7 @@ from neurolsc.validation import shown
 # ---- radii
 
 OPTIONS = ("rule", "direction", "samples", "steps", "include_input", "non_square", "criteria")
-TURNS = 4  # through depth and time, for each layer
+TURNS = 4  # most turns of a layer, each through depth and time
 LARGEST_SCALE = 1e4  # and one over the smallest
 # Shares of the tolerance: what a root is found to, and where a scale stays near a target that is only a limit.
 ROOT_TOLERANCE = 0.05
@@ -45,27 +45,28 @@ LIMIT_TOLERANCE = 0.4
 def scale_to_radius(
     net: nn.Module, x: Any, *, target: Target = 0.5, seed: int = 0, progress: bool = True, **options: Any
 ) -> PretrainResult:
-    """Bring the radii of a network to a target, in place, by two scales per layer and nothing else.
+    """Bring the spectral radii of a network to a target, in place, by two scales per layer and nothing else.
 
-    Layers are scaled from the bottom up, through depth and time in turns, at most four, until both are on target: each
-    scale moves the other radius. Where the target is only a limit, as 1 is for a gate that closes, the scale stays at
-    the near side of the tolerance. A radius that no scale from 1e-4 to 1e4 brings to the target stays at the nearest.
+    Layers are scaled from the bottom up. Each scale moves the other radius, so a layer is scaled through depth and
+    through time in turns, at most four, until both radii are on target. If a radius only tends to the target, as to 1
+    while a gate closes, the scale stops within the tolerance. If no scale from 1e-4 to 1e4 brings a radius to the
+    target, the radius ends as near as it goes.
 
     Args:
         net: a network, or a module of snnTorch, norse, spikingjelly or PyTorch; its cells are changed, its readout is
             not.
         x: one batch of inputs (T, B, n_in) of a network, or what the module takes, as
-            :func:`neurolsc.interop.prepared.prepare` reads it. Scales are found on twice ``samples`` of it, at four
-            times ``steps`` time steps, and confirmed on other samples of it, if there are.
-        target: the radius through time and depth, as in :func:`neurolsc.pretrain`.
-        seed: of the steps, samples and sub-matrices that are drawn.
+            :func:`neurolsc.interop.prepared.prepare` reads it. Scales are found on twice ``samples`` samples, at four
+            times ``steps`` time steps, and confirmed on the other samples of x, if there are any.
+        target: the spectral radius through time and depth, as in :func:`neurolsc.pretrain`.
+        seed: seed of the draws of time steps, samples and sub-matrices.
         progress: show a progress bar.
         options: ``rule``, ``direction``, ``samples``, ``steps``, ``include_input``, ``non_square`` and ``criteria`` of
             :class:`~neurolsc.stability.PretrainOptions`; the third criterion, over several steps, always holds.
 
     Returns:
-        The result. Its steps are measurements made, its history has a row for each: layer, scale, and the mean radius
-        through time at that scale.
+        The result. Its ``steps`` count measurements; its history has a row for each measurement: layer, scale, and the
+        mean radius through time at that scale.
 
     Raises:
         FloatingPointError: if a radius is NaN; the message names the layer, and the network is as it was.
@@ -90,7 +91,7 @@ def scale_to_radius(
     x = prepared.without_padding()
     before = values_outside(net)
     with (
-        put_back(network),
+        restored_on_error(network),
         eval_mode(network),
         torch.no_grad(),
         progress_bar(None, unit="measurement", desc="scale", shown=progress) as bar,
@@ -180,26 +181,28 @@ REACH = 1e3
 def match_firing_rates(net: nn.Module, x: Any, rates: Sequence[float], *, tolerance: float = 0.1) -> list[float]:
     r"""Scale the thresholds of each layer, in place, until it fires at a wanted rate; bottom up.
 
-    Of an ALIF :math:`b_\vartheta` and :math:`\beta` are multiplied, so that the whole threshold :math:`\vartheta[t]`
-    scales; its time constants and all weights stay. The control for pre-training. Cost: about six runs of each layer
-    alone; of a wide one on a few samples, and two on all.
+    In an ALIF :math:`b_\vartheta` and :math:`\beta` are multiplied, so that the whole threshold :math:`\vartheta[t]`
+    scales; its time constants and all weights stay. This is the control for pre-training. Cost: about six runs of each
+    layer alone; a wide layer takes these on a few samples, and two runs on all.
 
     Args:
         net: a network, or a module of snnTorch, norse, spikingjelly or PyTorch, whose cells have thresholds to scale
             (:meth:`neurolsc.Cell.thresholds`).
         x: input (T, B, n_in) of a network, or what the module takes, as :func:`neurolsc.interop.prepared.prepare`
             reads it.
-        rates: wanted spikes per neuron and step, one per layer; that of an integrator, such as norse's LI, is not used.
-        tolerance: how far a rate may end from the wanted one, as a share of that. A rate moves in jumps where a network
-            is small or its spikes feed on each other. ``math.inf`` takes the nearest rate, whatever it is.
+        rates: wanted firing rate of each layer, in spikes per neuron and step; the number of an integrator, such as
+            norse's LI, is not used.
+        tolerance: how far a firing rate may end from the wanted one, as a share of the wanted one. Firing rates move in
+            jumps if a network is small or its spikes feed on each other. ``math.inf`` accepts the nearest, whatever it
+            is.
 
     Returns:
-        The rates reached; NaN of an integrator.
+        The firing rates reached; NaN for an integrator.
 
     Raises:
-        ValueError: if the number of rates is not that of the layers, a rate is outside [0, 1], or no scale in that
-            range brings a layer within the tolerance; the network is then as before.
-        TypeError: if a cell has no thresholds, all are integrators, or net or x is of another kind.
+        ValueError: if there are not as many rates as layers, a rate is outside [0, 1], or no scale from 1e-3 to 1e3
+            brings a layer within the tolerance; the network is then as before.
+        TypeError: if a cell has no thresholds, all cells are integrators, or net or x is none of these.
     """
     prepared = prepare(net, x)
     network = prepared.network
@@ -256,9 +259,8 @@ FAR = -2.0  # log(rate / wanted) below which its distance counts a tenth
 def scale_to_rate(cell: Cell, thresholds: Thresholds, x: Tensor, wanted: float, *, reach: float) -> float:
     """Scale thresholds, by `reach` at most, until a cell's rate on x (T, B, n_in) is nearest to a wanted one.
 
-    The rate, which is returned, is found to half a hundredth, if it does not move in jumps. Searched is a root in the
-    logarithms of rate and scale, where a layer is nearly a line. A layer that fires takes four to six runs, a silent
-    one up to ten.
+    Returns the firing rate, exact to 0.5 % if it does not move in jumps. The search is for a root in the logarithms of
+    rate and scale, where a layer is nearly a line. A layer that fires takes four to six runs, a silent one up to ten.
     """
     most = math.log(reach)
     sensitivity = 0.0  # log(1 / scale of the thresholds)
@@ -383,19 +385,19 @@ def solve(
     limit: float = 0.0,
     slope: float | None = None,
 ) -> float:
-    """Set a value so that its measure is nearest to a target, of all values tried; return the measure.
+    """Set the value, of all that are tried, whose measure is nearest to a target; return the measure.
 
-    The measure increases with the value, up to noise. Of values that measure the same it is the one nearest to 0.
+    The measure increases with the value, up to noise. Of values with the same measure the nearest to 0 is set.
 
     Args:
         set_to: sets the value. The search starts at 0.
         measure: measures at the value that is set.
-        target: of the measure.
+        target: target of the measure.
         reach: the largest distance of the value from 0.
         tolerance: distance of the measure from the target at which the search ends.
-        limit: where the measure only tends to the target, as while a gate closes, the value stays where the measure is
-            so far from it; else the value would grow without end. 0: it goes as near as the tolerance.
-        slope: a guess of how much the measure grows with the value, for the first step.
+        limit: if the measure only tends to the target, as while a gate closes, the distance from the target at which
+            the value stays; nearer to the target it would grow without end. 0: it goes as near as the tolerance.
+        slope: a guess of the measure's derivative by the value, for the first step.
     """
     from scipy.optimize import brentq  # takes 0.2 s to import
 

@@ -99,7 +99,7 @@ def follow(network: Network, x: Tensor, steps: Tensor) -> tuple[list[Transitions
 
 def transitions_of(network: Network, moments: Sequence[StepRecord]) -> list[Transitions]:
     """One :class:`Transitions` per layer at some steps of a run, its points ordered (step, sample)."""
-    # with a delay x is the output of the layer below one step ago, without one of the same step
+    # With a layer delay, a layer's input x is the output below from the previous step; otherwise from the same step.
     sides = [m.before if network.layer_delay else m.after for m in moments]
     transitions: list[Transitions] = []
     below = state_below = None

@@ -45,8 +45,8 @@ class Scores(Displayed):
     Of samples of unequal length each counts its own steps only, and samples count equally.
 
     Attributes:
-        loss: of the task, in nats.
-        measures: of the task by name, which are attributes, too, such as ``scores.mode_accuracy``.
+        loss: the task's loss, in nats.
+        measures: the task's measures by name; they are attributes, too, such as ``scores.mode_accuracy``.
         share_without_vote: :func:`neurolsc.metrics.share_without_vote`.
         firing_rate: spikes per neuron and step of every layer; None where outputs are not binary.
         silent_steps: share of (step, sample) pairs in which the last layer is silent; None as above.

@@ -160,8 +160,9 @@ class TrainResult(Displayed):
         """Draw validation loss, score and firing rate of the last layer over the epochs, and the score of chance."""
         from neurolsc.plots import plot_learning_curves  # matplotlib is slow to import and few runs draw
 
-        how: dict[str, Any] = {"chance": chance, "score": self.score, "share": self.measure.share, "title": title}
-        return plot_learning_curves({"": self.history}, path, **how)
+        return plot_learning_curves(
+            {"": self.history}, path, chance=chance, score=self.score, share=self.measure.share, title=title
+        )
 
     def parts(self) -> list[str | Table]:
         score, name = self.score, self.score.replace("_", " ")
@@ -202,7 +203,7 @@ def train(
             time-first batches (``collate_fn=neurolsc.datasets.collate``) with its own order and batch size.
         validation: items that decide when to stop and which weights are best; never the test set.
         task: the task; by default the label of the sample at every step.
-        seed: of order and dropout.
+        seed: seed of order and dropout.
         checkpoint: file of the state after every epoch, locked meanwhile; if it exists, training goes on from it.
             Patience may then be new, and the epochs at a constant rate; other settings, network and data may not.
         progress: show a bar over the batches of each epoch.
@@ -221,7 +222,7 @@ def train(
 
     Source: arXiv:2308.12075, Sec. II-G.
     """
-    how = TrainSettings(**settings)
+    chosen = TrainSettings(**settings)
     network = as_network(network)
     processes = rank_of_processes()[1]
     if processes > 1:
@@ -230,20 +231,20 @@ def train(
             "DistributedDataParallel."
         )
     whole("seed", seed, at_least=0)
-    if how.clip_weight:
+    if chosen.clip_weight:
         bound_weights(network, weight=torch.inf, spectrum=0)  # refuses a cell that does not name its voltage
     device, order, metric = network.dtype_and_device["device"], torch.Generator(), metric_spec(task, task.score)
-    train_batches = batches("training", training, how.batch_size, order)
-    batches("validation", validation, how.batch_size)  # refuses before the first epoch, not after it
-    schedule = SCHEDULES[how.schedule] if isinstance(how.schedule, str) else how.schedule
-    make: Any = OPTIMIZERS[how.optimizer] if isinstance(how.optimizer, str) else how.optimizer
-    optimizer = make(parameter_groups(network, how.lr, by_gain=how.by_gain), how.lr)
+    train_batches = batches("training", training, chosen.batch_size, order)
+    batches("validation", validation, chosen.batch_size)  # refuses before the first epoch, not after it
+    schedule = SCHEDULES[chosen.schedule] if isinstance(chosen.schedule, str) else chosen.schedule
+    make: Any = OPTIMIZERS[chosen.optimizer] if isinstance(chosen.optimizer, str) else chosen.optimizer
+    optimizer = make(parameter_groups(network, chosen.lr, by_gain=chosen.by_gain), chosen.lr)
     scheduler: Any = schedule.make(optimizer) if isinstance(schedule, FromTorch) else None
     full_rates = [group["lr"] for group in optimizer.param_groups]
     history: list[Row] = []
     best_epoch, best = 0, copy.deepcopy(network.state_dict())
 
-    def diverged(what: str, cure: str = f"lower the learning rate (now {how.lr:g})") -> FloatingPointError:
+    def diverged(what: str, cure: str = f"lower the learning rate (now {chosen.lr:g})") -> FloatingPointError:
         network.load_state_dict(best)
         epoch = f"epoch {best_epoch}, its best" if best_epoch else "before the training"
         return FloatingPointError(
@@ -266,7 +267,7 @@ def train(
         fingerprint: dict[str, Any] = {}
         if checkpoint is not None:
             free = ("epochs", "patience", "schedule", "optimizer")
-            fingerprint = {name: value for name, value in vars(how).items() if name not in free}
+            fingerprint = {name: value for name, value in vars(chosen).items() if name not in free}
             fingerprint |= {"optimizer": type(optimizer).__name__, "schedule": repr(schedule)}
             fingerprint |= {"task": repr(task), "seed": seed} | network_fingerprint(network)
             for name, data in (("training", training), ("validation", validation)):
@@ -282,7 +283,7 @@ def train(
                 kind, first = type(scheduler).__name__, repr(scheduler.state_dict())
                 fingerprint["schedule"] = f"{kind}, every {schedule.every}, {re.sub(RATES, '', first)}"
             elif schedule != CONSTANT:
-                fingerprint["epochs"] = how.epochs  # the next learning rate depends on it
+                fingerprint["epochs"] = chosen.epochs  # the next learning rate depends on it
             if saved := read_checkpoint(checkpoint, state(), fingerprint, "training"):
                 with refusing(checkpoint, "does not fit this training"):
                     for part in ("best", "network"):  # both have to fit
@@ -296,12 +297,12 @@ def train(
                 if monitor is not None:
                     monitor.go_on_from(len(history) * len(train_batches))
 
-        while len(history) < how.epochs and len(history) - best_epoch < how.patience:
+        while len(history) < chosen.epochs and len(history) - best_epoch < chosen.patience:
             epoch, started = len(history) + 1, time.perf_counter()
             # one seed from two, such that neighbours have nothing in common
             mixed = int.from_bytes(hashlib.sha256(f"{seed} {epoch}".encode()).digest()[:4])
             length = len(train_batches)
-            bar = progress_bar(length, desc=f"epoch {epoch}/{how.epochs}", unit="batch", shown=progress)
+            bar = progress_bar(length, desc=f"epoch {epoch}/{chosen.epochs}", unit="batch", shown=progress)
             cuda = [device] if device.type == "cuda" else []
             with torch.random.fork_rng(devices=cuda), bar, drawn_from(mixed, epoch):
                 torch.manual_seed(mixed)
@@ -325,10 +326,10 @@ def train(
                     optimizer.zero_grad()
                     loss.backward()
                     if not isinstance(schedule, FromTorch):
-                        factor = schedule((epoch - 1 + (index - 1) / length) / how.epochs)
+                        factor = schedule((epoch - 1 + (index - 1) / length) / chosen.epochs)
                         for group, rate in zip(optimizer.param_groups, full_rates, strict=True):
                             group["lr"] = factor * rate
-                    norm = condition_gradients(network, centralize=how.centralize, clip=how.clip_gradient)
+                    norm = condition_gradients(network, centralize=chosen.centralize, clip=chosen.clip_gradient)
                     if not norm.isfinite():  # backward goes from the top down: it began in the topmost layer
                         grads = [[p.grad for p in cell.parameters() if p.grad is not None] for cell in network.cells]
                         bad = [i for i, own in enumerate(grads) if not all(grad.isfinite().all() for grad in own)]
@@ -341,13 +342,13 @@ def train(
                         )
                     optimizer.step()
                     update = (epoch - 1) * length + index
-                    if how.floss and update % how.floss_every == 0:  # apart: else exploding gradients drown it
+                    if chosen.floss and update % chosen.floss_every == 0:  # apart: else exploding gradients drown it
                         optimizer.zero_grad()
                         few = x[:, :FLOSSED]
-                        (how.floss * exponent_loss(network, few, how.floss_target, seed=update)).backward()
-                        condition_gradients(network, centralize=how.centralize, clip=how.clip_gradient)
+                        (chosen.floss * exponent_loss(network, few, chosen.floss_target, seed=update)).backward()
+                        condition_gradients(network, centralize=chosen.centralize, clip=chosen.clip_gradient)
                         optimizer.step()
-                    bound_weights(network, weight=how.clip_weight, spectrum=how.clip_spectrum)
+                    bound_weights(network, weight=chosen.clip_weight, spectrum=chosen.clip_spectrum)
                     if scheduler is not None and schedule.every == "update":  # type: ignore[union-attr]
                         scheduler.step()  # type: ignore[call-arg]
                     if monitor is not None:
@@ -361,7 +362,7 @@ def train(
                     raise diverged(f"the {task.score} is {score} in epoch {epoch}")
 
                 try:
-                    scores = evaluate(network, validation, task=task, batch_size=how.batch_size)
+                    scores = evaluate(network, validation, task=task, batch_size=chosen.batch_size)
                 except FloatingPointError as error:
                     raise diverged(f"the validation loss is not finite in epoch {epoch}") from error
                 shown = metric.text(scores.measures[task.score])
@@ -384,4 +385,4 @@ def train(
             if on_epoch is not None:
                 on_epoch(history)
     network.load_state_dict(best)
-    return TrainResult(history, best_epoch, len(history) - best_epoch >= how.patience, metric)
+    return TrainResult(history, best_epoch, len(history) - best_epoch >= chosen.patience, metric)

@@ -32,7 +32,7 @@ class Neuron:
     """A kind of neuron that the kernels know.
 
     Attributes:
-        name: of its kernel.
+        name: name of its kernel.
         states: number of its states.
         voltage: which of them its spikes follow.
         threshold: which of its parameters is the threshold.
@@ -275,7 +275,7 @@ class _RecurrentScan(torch.autograd.Function):
         first = start.numpy()
         voltage = u.numpy()
         slopes = given.numpy()
-        made = by_x.numpy()
+        by_currents = by_x.numpy()
         from_states = tuple(by.numpy() for by in outer[1:])
         square = weight.ndim == 2
         back = u.new_zeros(1, size)  # the gradient by the spikes of a step, through the recurrent weights at first
@@ -291,7 +291,7 @@ class _RecurrentScan(torch.autograd.Function):
             kernel(
                 before, constants, *neuron.flags, tuple(state[t : t + 1] for state in after), step_of(voltage, t),
                 *formula, step_of(slopes, t), back.numpy(), tuple(step_of(by, t) for by in from_states),
-                made[t : t + 1], *found, 0, size,
+                by_currents[t : t + 1], *found, 0, size,
             )  # fmt: skip
             reached = by_x[t].view(-1, n)
             if square:
@@ -320,15 +320,15 @@ def step_of(rows: Any, t: int) -> Any:
     return rows
 
 
-def weight_gradient(read: Tensor, made: Tensor) -> Tensor:
-    """The gradient by weights (m, n): of what they read (R, n), mostly spikes, and that by what they made (R, m)."""
+def weight_gradient(read: Tensor, by_sent: Tensor) -> Tensor:
+    """The gradient by weights (m, n), from what they read (R, n), mostly spikes, and the gradient by what they sent."""
     from neurolsc.neurons.fast import cpu_kernels
 
     entries = cpu_kernels.nonzeros(read)
     if entries is None:
-        return made.T @ read
-    total = made.new_zeros(read.shape[1], made.shape[1])
-    cpu_kernels.add_transposed_times(total, entries, made)
+        return by_sent.T @ read
+    total = by_sent.new_zeros(read.shape[1], by_sent.shape[1])
+    cpu_kernels.add_transposed_times(total, entries, by_sent)
     return total.T
 
 
@@ -369,16 +369,16 @@ class _SparseLinear(torch.autograd.Function):
             raise RuntimeError("an accelerated network has no second derivative: take it of the user's own module.")
         (weight,) = ctx.saved_tensors
         by_out = gradients[0]
-        made = by_out.reshape(-1, len(weight)).contiguous()
+        by_rows = by_out.reshape(-1, len(weight)).contiguous()
         by_x = None
         if ctx.needs_input_grad[1]:
             by_x = by_out @ weight
         by_weight = None
         if ctx.needs_input_grad[2]:
             total = torch.zeros_like(weight.T, memory_format=torch.contiguous_format)
-            cpu_kernels.add_transposed_times(total, ctx.entries, made)
+            cpu_kernels.add_transposed_times(total, ctx.entries, by_rows)
             by_weight = total.T
-        return None, by_x, by_weight, made.sum(0) if ctx.needs_input_grad[3] else None
+        return None, by_x, by_weight, by_rows.sum(0) if ctx.needs_input_grad[3] else None
 
 
 LEAST_ENTRIES = 2**13  # of an input, below which its zeros are not looked for

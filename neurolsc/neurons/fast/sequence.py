@@ -286,7 +286,7 @@ def reverse(
     nothing = np.zeros_like(at_g_theta)
     constants = array(rows_of(c))
     static = c.threshold is not None and not fixed
-    how = (constants, plan.reset.name == "zero", static, plan.reset.gradient, array(sums))
+    arguments = (constants, plan.reset.name == "zero", static, plan.reset.gradient, array(sums))
 
     for m in reversed(range(len(events))):
         a = m * block
@@ -315,23 +315,23 @@ def reverse(
                 if at_g_z is not None:
                     by_z = at_g_z[k - 1]
             gradients = (at_back[j], by_z, steep, at_g[j + 1], at_g[j], at_g_theta)
-            cpu_kernels.step_back(*gradients, at_v[j], at_theta[0 if fixed else j], sent, *how)
+            cpu_kernels.step_back(*gradients, at_v[j], at_theta[0 if fixed else j], sent, *arguments)
             if k in ends:
                 if end_v is not None:
                     g[j][ends[k]] += end_v[ends[k]]
                 if end_theta is not None:
                     g_theta[ends[k]] += end_theta[ends[k]]
         # The gradients by weights, inputs and surrogate, of all steps of the block at once.
-        made = g[1 : b - a + 1].flatten(0, 1)
+        by_v = g[1 : b - a + 1].flatten(0, 1)
         entries, spikes = events[m]
         if needed.c.w_rec:
-            cpu_kernels.add_transposed_times(by_w_rec, spikes, made)
+            cpu_kernels.add_transposed_times(by_w_rec, spikes, by_v)
         if needed.c.w_in and entries is None:
-            by_w_in.addmm_(inputs.read(a, b).T, made)
+            by_w_in.addmm_(inputs.read(a, b).T, by_v)
         elif needed.c.w_in:
-            cpu_kernels.add_transposed_times(by_w_in, entries, made)
+            cpu_kernels.add_transposed_times(by_w_in, entries, by_v)
         if by_read is not None:
-            torch.mm(made, c.w_in, out=by_read[a:b].flatten(0, 1))
+            torch.mm(by_v, c.w_in, out=by_read[a:b].flatten(0, 1))
         by_learnt = by_primitive(spike, learnt, distance, back[1 : b - a + 1].flatten(0, 1), by_learnt)
     decay_v, b_v, constant, *moving = sums
     if fixed:  # all gradient by the threshold arrives at the one before the first step
