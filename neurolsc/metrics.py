@@ -31,7 +31,7 @@ __all__ = [
 
 
 class BatchMetric(NamedTuple):
-    """A metric of one batch, with the numbers of its samples and of their steps in the mask."""
+    """A metric of one batch, with its number of samples and its number of steps in the mask."""
 
     value: float
     samples: int
@@ -40,7 +40,7 @@ class BatchMetric(NamedTuple):
 
 @dataclass(frozen=True)
 class MetricSpec:
-    r"""How a metric of a data set follows from those of its batches, and how it is compared.
+    r"""How a data set's metric follows from the metrics of its batches, and how it is compared.
 
     With weights w, the samples or the steps of the batches, and their metrics m:
 

@@ -77,7 +77,7 @@ class Course:
     """What rules read: the rows so far, and the network as it is now.
 
     Attributes:
-        rows: the rows, the last one of now.
+        rows: the rows; the last one is the present row.
         network: the network.
         classes: number of classes, where the loss of guessing is known; else 0.
         first_bad_loss: the first update, since the last row, whose loss is not finite, and that loss.
@@ -105,11 +105,11 @@ class Course:
 
     @property
     def recent(self) -> Sequence[Row]:
-        """The rows with which that of now is compared."""
+        """The rows with which the present row is compared."""
         return self.rows[-1 - LIMITS.back : -1]
 
     def pair(self, name: str, *, latest: bool = False) -> tuple[float, float] | None:
-        """A number some rows ago, or at the latest row before, and now; None where one of them is not known."""
+        """A number some rows ago, or with `latest` at the row before, and now; None if one of the two is not known."""
         known = [row[name] for row in self.recent if name in row]
         if not known or name not in self.now:
             return None
@@ -231,7 +231,7 @@ def is_not_finite(course: Course) -> Iterator[Sign]:
 
 
 def has_died(course: Course) -> Iterator[Sign]:
-    """A layer without a spike that fired before, or one of which most neurons have fallen silent."""
+    """A layer that fired before and is silent now, or whose neurons have mostly fallen silent."""
     for layer in course.layers:
         rates = [row.get(f"rate_{layer}", math.nan) for row in course.rows]
         # an output that the loss reads is often silent for some updates, before it learns when to fire
@@ -307,7 +307,7 @@ def surrogate_narrows(course: Course) -> Iterator[Sign]:
 
 
 def stands_still(course: Course) -> Iterator[Sign]:
-    """Weights that do not move any more, or never did, where those of other layers do."""
+    """Weights that no longer move, or never did, while the weights of other layers move."""
     usual: dict[str, float] = {}
     for name in names(course.network):
         earlier = [row[f"drift_{name}"] for row in course.rows[:-1] if row.get(f"drift_{name}")]
@@ -405,7 +405,7 @@ def loss_rises(course: Course) -> Iterator[Sign]:
 
 
 def stays_at_guessing(course: Course) -> Iterator[Sign]:
-    """A training loss that is that of guessing for some rows."""
+    """A training loss that stays at the loss of guessing for some rows."""
     losses = [row["loss"] for row in course.rows if "loss" in row][-LIMITS.guesses :]
     if len(losses) < LIMITS.guesses or course.classes < 2 or course.told("loss rises"):
         return
