@@ -60,7 +60,8 @@ def test_slots_are_filled_by_stable_models(kind: str, tmp_path: Path):
     scale = Scale(root=str(tmp_path), epochs=60)
     parts = data_of("atis", scale)
     fitted = trained(kind, parts, scale, of="atis", stable=True)
-    words = fitted.network.cells[0].update(torch.eye(parts["train"].n_in), None, None).h
+    reader, count = fitted.network.cells[0], parts["train"].n_in
+    words, _ = reader.step(torch.eye(count), reader.initial_state(count))
     bound = (words.norm(dim=1) if kind == "RNN" else words.abs()).max().item()
     assert input_bound(fitted.network, kind) == pytest.approx(bound)
     assert certificate(fitted.cell, bound).rate < 1
