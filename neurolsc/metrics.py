@@ -200,11 +200,11 @@ def span_f1(predicted: Sequence[Sequence[str]], true: Sequence[Sequence[str]]) -
 
 
 def _spans(tags: Sequence[str]) -> Iterator[tuple[int, int, str]]:
-    """Where each span begins and ends, and its name."""
+    """Yield the begin, the end and the name of each span."""
     start, open_name = 0, ""
     for i, tag in enumerate([*tags, "O"]):
         kind, _, name = tag.partition("-")
-        if kind == "I" and name == open_name:
+        if kind == "I" and name == open_name:  # the span goes on
             continue
         if open_name:
             yield start, i, open_name

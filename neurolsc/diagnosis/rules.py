@@ -127,7 +127,7 @@ def cure_saturated(case: Case, sign: Sign) -> str:
 def has_lost_the_input(case: Case) -> Iterator[Sign]:
     """Several layers in a row that fire, and are the same for all samples."""
     first = case.measured.layers[0].similarity_to_input
-    if case.dead or not first > 10 * case.bounds.lost:
+    if case.dead or not first > 10 * case.bounds.lost:  # dead layers are the cause, or the first layer has lost it
         return
     lost: list[int] = []
     for i, layer in case.layers[1:]:
@@ -255,7 +255,7 @@ def treat_growth(case: Case, layers: Sequence[int]) -> Treatment | None:
     for i in layers:
         found = case.growths.get(i)
         cell = case.measurable.cells[i - 1]
-        if found is None or found.part == "leak":
+        if found is None or found.part == "leak":  # nothing here shortens a leak
             continue
         if found.part == "reset":
             switch = cell.reset_switch()

@@ -278,7 +278,7 @@ def run_sweep(
                 # Submit jobs until the pool is full.
                 for job in jobs:
                     if job in running.values() or not_before.get(job, 0) > time.monotonic():
-                        continue
+                        continue  # it runs here, or was found in the hands of another process
                     future = pool.submit(job)
                     if future is None:
                         break

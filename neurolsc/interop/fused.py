@@ -711,7 +711,7 @@ def layers_of(net: nn.Module) -> tuple[list[FusedLayer], dict[str, str], list[nn
                 fused.append(layer)
                 continue
             reasons[name] = layer
-        if module is net or (name not in reasons and not has_hooks(module)):
+        if module is net or (name not in reasons and not has_hooks(module)):  # lazy tensors pass through it
             continue
         reasons.setdefault(name, "it has a hook, which reads every step")
         plain.append(module)

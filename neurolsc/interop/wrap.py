@@ -665,7 +665,7 @@ def _parts(modules: Iterable[nn.Module], *, nested: bool = False) -> Iterator[nn
     for module in modules:
         if isinstance(module, Network):
             raise TypeError("wrap makes a Network of other modules; a Network is one already, use it as it is.")
-        if isinstance(module, nn.modules.loss._Loss):
+        if isinstance(module, nn.modules.loss._Loss):  # no part of what the model computes
             continue
         lifted = getattr(module, "lifted_module", None)  # of norse's Lift
         if isinstance(lifted, nn.Module):

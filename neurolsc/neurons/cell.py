@@ -296,7 +296,7 @@ def refuse_wrong_step(cell: Cell) -> None:
     """
     name = type(cell).__name__
     like = cell.dtype_and_device
-    if like["device"].type == "meta":
+    if like["device"].type == "meta":  # which holds no values to step
         return
 
     def refuse(method: str, wanted: str, got: object) -> TypeError:
