@@ -372,7 +372,7 @@ def spread(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_csv(path: str | PathLike[str], rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write rows as CSV, whole or not at all; columns that a row lacks are empty, those of lists are numbered."""
+    """Write rows as CSV, whole or not at all; a column that a row lacks is empty, a list has numbered columns."""
     rows = [spread(row) for row in rows]
     columns = list(dict.fromkeys(name for row in rows for name in row))
     text = io.StringIO()
@@ -383,7 +383,7 @@ def write_csv(path: str | PathLike[str], rows: Iterable[Mapping[str, Any]]) -> N
 
 
 def remove_temporaries(folder: Path, name: str = "") -> None:
-    """Remove temporary files that killed writers of one file, or of all, have left; nobody else may be writing."""
+    """Remove temporary files that killed writers left, of file `name` or of all; nobody else may be writing."""
     for path in folder.glob(f".{glob.escape(name[:40]) or '*'}.*{TEMPORARY}"):
         path.unlink(missing_ok=True)
 

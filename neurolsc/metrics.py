@@ -31,7 +31,7 @@ __all__ = [
 
 
 class BatchMetric(NamedTuple):
-    """A metric of one batch, with the numbers of its samples and of their steps in the mask."""
+    """A metric of one batch, with its number of samples and its number of steps in the mask."""
 
     value: float
     samples: int
@@ -40,7 +40,7 @@ class BatchMetric(NamedTuple):
 
 @dataclass(frozen=True)
 class MetricSpec:
-    r"""How a metric of a data set follows from those of its batches, and how it is compared.
+    r"""How a data set's metric follows from the metrics of its batches, and how it is compared.
 
     With weights w, the samples or the steps of the batches, and their metrics m:
 
@@ -200,11 +200,11 @@ def span_f1(predicted: Sequence[Sequence[str]], true: Sequence[Sequence[str]]) -
 
 
 def _spans(tags: Sequence[str]) -> Iterator[tuple[int, int, str]]:
-    """Where each span begins and ends, and its name."""
+    """Yield the begin, the end and the name of each span."""
     start, open_name = 0, ""
     for i, tag in enumerate([*tags, "O"]):
         kind, _, name = tag.partition("-")
-        if kind == "I" and name == open_name:
+        if kind == "I" and name == open_name:  # the span goes on
             continue
         if open_name:
             yield start, i, open_name

@@ -123,7 +123,7 @@ def plot_profile(
     notes: Sequence[str] = (),
     title: str = "",
 ) -> Figure:
-    """Draw the radii of each layer over time in both directions, and the terms of those through time.
+    """Draw the radii of each layer over time in both directions, and the terms of the radii through time.
 
     Args:
         steps: the steps (K,).
@@ -391,7 +391,7 @@ def plot_stable_region(
 def plot_surrogates(
     v: ArrayLike, curves: Mapping[str, tuple[ArrayLike, ArrayLike]], path: Where = None, *, title: str = ""
 ) -> Figure:
-    """Draw the derivative of each surrogate, and the smooth step of which it is the derivative.
+    """Draw the derivative of each surrogate, and the smooth step that has this derivative.
 
     Args:
         v: distances from the threshold (n,).

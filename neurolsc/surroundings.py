@@ -20,10 +20,11 @@ HALF = (torch.bfloat16, torch.float16)
 
 
 def in_full_precision(function: Callable[P, R]) -> Callable[P, R]:
-    """Let a function read modules as they were made, outside of autocast; those of half precision in float32.
+    """Let a function read the original modules, outside of autocast; modules of half precision in float32.
 
-    A module in ``torch.compile`` is taken by its original. Parameters and buffers of half precision are float32 while
-    the function runs; then all have their own dtype and storage again, with the values that were set, rounded.
+    The original of a compiled module is the module before ``torch.compile``. Parameters and buffers of half precision
+    are float32 while the function runs; then all have their own dtype and storage again, with the values that were set,
+    rounded.
     """
 
     @wraps(function)

@@ -157,7 +157,7 @@ class Case:
 
     @cached_property
     def treated(self) -> "Case | None":
-        """The same case with the initialised copy, measured again as far as cures ask; None if there is no copy."""
+        """The same case with the initialised copy, measured again where cures need it; None without a copy."""
         copy = self.initialised_copy
         if copy is None:
             return None
@@ -177,7 +177,7 @@ class Case:
         return self.start_of(self.outcomes[self.lr])
 
     def start_of(self, outcome: Outcome) -> float:
-        """The loss from which learning is counted: the first one, or that of guessing where the first is higher."""
+        """The loss from which learning is counted: the first loss, or the loss of guessing if that is lower."""
         classes = self.measured.classes or 0
         if classes > 1:
             return min(outcome.first, math.log(classes))
@@ -185,7 +185,7 @@ class Case:
 
     @cached_property
     def outcomes(self) -> dict[float, Outcome]:
-        """The result of a few updates on copies, by learning rate; a tenth is tried where the user's does badly."""
+        """The result of a few updates on copies, by learning rate; if the user's does badly, a tenth is tried too."""
         if self.lr is None or self.batch.targets is None or self.judged:
             return {}
         found = {self.lr: self.trained(self.measurable, self.lr)}
@@ -195,7 +195,7 @@ class Case:
 
     @cached_property
     def initialised_outcome(self) -> Outcome | None:
-        """The result of the same updates on an initialised copy; None where the user's network does well."""
+        """The result of the same updates on an initialised copy; None if the user's network does well."""
         if not self.outcomes or self.initialised or self.lr is None:
             return None
         if self.falls(self.outcomes[self.lr]) or self.initialised_copy is None:

@@ -127,7 +127,7 @@ def cure_saturated(case: Case, sign: Sign) -> str:
 def has_lost_the_input(case: Case) -> Iterator[Sign]:
     """Several layers in a row that fire, and are the same for all samples."""
     first = case.measured.layers[0].similarity_to_input
-    if case.dead or not first > 10 * case.bounds.lost:
+    if case.dead or not first > 10 * case.bounds.lost:  # dead layers are the cause, or the first layer has lost it
         return
     lost: list[int] = []
     for i, layer in case.layers[1:]:
@@ -154,7 +154,7 @@ def cure_lost_input(case: Case, sign: Sign) -> str:
 
 
 def is_vanishing(case: Case) -> Iterator[Sign]:
-    """The lowest layer whose gradient is too small for Adam, or next to that of another layer."""
+    """The lowest layer whose gradient is too small for Adam, or compared with another layer's."""
     trained = [(i, layer) for i, layer in case.layers if layer.gradient is not None]
     if not trained or found_by(case, has_no_surrogate, is_closed, is_dead):
         return
@@ -249,13 +249,13 @@ def bearable(found: Growth) -> float:
 
 
 def treat_growth(case: Case, layers: Sequence[int]) -> Treatment | None:
-    """Scale recurrences and detach resets; None where neither is the cause."""
+    """Scale recurrences and detach resets; None if neither is the cause."""
     factors: dict[tuple[int, str], float] = {}
     detached = []
     for i in layers:
         found = case.growths.get(i)
         cell = case.measurable.cells[i - 1]
-        if found is None or found.part == "leak":
+        if found is None or found.part == "leak":  # nothing here shortens a leak
             continue
         if found.part == "reset":
             switch = cell.reset_switch()
@@ -423,7 +423,7 @@ def cure_large_steps(case: Case, sign: Sign) -> str:
 
 
 def starts_slowly(case: Case) -> Iterator[Sign]:
-    """Updates on a copy that hardly lower the loss, where they lower that of an initialised copy."""
+    """Updates that hardly lower the loss of a copy, but lower the loss of an initialised copy."""
     treated = case.initialised_outcome
     if treated is None or case.lr is None:
         return

@@ -74,7 +74,7 @@ def try_cures(
     for treatment, names in treatments.values():
         patient = copied(case.measurable)
         treatment.treat(patient, case.batch.x)
-        before = update(patient, case.batch, case.loss, lr, 0).loss
+        before = update(patient, case.batch, case.loss, lr, updates=0).loss
         after = update(patient, case.batch, case.loss, lr * treatment.lr, updates).loss
         helped = math.isfinite(after) and not after >= LOWER * untreated
         trials.append(

@@ -52,7 +52,7 @@ def init_report(folder: Path) -> Path:
 
 
 def rename_trials(sweep: Path, trials: Iterable["Experiment"], ends: Iterable[str]) -> None:
-    """Rename the folders of trials that were run before a setting was renamed: their names hold those of settings.
+    """Rename the folders of trials that were run before a setting was renamed: names of folders hold names of settings.
 
     Args:
         sweep: folder of the sweep.

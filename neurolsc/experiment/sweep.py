@@ -98,7 +98,7 @@ class Job:
         write_json(self.failure, {"error": error, "environment": environment(self.device)})
 
     def forget(self) -> None:
-        """Remove the note of an error with the unfinished run; if there is none, the finished run, which is damaged."""
+        """Remove the note of an error and the unfinished run; without a note the finished run, which is damaged."""
         with locked(self.folder):
             if not self.failure.exists():
                 shutil.rmtree(self.folder)
@@ -278,7 +278,7 @@ def run_sweep(
                 # Submit jobs until the pool is full.
                 for job in jobs:
                     if job in running.values() or not_before.get(job, 0) > time.monotonic():
-                        continue
+                        continue  # it runs here, or was found in the hands of another process
                     future = pool.submit(job)
                     if future is None:
                         break

@@ -208,7 +208,7 @@ class Arm:
 
 
 def arms(grid: "Grid", rows: Iterable[Row], by: Sequence[str] = ()) -> list[Arm]:
-    """The chosen trials, and those of arms that find no choice, grouped into arms in the order of the grid.
+    """The chosen trials, and all trials of an arm without a choice, grouped into arms in the order of the grid.
 
     Args:
         grid: the grid of the sweep.
@@ -252,7 +252,7 @@ def markdown(grid: "Grid", rows: Iterable[Row], by: Sequence[str] = ()) -> str:
     def scores(column: str) -> str:
         if not share:
             return over_seeds(column, ".4g")
-        text = over_seeds(column, ".1f", 100)
+        text = over_seeds(column, ".1f", factor=100)
         return text and f"{text} %"
 
     def layers(column: str) -> str:  # lowest and highest layer, each a mean over trials

@@ -136,16 +136,11 @@ def on_any_network(apply: Callable[..., tuple[Finding, ...]]) -> Callable[..., t
             return apply(self, network, inputs, seed=seed)
         before = values_outside(net)
         report = apply(self, network, inputs, seed=seed)
-        summary = ""
-        layers = ()
-        title = ""
-        if isinstance(report, InitReport):
-            summary = report.summary
-            layers = report.layers
-            title = report.title
-        if layers and leaves_membranes:
+        if not isinstance(report, InitReport):
+            report = InitReport(report)
+        if report.layers and leaves_membranes:
             layout += '\nof spikes and membranes the first are read; loss="membrane" reads the second'
-        return InitReport(report, summary, layers, title, layout, left_out(net, before))
+        return InitReport(report, report.summary, report.layers, report.title, layout, left_out(net, before))
 
     return on_module
 

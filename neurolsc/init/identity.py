@@ -24,7 +24,7 @@ from neurolsc.neurons.cell import Cell, WeightMatrix, is_frozen, weight_matrices
 from neurolsc.stability.conditions import NO_SURROGATE, Finding, surrogate_fault, surrogate_slope
 from neurolsc.stability.pretrain import restored_on_error
 from neurolsc.stability.scale import layer_inputs, rate, scale_to_rate, steps_from_rest
-from neurolsc.stability.transitions import Transitions, flat, stacked, without
+from neurolsc.stability.transitions import Transitions, flat, stacked, zeroed
 from neurolsc.validation import number, whole
 
 # Spikes that a neuron reads within its memory, N r sum_t h(t) / theta. One step of Adam moves the voltage by this many
@@ -402,7 +402,7 @@ def recurrence_share(t: Transitions) -> float:
 
         after = step(t.x)
         by_input = (after - step(torch.zeros_like(t.x))).norm().item()
-        with without(weight_matrices(t.cell, "time")):
+        with zeroed(weight_matrices(t.cell, "time")):
             by_spikes = (after - step(t.x)).norm().item()
     if by_input:
         return by_spikes / by_input

@@ -201,7 +201,7 @@ class LayerwiseScaling(Initialiser):
         known = {finding.layer for finding in found}
         for index, fires, radius in zip(network.spiking, rates, radii, strict=True):
             layer = index + 1
-            if layer in known:
+            if layer in known:  # one finding for each layer
                 continue
             if self.rate and layer not in identity and abs(fires / self.rate - 1) > _OTHER_BATCH:
                 problem = f"fires {fires:.2g} spikes per neuron and step on another batch, not {self.rate:g}"

@@ -668,7 +668,7 @@ UNCHANGED: dict[type, dict[str, Any]] = {}  # the libraries' classes as they hav
 
 
 def changed_method(module: nn.Module, kind: type[nn.Module], root: str) -> str | None:
-    """The name of a method that is not the library's, on the object or in its class; None if there is none."""
+    """The name of a method that the object or its class has changed from the library's; None if there is none."""
     for name, value in vars(module).items():
         if callable(getattr(kind, name, None)) and not isinstance(value, nn.Module):
             return name
@@ -711,7 +711,7 @@ def layers_of(net: nn.Module) -> tuple[list[FusedLayer], dict[str, str], list[nn
                 fused.append(layer)
                 continue
             reasons[name] = layer
-        if module is net or (name not in reasons and not has_hooks(module)):
+        if module is net or (name not in reasons and not has_hooks(module)):  # lazy tensors pass through it
             continue
         reasons.setdefault(name, "it has a hook, which reads every step")
         plain.append(module)

@@ -322,7 +322,7 @@ class Recording:
         return result
 
     def flush(self, wanted: Iterable[Group] | None = None) -> None:
-        """Compute the calls of some groups that have been written down, and of those that they read; by default all."""
+        """Compute the calls written down of some groups, and of the groups that these read; by default of all."""
         self.flushed = True
         waiting = [group for group in self.pending if group.done < len(group.calls)]
         if wanted is not None:

@@ -173,7 +173,7 @@ class Reader:
             net = wrap(net)
         _refuse_half(net)
         if isinstance(net, Network):
-            return cls(net, None)
+            return cls(net, layout=None)
         x = _checked(batch.x)
         like = dtype_and_device(net)
         if not x.is_floating_point():
@@ -332,7 +332,7 @@ def _checked(x: Tensor) -> Tensor:
 
 
 def as_batches(x: Any, y: Tensor | None = None) -> Iterable[Any]:
-    """Batches that can be read again and again: those of a list or loader, or a list of the one that x is.
+    """Batches that can be read again and again: a list or loader as it is, or one batch x in a list.
 
     Raises:
         TypeError: if x is none of these.
@@ -366,16 +366,16 @@ def first_batch(batches: Iterable[Any]) -> Any:
     """The first batch, as :func:`some_batches` takes it.
 
     Raises:
-        ValueError: if there is none.
+        ValueError: if there is no batch.
     """
-    return some_batches(batches, 1)[0]
+    return some_batches(batches, count=1)[0]
 
 
 def some_batches(batches: Iterable[Any], count: int) -> list[Any]:
-    """The first batches, at most so many; the random numbers drawn for them are drawn again by the next reader.
+    """The first batches, at most `count`; the next reader draws the same random numbers again.
 
     Raises:
-        ValueError: if there is none.
+        ValueError: if there is no batch.
     """
     loader = batches
     if isinstance(batches, ReadBatches):

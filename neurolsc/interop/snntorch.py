@@ -461,7 +461,7 @@ class SnnTorchCell(WrappedCell):
         return Membrane("mem", self._threshold_in, self._spike)
 
     def reset_switch(self) -> ResetSwitch | None:
-        """What detaches the reset; None if no gradient passes it.
+        """The switch that detaches the reset; None if no gradient passes it.
 
         In a layer of snnTorch a gradient passes only where the reset acts within the step of its spike.
         """

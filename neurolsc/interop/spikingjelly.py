@@ -28,7 +28,7 @@ VoltageState = state_class("v")
 
 
 class Columns:
-    """Columns of a container's weight, those of the input or of the own output."""
+    """Columns of a container's weight, by which it reads its input or its own output."""
 
     def __init__(self, *, own: bool) -> None:
         self.own = own

@@ -178,11 +178,10 @@ def wrap_with_layout(
         shapes = [(input_shape,)]
     elif input_shape is not None:
         shapes = [tuple(input_shape)]
+    elif run is None:
+        shapes = [_first_shape(parts)]
     else:
-        if run is None:
-            shapes = [_first_shape(parts)]
-        else:
-            shapes = run.shapes
+        shapes = run.shapes
     by_layer = run is None and output is None  # the last layer alone decides whether its membrane is read
     cells: list[Cell] = []
     before: list[nn.Module] = []
@@ -217,11 +216,10 @@ def wrap_with_layout(
     has_mem = not before and library_of(layers[-1]) == "snntorch" and last.membrane() is not None
     if run is not None:
         outputs = run.returned_by(network, has_mem)
+    elif has_mem:
+        outputs = ["spikes", "membrane"]
     else:
-        if has_mem:
-            outputs = ["spikes", "membrane"]
-        else:
-            outputs = ["spikes"]
+        outputs = ["spikes"]
     read: str = output or outputs[0]
     if output is None and "membrane" in outputs:
         # An integrator is read by its membrane, if the model returns it.
@@ -667,7 +665,7 @@ def _parts(modules: Iterable[nn.Module], *, nested: bool = False) -> Iterator[nn
     for module in modules:
         if isinstance(module, Network):
             raise TypeError("wrap makes a Network of other modules; a Network is one already, use it as it is.")
-        if isinstance(module, nn.modules.loss._Loss):
+        if isinstance(module, nn.modules.loss._Loss):  # no part of what the model computes
             continue
         lifted = getattr(module, "lifted_module", None)  # of norse's Lift
         if isinstance(lifted, nn.Module):

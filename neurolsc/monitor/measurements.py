@@ -179,7 +179,7 @@ def norm(tensors: list[Tensor]) -> float:
 
 
 def relative_changes(now: Weights, before: Weights) -> list[float]:
-    """The norm of the change of each layer over that of its weights; 0 without weights."""
+    """The norm of each layer's change, divided by the norm of its weights; 0 without weights."""
     found = []
     for after, then in zip(now, before, strict=True):
         moved = norm([a - b for a, b in zip(after, then, strict=True)])

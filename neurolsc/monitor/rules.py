@@ -77,7 +77,7 @@ class Course:
     """What rules read: the rows so far, and the network as it is now.
 
     Attributes:
-        rows: the rows, the last one of now.
+        rows: the rows; the last one is the present row.
         network: the network.
         classes: number of classes, where the loss of guessing is known; else 0.
         first_bad_loss: the first update, since the last row, whose loss is not finite, and that loss.
@@ -105,11 +105,11 @@ class Course:
 
     @property
     def recent(self) -> Sequence[Row]:
-        """The rows with which that of now is compared."""
+        """The rows with which the present row is compared."""
         return self.rows[-1 - LIMITS.back : -1]
 
     def pair(self, name: str, *, latest: bool = False) -> tuple[float, float] | None:
-        """A number some rows ago, or at the latest row before, and now; None where one of them is not known."""
+        """A number some rows ago, or with `latest` at the row before, and now; None if one of the two is not known."""
         known = [row[name] for row in self.recent if name in row]
         if not known or name not in self.now:
             return None
@@ -231,7 +231,7 @@ def is_not_finite(course: Course) -> Iterator[Sign]:
 
 
 def has_died(course: Course) -> Iterator[Sign]:
-    """A layer without a spike that fired before, or one of which most neurons have fallen silent."""
+    """A layer that fired before and is silent now, or whose neurons have mostly fallen silent."""
     for layer in course.layers:
         rates = [row.get(f"rate_{layer}", math.nan) for row in course.rows]
         # an output that the loss reads is often silent for some updates, before it learns when to fire
@@ -265,7 +265,7 @@ def gradient_explodes(course: Course) -> Iterator[Sign]:
     for layer in reversed(course.layers):
         name = f"gradient_{layer}"
         earlier = [row[name] for row in course.rows[:-1] if name in row]
-        if len(earlier) < 2:
+        if len(earlier) < 2:  # too few to call a size sudden
             continue
         size = course.now.get(name, 0.0)
         if not math.isfinite(size) or size > LIMITS.sudden * max(earlier) > 0:
@@ -278,13 +278,13 @@ def gradient_vanishes(course: Course) -> Iterator[Sign]:
     """The topmost layer whose gradient is suddenly far smaller than before, at a loss that has not fallen as much."""
     losses = [row["probe_loss"] for row in course.rows[-2:] if "probe_loss" in row]
     if len(losses) < 2 or losses[1] < LIMITS.risen * losses[0] or course.told("saturated layer"):
-        return
+        return  # the loss has fallen as well, or a saturated layer explains it
     for layer in reversed(course.layers):
         if course.silent(layer):
             return  # that layer lets nothing through
         name = f"gradient_{layer}"
         earlier = [row[name] for row in course.recent if name in row]
-        if len(earlier) < 2 or name not in course.now:
+        if len(earlier) < 2 or name not in course.now:  # too few to call a size sudden
             continue
         if LIMITS.sudden * course.now[name] < min(earlier):
             problem = f"the gradient of layer {layer} vanishes, from {earlier[-1]:.2g} to {course.now[name]:.2g}"
@@ -307,7 +307,7 @@ def surrogate_narrows(course: Course) -> Iterator[Sign]:
 
 
 def stands_still(course: Course) -> Iterator[Sign]:
-    """Weights that do not move any more, or never did, where those of other layers do."""
+    """Weights that no longer move, or never did, while the weights of other layers move."""
     usual: dict[str, float] = {}
     for name in names(course.network):
         earlier = [row[f"drift_{name}"] for row in course.rows[:-1] if row.get(f"drift_{name}")]
@@ -319,7 +319,7 @@ def stands_still(course: Course) -> Iterator[Sign]:
         moved = moves[str(layer)] > LIMITS.still * before
         below_is_silent = layer > 1 and course.silent(layer - 1)
         if moved or f"drift_{layer}" not in course.now or course.silent(layer) or below_is_silent:
-            continue
+            continue  # it moves, is not trained, or stands still because of silence, which has a rule of its own
         why = why_still(course, layer)
         if not why or not (others_move or why.startswith(NO_GRADIENT)):
             continue
@@ -385,7 +385,7 @@ def loss_rises(course: Course) -> Iterator[Sign]:
         return
     first, best, now = losses[0], min(losses[:-1]), losses[-1]
     if best > LIMITS.fallen * first or now < best + LIMITS.risen * (first - best):
-        return
+        return  # it had gained little, or has lost little of it
     problem = f"the training loss has risen from {best:.3g} to {now:.3g}"
     probe = course.now.get("probe_loss", math.nan)
     earlier = [row["probe_loss"] for row in course.rows[:-1] if "probe_loss" in row]
@@ -405,13 +405,13 @@ def loss_rises(course: Course) -> Iterator[Sign]:
 
 
 def stays_at_guessing(course: Course) -> Iterator[Sign]:
-    """A training loss that is that of guessing for some rows."""
+    """A training loss that stays at the loss of guessing for some rows."""
     losses = [row["loss"] for row in course.rows if "loss" in row][-LIMITS.guesses :]
     if len(losses) < LIMITS.guesses or course.classes < 2 or course.told("loss rises"):
         return
     guessing = math.log(course.classes)
     if any(abs(loss - guessing) > LIMITS.guess * guessing for loss in losses):
-        return
+        return  # some loss is not that of guessing
     silent = [layer for layer in course.layers if course.silent(layer)]
     top = course.now.get(f"similarity_{len(course.layers)}", math.nan)
     cause = f"layer {len(course.layers)} keeps {top:.1%} of what tells inputs apart"

@@ -247,7 +247,7 @@ class Cell(nn.Module, ABC):
         return None
 
     def reset_switch(self) -> ResetSwitch | None:
-        """What detaches the reset; None if no gradient passes it, or nothing detaches it."""
+        """The switch that detaches the reset; None if no gradient passes it, or nothing detaches it."""
         return None
 
     def subthreshold(self, slope: float | Tensor = 0.0) -> Tensor | None:
@@ -296,7 +296,7 @@ def refuse_wrong_step(cell: Cell) -> None:
     """
     name = type(cell).__name__
     like = cell.dtype_and_device
-    if like["device"].type == "meta":
+    if like["device"].type == "meta":  # which holds no values to step
         return
 
     def refuse(method: str, wanted: str, got: object) -> TypeError:
@@ -422,7 +422,7 @@ class LogParameter:
 
 
 def stored_parameter(cell: "Cell", name: str) -> nn.Parameter | None:
-    """The parameter that stores a quantity: of that name, log_<name>, or as ``stored_in`` says; None if none does."""
+    """The parameter that stores a quantity: <name>, log_<name>, or as ``stored_in`` says; None if there is none."""
     owner, last = owner_of(cell, dict(cell.stored_in).get(name, name))
     return owner._parameters.get(last, owner._parameters.get(f"log_{last}"))
 

@@ -25,7 +25,7 @@ from neurolsc.stability.transitions import (
     gram,
     output_of,
     time_operator,
-    without,
+    zeroed,
 )
 from neurolsc.surroundings import in_full_precision, without_autocast
 from neurolsc.validation import whole
@@ -185,7 +185,7 @@ def recurrence_radius(t: Transitions) -> Tensor:
     with torch.no_grad():
         z = t.cell.output(t.before)
         whole_step = JacobianOperator(step, z, t.x, h).matrices()
-        with without(weight_matrices(t.cell, "time")):
+        with zeroed(weight_matrices(t.cell, "time")):
             rest = JacobianOperator(step, z, t.x, h).matrices()
         by_state = JacobianOperator(output_of(t.cell, t.before), h).matrices()
         return spectral_radius(by_state @ (whole_step - rest))

@@ -42,7 +42,7 @@ from neurolsc.stability.transitions import (
     input_operators,
     time_operator,
     time_product,
-    without,
+    zeroed,
 )
 from neurolsc.surroundings import in_full_precision
 from neurolsc.validation import one_of
@@ -180,7 +180,7 @@ def contributions(t: Transitions) -> dict[str, Tensor]:
         recurrent = ()
     else:
         recurrent = weight_matrices(t.cell, "time")
-    with without(recurrent):
+    with zeroed(recurrent):
         step = time_operator(some)
 
         def terms(x: Tensor, y: Tensor) -> dict[str, Tensor]:

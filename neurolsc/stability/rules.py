@@ -123,16 +123,16 @@ def error_parts(radii: Tensor, total: int) -> tuple[float, float]:
 class Criteria:
     """The three conditions under which radii have converged.
 
-    Means are compared per layer and direction, as time 0.95 and depth 0.15 have the mean 0.55. Pooled, as in the paper,
-    that mean is compared.
+    Means are compared per layer and direction: pooled, as in the paper, time 0.95 and depth 0.15 would count as their
+    mean 0.55.
 
     Args:
         tolerance: (i) every mean is this close to its target. If the targets of the two directions differ, the distance
             is relative to the target and may be twice this: the depth radius of the balanced target is below 0.02.
         deviation: (ii) the standard deviation of all radii from their targets is below this; None: not required.
-        smoothed_deviation: (iii) so is its exponential mean over 10 steps; None: not required.
-        hold: :func:`neurolsc.pretrain` stops after so many steps in a row that meet all conditions.
-        pooled: (i) is of one mean, over all layers and both directions, and its target, and (ii) and (iii) are of the
+        smoothed_deviation: (iii) the exponential mean of (ii) over 10 steps is below this; None: not required.
+        hold: number of pre-training steps in a row that must meet all conditions.
+        pooled: (i) compares one mean, over all layers and both directions, with its target; (ii) and (iii) take the
             deviation between the means of layers and directions.
 
     Source: arXiv:2308.12075, Sec. II-D.
@@ -390,7 +390,7 @@ class PretrainOptions:
     def __post_init__(self) -> None:
         one_of("direction", self.direction, ("both", "time", "depth"))
         if not callable(self.target):
-            radius_target(self.target, 1, 1)
+            radius_target(self.target, steps=1, layers=1)  # refuses what is no target
         as_rule(self.rule, self.target)
         one_of("loop", self.loop, get_args(LoopName))
         drawn = [f for f in fields(self) if f.name in ("samples", "steps", "polish")]

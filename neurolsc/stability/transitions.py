@@ -114,8 +114,8 @@ def transitions_of(network: Network, moments: Sequence[StepRecord]) -> list[Tran
 
 
 @contextmanager
-def without(matrices: Sequence[WeightMatrix]) -> Iterator[None]:
-    """Set weights to 0 inside the block."""
+def zeroed(matrices: Sequence[WeightMatrix]) -> Iterator[None]:
+    """Set weights to 0 inside the block, and back after it."""
     before = [matrix.weights.clone() for matrix in matrices]
     try:
         for matrix in matrices:

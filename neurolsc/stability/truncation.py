@@ -33,7 +33,7 @@ LARGEST_LOG = 700  # math.exp overflows from 710 on
 
 @in_full_precision
 def truncated_states(cell: Cell, x: Tensor, context: int) -> Tensor:
-    r"""Return the states of the truncated model: at each step that of a run from rest over the last k inputs alone.
+    r"""Return the states of the truncated model: at each step the state after a run from rest over the last k inputs.
 
     .. math:: h^k[t] = \varphi(h^k[t-1], x[t]), \qquad h^k[t-k] = 0
 

@@ -108,7 +108,7 @@ def with_tensors(spike: Surrogate, tensors: Iterable[Tensor]) -> Surrogate:
 
 
 def learnable(spike: Surrogate, tensors: Sequence[Tensor], needed: Sequence[bool]) -> tuple[Surrogate, list[Tensor]]:
-    """A copy of the surrogate to differentiate by its tensors, and those of them by which a gradient is needed."""
+    """A copy of the surrogate to differentiate by its tensors, and the tensors whose gradient is needed."""
     leaves = [t.detach().requires_grad_() if wants else t for t, wants in zip(tensors, needed, strict=True)]
     return with_tensors(spike, leaves), [leaf for leaf, wants in zip(leaves, needed, strict=True) if wants]
 

@@ -51,7 +51,7 @@ WIDEST = 512  # neurons up to which the GPU's kernels are used: a program reads 
 
 
 def run(cell: Any, x: Tensor, state: State, lengths: Tensor | None, late: Tensor | None) -> AtOnce:
-    """:meth:`Cell.run_at_once` of a LIF or ALIF; None where plain steps are taken."""
+    """:meth:`Cell.run_at_once` of a LIF or ALIF; None if plain steps are needed."""
     spike = cell.spike
     if not in_two_methods(spike) or spike._exact_values or list(spike.children()) or transformed([x, late, *state]):
         return None
