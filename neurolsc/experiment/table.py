@@ -99,7 +99,10 @@ def visible(trial: Experiment) -> Row:
 
 
 def make_row(trial: Experiment, sweep: Path, grid: "Grid") -> Row | None:
-    """The row of a trial that is over, else None; a failed one has its error, and what was measured until then."""
+    """The row of a trial that has finished or failed, else None.
+
+    A failed trial has its error, and what was measured until then.
+    """
     folder = sweep / trial.name
     failure = sweep / (trial.name + FAILED)
     task = trial.data.task
@@ -142,7 +145,8 @@ def make_row(trial: Experiment, sweep: Path, grid: "Grid") -> Row | None:
                     found[f"highest_{score}"] = max(scores)
                 for epochs in grid.budgets:
                     if epochs <= trial.settings["epochs"]:
-                        found[f"after_{epochs}_{score}"] = so_far[:epochs][-1][score]  # early stopping: the last one
+                        # if training stopped earlier, the best of all epochs
+                        found[f"after_{epochs}_{score}"] = so_far[:epochs][-1][score]
                 found["train_seconds"] = sum(epoch["seconds"] for epoch in history)
         if (folder / TEST).exists():
             test = _read(folder / TEST)

@@ -150,7 +150,7 @@ def from_wrapped(network: Network) -> Network:
     """The same network in our own cells: layer by layer, with the same spikes.
 
     Linear layers before a neuron become its input weights, with Flatten, Dropout and BatchNorm1d in evaluation folded
-    in; a Linear at the end becomes the readout, a leaky integrator at the end an LI. Surrogates are the default.
+    in. A final Linear becomes the readout, and a final leaky integrator becomes an LI. Surrogates are the default.
 
     Args:
         network: what :func:`neurolsc.wrap` returned. A network of our own cells is returned as it is.
@@ -170,7 +170,7 @@ def from_wrapped(network: Network) -> Network:
                 cells.append(_cell(f"layer {i}", cell))
             except (TypeError, ValueError) as error:
                 refused.append(error)
-        shape = getattr(network.readout, "shape", (network.cells[-1].n_hidden,))
+        shape = (network.cells[-1].n_hidden,)
         found: tuple[Tensor, Tensor] | None = None
         try:
             found = _affine("the readout", network.readout, shape, **like)

@@ -112,15 +112,19 @@ class LSCSingular(Initialiser):
         whole("steps", self.steps)
 
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
-        """Scale all layers on some points of the first batch; misses of 5 % are findings."""
+        """Scale the largest singular values of each layer to the target, on points of the first batch.
+
+        A layer that misses the target by more than 5 % is a finding.
+        """
         x = first_input(network, inputs)
         x = x[:, torch.randperm(x.shape[1], generator=generator(seed, "samples"))[: self.samples]]
         at = draw_steps(x.shape[0], min(self.steps, x.shape[0]), generator(seed, "steps"))
         layers = {layer.index: layer for layer in layers_of(network, "inputs", integrators=True)}
-        every = torch.arange(x.shape[1], device=x.device)
+        all_samples = torch.arange(x.shape[1], device=x.device)
         found = []
         with eval_mode(network), torch.no_grad():
-            for index, points in enumerate(layer_points(network, x, every, at)):
+            for index, points in enumerate(layer_points(network, x, all_samples, at)):
+                # The points of a layer are computed after the layers below it have been scaled.
                 for direction, value in self._scale(points).items():
                     if abs(value / self.target - 1) <= 0.05:
                         continue

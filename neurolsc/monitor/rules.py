@@ -62,7 +62,7 @@ class Limits:
     fallen: float = 0.7
     # Relative distance to the loss of guessing, and rows in a row within it.
     guess: float = 0.02
-    guesses: int = 5
+    guess_rows: int = 5
     # Factors of change from which on a part of a layer counts as a cause.
     threshold: float = 1.2
     recurrence: float = 1.3
@@ -405,9 +405,9 @@ def loss_rises(course: Course) -> Iterator[Sign]:
 
 
 def stays_at_guessing(course: Course) -> Iterator[Sign]:
-    """A training loss that stays at the loss of guessing for some rows."""
-    losses = [row["loss"] for row in course.rows if "loss" in row][-LIMITS.guesses :]
-    if len(losses) < LIMITS.guesses or course.classes < 2 or course.told("loss rises"):
+    """A training loss that has been that of guessing in the last rows."""
+    losses = [row["loss"] for row in course.rows if "loss" in row][-LIMITS.guess_rows :]
+    if len(losses) < LIMITS.guess_rows or course.classes < 2 or course.told("loss rises"):
         return
     guessing = math.log(course.classes)
     if any(abs(loss - guessing) > LIMITS.guess * guessing for loss in losses):

@@ -181,7 +181,8 @@ class ALIFLowPass(ALIFPlus):
     def retention(self, value: Tensor) -> None:
         if is_frozen(self, "tau_theta"):  # frozen parameters stay
             return
-        rise = self._new_share * self.adaptation  # at a spike; kept while tau_theta, and so _new_share, changes
+        # A spike raises the threshold by (1 - retention) * adaptation, which stays the same.
+        rise = self._new_share * self.adaptation
         self.tau_theta = -1 / torch.log(value.clamp(min=torch.finfo(value.dtype).tiny))
         if not is_frozen(self, "adaptation"):
             set_value(self, "adaptation", (rise / self._new_share).detach())
