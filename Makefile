@@ -66,7 +66,7 @@ demo: $(READY) ## the package at work on an embedded sample
 	$(BIN)/neurolsc demo
 
 # One thread a process, so that the workers do not compete for cores. A worker that is done takes tests from the other.
-test: $(READY) ## the tests that are not marked slow, in five minutes
+test: $(READY) ## the tests that are not marked slow, in seven minutes
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not slow"
 
 test-all: $(READY) ## all tests: simulators, kills, tutorials, examples too
