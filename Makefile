@@ -4,6 +4,7 @@
 #   TORCH_INDEX=...   the package index to take torch from, e.g. PyTorch's CPU index on Linux, where the default
 #                     build brings several GB of CUDA libraries
 #   WORKERS=...       test processes
+#   TESTS=...         which tests `make test` runs, by their marks; CI: TESTS="not long"
 #   ELSEWHERE=...     what `make elsewhere` tests; all quick tests where it is empty
 #   KILLS=...         how often `make torture` kills
 
@@ -17,6 +18,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	"$$p" -c '$(SUPPORTED)' 2>/dev/null && { echo "$$p"; break; }; done)
 TORCH_INDEX ?=
 WORKERS ?= 2
+TESTS ?= not slow and not long
 ELSEWHERE ?=
 KILLS ?= 30
 BENCHMARKS ?= $(sort $(wildcard benchmarks/[a-z]*.py))
@@ -66,16 +68,16 @@ demo: $(READY) ## the package at work on an embedded sample
 	$(BIN)/neurolsc demo
 
 # One thread a process, so that the workers do not compete for cores. A worker that is done takes tests from the other.
-test: $(READY) ## the tests that are not marked slow, in seven minutes
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not slow"
+test: $(READY) ## the quick tests, in five minutes
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal -m "$(TESTS)"
 
-test-all: $(READY) ## all tests: simulators, kills, tutorials, examples too
+test-all: $(READY) ## all tests: every example, session and figure of the papers too
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 # Plain kernels, two threads, no instructions of this processor's own, and every product summed in another order.
 elsewhere: $(READY) ## the quick tests as on another machine (ELSEWHERE=tests/neurons for some of them)
 	PYTHONPATH=. ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive \
-		$(BIN)/pytest -n $(WORKERS) --dist worksteal -p tests.elsewhere -m "not slow" $(ELSEWHERE)
+		$(BIN)/pytest -n $(WORKERS) --dist worksteal -p tests.elsewhere -m "$(TESTS)" $(ELSEWHERE)
 
 # One thread, so that a process can be copied in the middle.
 torture: $(READY) ## kill trainings and runs, KILLS times each, and see that nothing is lost or left

@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def is_quick(item: pytest.Item) -> bool:
-    return item.get_closest_marker("slow") is None
+    return not any(item.get_closest_marker(name) for name in ("slow", "long"))
 
 
 @pytest.fixture(autouse=True)

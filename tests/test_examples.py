@@ -42,7 +42,7 @@ def blocks(page: Path) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_prints_what_the_gallery_shows_and_leaves_only_its_picture(path, tmp_path):
     shown = hooks.printed(path).read_text(encoding="utf-8")
@@ -54,7 +54,7 @@ def test_an_example_prints_what_the_gallery_shows_and_leaves_only_its_picture(pa
         assert min(picture.size) > 200
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("page", PAGES, ids=[p.name for p in PAGES])
 def test_the_code_on_a_page_runs(page, tmp_path):
     code = blocks(page)

@@ -23,8 +23,11 @@ def test_the_tables_of_a_page_are_those_of_the_results(page: Path):
     assert tables.filled(text) == text, "run `make tables`"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("page", sessions.PAGES, ids=lambda page: page.name)
+README, *PAGES = sessions.PAGES
+EACH_PAGE = [pytest.param(README, marks=pytest.mark.slow), *(pytest.param(page, marks=pytest.mark.long) for page in PAGES)]
+
+
+@pytest.mark.parametrize("page", EACH_PAGE, ids=lambda page: page.name)
 def test_a_session_prints_what_is_shown(page: Path, tmp_path: Path):
     shown = list(sessions.shown(page.read_text(encoding="utf-8")))
     assert shown
@@ -84,7 +87,7 @@ SMALLER = {
 """what is added to a command that makes networks; of two values of a flag the last one holds"""
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_usual_day_succeeds_as_the_help_prints_it(tmp_path: Path, monkeypatch):
     """On few neurons and one epoch: as large as they are printed, the commands take minutes."""
     fixed = commands.DEMO["fixed"] | {"width": 8, "batch_size": 200}

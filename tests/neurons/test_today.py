@@ -200,7 +200,7 @@ def test_no_chip_holds_these_neurons(kind):
             export(network)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("cell", ["RadLIF", "PLIF"])  # with and without a region to draw
 def test_the_command_line_trains_and_measures_them(cell, tmp_path):
     digits = ["--data", "shd", "--channels", "70", "--dt", "0.05", "--repeat", "1"]

@@ -35,7 +35,7 @@ def made(name: str, out: Path) -> str:
 
 
 QUICK = [f"memory-{n}" for n in (1, 2, 6, 8, 10, 15)]  # without a training
-TRAINED = [pytest.param(f"memory-{n}", marks=pytest.mark.slow) for n in (4, 5, 7, 9, 11, 14)]
+TRAINED = [pytest.param(f"memory-{n}", marks=pytest.mark.long) for n in (4, 5, 7, 9, 11, 14)]
 
 
 @pytest.mark.parametrize("name", [*QUICK, *TRAINED])
@@ -109,7 +109,7 @@ def test_each_student_is_trained_as_torchs_adam_would_at_its_rate():
             torch.testing.assert_close(found.parameters[name][i : i + 1], value.detach(), rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_linear_rnn_learns_long_memories_far_worse_than_an_lru():
     size = Size(width=16, iterations=300, seeds=2, rates=tuple(RATES[3:8]))
     found = compare(("linear RNN", "LRU"), 0.99, size)

@@ -76,13 +76,13 @@ def test_characters_are_scored_in_bits():
     assert score("ptb-characters", network, parts["test"]) == pytest.approx(loss / math.log(2), rel=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_effect_of_truncation_is_measured_and_drawn(tmp_path: Path):
     assert "jsb, RNN: more inputs gain less and less" in made("stable-4", tmp_path)
     assert (tmp_path / "figure.png").stat().st_size > 20_000
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_price_of_stability_is_measured_and_drawn(tmp_path: Path):
     assert "the iterated RNN is stable on data" in made("stable-2", tmp_path)
     assert (tmp_path / "figure.png").stat().st_size > 20_000
@@ -96,13 +96,13 @@ def test_stretches_are_all_of_a_piece():
     assert torch.equal(parts[0][1], y[:7])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_decay_of_gradients_is_measured_and_drawn(tmp_path: Path):
     assert "RNN, drawn" in made("stable-3", tmp_path)
     assert (tmp_path / "figure.png").stat().st_size > 20_000
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_windows_of_spiking_networks_are_measured_and_drawn(tmp_path: Path):
     line = made("stable-spikes", tmp_path)
     assert "LIF: at a radius of 0.5 the window is shorter (2 of 2)" in line

@@ -73,7 +73,7 @@ def test_the_pascal_rnns_derivative_by_autograd_is_the_closed_form(monkeypatch: 
     assert torch.allclose(one.logs, one.bound, atol=1e-6)  # the paper: exactly the binomial coefficient
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_figure_1c_sets_the_radii_of_a_gru(tmp_path: Path):
     line = made("1c", tmp_path)
     assert (
@@ -107,7 +107,7 @@ def test_figure_s2_reads_significance_at_distant_steps():
     assert CovarianceFigure().judge([silent])[1].holds is None
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_covariances_of_all_tasks_are_drawn(tmp_path: Path):
     line = made("S3", tmp_path)
     assert "far covariances are below 0.01" in line

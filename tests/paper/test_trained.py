@@ -183,7 +183,7 @@ TINY: dict[str, dict[str, Any]] = {
 """What stands for a whole data set, in the package."""
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize(("name", "grid"), [("2", 0), ("3", 0), ("3", 1), ("3", 2), ("table-I", 0)])
 def test_a_trial_of_the_papers_grid_runs_on_tiny_data(name: str, grid: int, tmp_path: Path):
@@ -207,7 +207,7 @@ def test_scores_are_drawn(name: str, tmp_path: Path):
     assert (tmp_path / "figure.png").stat().st_size > 5000
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("quick")
 def test_the_small_version_runs_from_trial_to_picture_and_goes_on_after_a_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

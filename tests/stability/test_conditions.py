@@ -101,7 +101,7 @@ def test_conditions_and_radii_are_those_of_eigenvalues_on_200_000_neurons(kind):
     assert found.outside == pytest.approx((eigenvalues > 1 + 1e-6).double().mean().item(), abs=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("float64")
 def test_the_shares_of_published_initialisations():
     sparch = below_threshold(many(RadLIF))
