@@ -33,6 +33,7 @@ def inputs(count: int, steps: int = 12) -> list[torch.Tensor]:
     return [(torch.rand(steps, 8, N, generator=torch.Generator().manual_seed(s)) < 0.4).float() for s in range(count)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("read", [lambda data: data, partial(Loader, batch_size=4, shuffle=True, num_workers=1)])
 def test_a_resumed_training_of_a_data_set_or_loader_ends_in_the_same_bits_and_history(read: Any, tmp_path: Path):
     def start() -> Network:

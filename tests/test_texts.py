@@ -24,7 +24,10 @@ def test_the_tables_of_a_page_are_those_of_the_results(page: Path):
 
 
 README, *PAGES = sessions.PAGES
-EACH_PAGE = [pytest.param(README, marks=pytest.mark.slow), *(pytest.param(page, marks=pytest.mark.long) for page in PAGES)]
+EACH_PAGE = [
+    pytest.param(README, marks=pytest.mark.slow),
+    *(pytest.param(page, marks=pytest.mark.long) for page in PAGES),
+]
 
 
 @pytest.mark.parametrize("page", EACH_PAGE, ids=lambda page: page.name)
