@@ -12,13 +12,14 @@ ARMS = {"built": "as built", "by hand": "by hand", "kaiming": "Kaiming", "Identi
 FRONT = ("built", "Identity()")
 REPORTED = 20  # the first seed that chose nothing
 FEWEST = 4  # seeds of a network that is shown
+SHORT, LONG = 5, 30  # epochs
 LOSSES = {"count": "spike counts", "membrane": "membrane", "step": "each step"}
 
 
-def reported() -> list[dict[str, str]]:
+def reported(epochs: int = SHORT) -> list[dict[str, str]]:
     """Rows of seeds that chose nothing, of which all arms and learning rates are there, for at least four seeds."""
     with (RESULTS / "users.csv").open(encoding="utf-8", newline="") as file:
-        found = [row for row in csv.DictReader(file) if int(row["seed"]) >= REPORTED]
+        found = [row for row in csv.DictReader(file) if int(row["seed"]) >= REPORTED and int(row["epochs"]) == epochs]
     trials = len(ARMS) * len({row["lr"] for row in found})
     shown = []
     for of_network in grouped(found, "network", "loss").values():
@@ -39,9 +40,10 @@ def about(found: list[dict[str, str]], note: str) -> list[str]:
     """The caption: how many seeds, and how networks were trained."""
     counts = {len({row["seed"] for row in of_one}) for of_one in grouped(found, "network", "loss").values()}
     seeds = " to ".join(map(str, sorted({min(counts), max(counts)})))
+    (epochs,) = {row["epochs"] for row in found}
     said = {
         "date": max(row["date"] for row in found),
-        "data": f"{seeds} seeds not used to choose the method; 1,000 digits, or 2,025 spoken ones; 5 epochs of plain Adam",
+        "data": f"{seeds} seeds not used to choose the method; 1,000 digits, or 2,025 spoken ones; {epochs} epochs of plain Adam",
     }
     return caption(said, note)
 
@@ -61,10 +63,8 @@ def mean_score(found: list[dict[str, str]], arm: str, rate: float) -> float:
     return mean(100 * float(run["test"]) for run in runs_of(found, arm, rate))
 
 
-@table
-def users_front() -> list[str]:
-    """A line for each network and loss: as built, then initialised."""
-    found = reported()
+def before_and_after(found: list[dict[str, str]]) -> list[str]:
+    """A line for each network and loss, a column for each learning rate: as built, then initialised."""
     rates = rates_of(found)
     body = []
     for (network, loss), of_network in grouped(found, "network", "loss").items():
@@ -78,9 +78,31 @@ def users_front() -> list[str]:
 
 
 @table
+def users_front() -> list[str]:
+    """Five epochs."""
+    return before_and_after(reported())
+
+
+@table
+def users_long() -> list[str]:
+    """Thirty epochs."""
+    return before_and_after(reported(LONG))
+
+
+@table
 def users() -> list[str]:
-    """All arms, with the firing rates of single layers before training."""
-    found = reported()
+    """Five epochs, all arms."""
+    return of_all_arms(reported())
+
+
+@table
+def users_long_arms() -> list[str]:
+    """Thirty epochs, all arms."""
+    return of_all_arms(reported(LONG))
+
+
+def of_all_arms(found: list[dict[str, str]]) -> list[str]:
+    """A line for each network, loss and arm, with the firing rates of single layers before training."""
     rates = rates_of(found)
     body = []
     for (network, loss), of_network in grouped(found, "network", "loss").items():
