@@ -64,7 +64,7 @@ class Outcome(NamedTuple):
     """A network after updates on a batch."""
 
     first: float  # loss of the batch before the updates; NaN if there were no updates
-    loss: float  # loss after them; NaN if weights became NaN or infinite on the way
+    loss: float  # loss after them; NaN or infinite if the training diverged
     activities: tuple[Activity, ...]  # of each layer after them; empty if the network could not run any more
 
 

@@ -89,7 +89,7 @@ class Fault:
         advice: what is to be done, in words.
         test: yields what is found of a case.
         cure: what is to be done about one thing that was found.
-        treatment: what `try_cures` does about it in some layers, counted from 1; None: nothing.
+        treatment: makes what `try_cures` does about it in some layers, counted from 1; None: it does nothing.
         unless_learnt: True if it is no fault in a network that has learnt.
     """
 
@@ -263,7 +263,7 @@ OF_THE_RATE = tuple(fault.name for fault in FAULTS if fault.treatment is rules.t
 
 
 def findings(case: Case) -> tuple[Finding, ...]:
-    """The findings of all faults in FAULTS, in its order."""
+    """Return a finding for every sign of the faults in FAULTS, in its order."""
     found = []
     for fault in FAULTS:
         if fault.unless_learnt and case.learnt:
@@ -275,7 +275,7 @@ def findings(case: Case) -> tuple[Finding, ...]:
 
 
 def of_labels(labels: Tensor, classes: int) -> tuple[Finding, ...]:
-    """A finding if the labels of a whole data set lack one of so many classes."""
+    """Return a finding if the labels (n,) of a whole data set lack some of the classes; else nothing."""
     found = []
     for sign in rules.missing_classes(labels, classes, BOUNDS.chance):
         cure = rules.cure_missing_classes(None, sign)
