@@ -290,7 +290,7 @@ class Identity(Initialiser):
         Args:
             layer: the layer, with its drawn input weights.
             layer_input: what it reads (T, B, n_in).
-            threshold_at_rate: the threshold at which the drawn layer fires at the rate; it becomes no lower.
+            threshold_at_rate: the threshold at which the drawn layer fires at the rate; below it none is lowered.
             bounded: the drawn recurrent weights, bounded.
 
         Returns:
