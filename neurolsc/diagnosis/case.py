@@ -21,7 +21,7 @@ from neurolsc.stability.scale import layer_inputs
 if TYPE_CHECKING:
     from neurolsc.diagnosis.faults import Bounds
 
-UPDATE_SAMPLES = 64  # of a batch, on which copies are trained: enough to tell whether layers fall silent
+UPDATE_SAMPLES = 64  # samples of the batch on which copies are trained: enough to tell whether layers fall silent
 
 
 class Sign(NamedTuple):
@@ -43,7 +43,7 @@ class Case:
         turned: why time and batch of the user's x were swapped; empty if they were not.
         measured: what was measured.
         loss: the user's loss.
-        bounds: what rules compare with.
+        bounds: the numbers with which rules compare.
         lr: the user's learning rate, if it is known.
         history: rows with ``train_loss``, an epoch each.
         samples: number of samples at which derivatives are measured.

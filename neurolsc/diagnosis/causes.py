@@ -173,7 +173,7 @@ def mean_slopes(network: Network, x: Tensor) -> list[float]:
 # ---- initialisations
 
 
-FEWEST = 8  # inputs of a neuron of which one can dominate by chance
+FEWEST = 8  # inputs of a neuron: with fewer, one of them can dominate by chance
 
 
 def is_identity(cell: Cell, share: float) -> bool:

@@ -27,7 +27,7 @@ from neurolsc.stability.profile import profile_at
 from neurolsc.stability.sampling import WORK, Grid
 from neurolsc.stability.transitions import depth_operators, follow, time_operator
 
-PIECES = 8  # of a batch, whose gradients are compared
+PIECES = 8  # parts of a batch between which gradients are compared
 
 # ---- the batch
 
@@ -90,7 +90,7 @@ class Batch:
 
 # ---- the measurements
 
-EPSILON = 1e-8  # of Adam, with which entries of the gradient are compared
+EPSILON = 1e-8  # Adam's default, with which entries of the gradient are compared
 NO_SPIKES = Activity(math.nan, math.nan, math.nan, math.nan)  # of an integrator, which sends its voltage
 
 
@@ -142,8 +142,8 @@ class StepMeasurements:
     active: list[float]  # share of neurons with an active surrogate
 
 
-RADII_WORK = WORK / 3  # a diagnosis asks whether a radius is far off
-SINGULAR_POINTS = 16  # at which singular values are measured: they differ less than radii do
+RADII_WORK = WORK / 3  # less work than for a profile: a diagnosis only asks whether a radius is far off
+SINGULAR_POINTS = 16  # points at which singular values are measured: they differ less than radii do
 
 
 def measure_steps(

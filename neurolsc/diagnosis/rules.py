@@ -143,8 +143,8 @@ def has_lost_the_input(case: Case) -> Iterator[Sign]:
             lost = []
     if len(lost) < case.bounds.lost_layers:
         return
-    most = max(case.measured.layers[i - 1].similarity_to_input for i in lost)
-    problem = f"of what tells samples apart {listed(lost)} have {most:.1%} at most, layer 1 has {first:.0%}"
+    highest = max(case.measured.layers[i - 1].similarity_to_input for i in lost)
+    problem = f"of what tells samples apart {listed(lost)} have {highest:.1%} at most, layer 1 has {first:.0%}"
     yield Sign(lost[0], problem, "each layer of random weights drops a part")
 
 

@@ -95,12 +95,12 @@ class QuantizedNetwork:
         Raises:
             ValueError: if x has another shape or other values: a graded spike has no counterpart.
         """
-        out: list[tuple[Tensor, ...]] = []
+        spikes_of_steps: list[tuple[Tensor, ...]] = []
         extremes = [Extremes()] * len(self.layers)
         for step in integer_steps(self.layers, self.padded(x)):
-            out.append(step.spikes)
+            spikes_of_steps.append(step.spikes)
             extremes = [so_far | Extremes.of(now) for so_far, now in zip(extremes, step.values, strict=True)]
-        spikes = [torch.stack(layer) for layer in zip(*out, strict=True)]
+        spikes = [torch.stack(layer) for layer in zip(*spikes_of_steps, strict=True)]
         logits = self.logits(spikes[-1])
         if not self.integrates:  # on the chip the readout sums its logits up
             total = UNIT * logits.cumsum(0).abs()
@@ -341,7 +341,7 @@ def _cuba(name: str, cell: Any, force: bool, halvings: int) -> CubaLayer:
         name: the layer, for errors.
         cell: the cell.
         force: accept few weight units per threshold.
-        halvings: how often the unit of an LI is halved; other cells pay no heed.
+        halvings: how often the unit of an LI is halved; that of other cells has no choice.
     """
     integrates = isinstance(cell, LI)
     leak = decay_bits(name, "tau_v", cell)
@@ -354,8 +354,8 @@ def _cuba(name: str, cell: Any, force: bool, halvings: int) -> CubaLayer:
         w_rec = w_in.new_zeros(len(w_in), len(w_in))
     else:
         w_rec = cell.w_rec.double() / theta.unsqueeze(1)
-    # share of CUBA's current that a step retains; where it is not 0 the cell must have no bias, which CUBA adds to
-    # its voltage
+    # Share of CUBA's current that a step retains. Where it is not 0 a bias has no place: CUBA adds it to the voltage,
+    # but in our cell it acts on the current.
     retained = torch.zeros_like(leak)
     i_decay = torch.full_like(leak, FULL_DECAY)
     v_decay = leak.clamp(max=4095)  # 12 bits
@@ -369,13 +369,14 @@ def _cuba(name: str, cell: Any, force: bool, halvings: int) -> CubaLayer:
         retained = cell.decay_i
         i_decay = decay_bits(name, "tau_i", cell)
     scale: Any = W_MAX / largest(name, w_in, w_rec)
-    peak = (cell.b_v.detach().double() / theta).abs().max().item()
-    if peak * scale > B_MAX:  # coarser, so that the bias fits
-        scale = B_MAX / peak
+    bias_peak = (cell.b_v.detach().double() / theta).abs().max().item()  # in thresholds
+    if bias_peak * scale > B_MAX:  # coarser, so that the bias fits
+        scale = B_MAX / bias_peak
         fewest = 1 if force else COARSE
         if scale < fewest and not integrates:
             raise ValueError(
-                f"{name}: a bias of {peak:.3g} thresholds does not fit 13 bits with {fewest} or more weight units per threshold."
+                f"{name}: a bias of {bias_peak:.3g} thresholds does not fit 13 bits with {fewest} or more weight units "
+                "per threshold."
             )
     if integrates:
         scale /= 2**halvings
@@ -429,15 +430,16 @@ def _alif(name: str, cell: ALIF, force: bool, halvings: int) -> AtrlifLayer:
     w_in = cell.w_in.double() * rows.unsqueeze(1)
     w_rec = cell.w_rec.double() * rows.unsqueeze(1)
 
-    # Weight units per step of adaptation: the fewest that are fine enough. They are a power of 2
-    # times the larger matrix's full range, of which the lowest threshold has enough, and the
-    # smaller matrix its own full range, unless the highest threshold has plenty before, or leaves
-    # 17 bits. Then halved `halvings` times, but never to less than that full range or enough units
-    # for the step.
+    # `scale` is the number of weight units per step of adaptation. It begins at `full`, where the larger matrix uses
+    # its 8 bits, and is doubled, as exponents allow,
+    # - until the lowest threshold has COARSE_ALIF units,
+    # - and until the smaller matrix uses its 8 bits, or the highest threshold has PLENTY units,
+    # - but no further than the highest threshold has 17 bits.
+    # Then it is halved `halvings` times, but not below `full`, and not below COARSE_ALIF.
     peaks = [largest(name, w_in), w_rec.detach().abs().max().item()]
-    low = (rest.detach() * rows).min().item()
+    low = (rest.detach() * rows).min().item()  # thresholds in steps of adaptation
     high = (rest.detach() * rows).max().item()
-    full = W_MAX / max(peaks)  # units at which the larger matrix has its full range
+    full = W_MAX / max(peaks)
     wanted = max(COARSE_ALIF / low, min(W_MAX / min(peak for peak in peaks if peak), PLENTY / high))
     doublings = min(math.ceil(math.log2(wanted / full)), math.floor(math.log2(NEVER / high / full)))
     fewest = min(doublings, math.ceil(math.log2(COARSE_ALIF / full)))

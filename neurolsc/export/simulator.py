@@ -204,8 +204,8 @@ def run_in_nengo(path: str, spikes: "np.ndarray[Any, Any]") -> Arrays:
     seen: dict[str, list[Any]] = {}
     for _ in spikes:
         emulator.step()
-        for i, one in enumerate(blocks, start=1):
-            where = emulator.block_info.slices[one]
+        for i, block in enumerate(blocks, start=1):
+            where = emulator.block_info.slices[block]  # its compartments among those of the emulator
             for name, key in (("spikes", "spiked"), ("u", "current"), ("v", "voltage")):
                 seen.setdefault(f"{name}_{i}", []).append(getattr(emulator.compartment, key)[where].astype(np.int32))
     return {name: np.stack(steps) for name, steps in seen.items()}
@@ -226,7 +226,7 @@ def main(simulator: str, path: str, source: str, target: str) -> None:
     ]
     with np.load(source, allow_pickle=False) as file:
         runs = [run(path, sample) for sample in file["spikes"].swapaxes(0, 1)]
-    stacked = {name: np.stack([one[name] for one in runs], axis=1) for name in runs[0]}
+    stacked = {name: np.stack([arrays[name] for arrays in runs], axis=1) for name in runs[0]}
     np.savez(target, allow_pickle=False, versions=np.array(versions), **stacked)
 
 

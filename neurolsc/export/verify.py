@@ -64,7 +64,7 @@ class Verification(Displayed):
         return same and self.readout_agreement == 1 and all(other.exact for other in self.others)
 
     def parts(self) -> list[str]:
-        """A line for each layer."""
+        """Return a line for each layer and the readout, the lines of other runs, and what did not run."""
 
         def where(step: int | None) -> str:
             if step is None:
@@ -76,7 +76,9 @@ class Verification(Displayed):
             equal = f"{layer.spikes} spikes, {layer.agreement:.4%} equal; states {layer.state_agreement:.4%} equal"
             lines.append(f"layer {i}: {equal}{where(layer.first_difference)}")
         lines.append(f"readout: {self.readout_agreement:.4%} equal{where(self.readout_difference)}")
-        return [*lines, *(line for other in self.others for line in other.parts()), *self.not_run]
+        for other in self.others:
+            lines += other.parts()
+        return [*lines, *self.not_run]
 
 
 def verify(path: str | PathLike[str], spikes: Tensor | None = None) -> Verification:

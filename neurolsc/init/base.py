@@ -125,7 +125,7 @@ def on_any_network(apply: Callable[..., tuple[Finding, ...]]) -> Callable[..., t
         self: "Initialiser", net: nn.Module, x: Any, *, seed: int = 0, prefers_membrane: bool = False
     ) -> tuple[Finding, ...]:
         if isinstance(x, list) and not x:  # some methods need no input
-            prepared = PreparedBatches(network_of(net), x, "")
+            prepared = PreparedBatches(network_of(net), x, layout="")
         else:
             prepared = prepare_batches(net, x, prefers_membrane=prefers_membrane)
         network, batches, layout, leaves_membranes = prepared
@@ -190,8 +190,8 @@ class Initialiser(ABC):
         if not isinstance(other, Initialiser):
             return NotImplemented
         parts: list[Initialiser] = []
-        for one in (self, other):
-            parts += one.parts if isinstance(one, Chain) else [one]
+        for each in (self, other):  # the parts of a chain join the new one
+            parts += each.parts if isinstance(each, Chain) else [each]
         return Chain(tuple(parts))
 
     def __str__(self) -> str:

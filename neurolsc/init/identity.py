@@ -68,9 +68,9 @@ class Identity(Initialiser):
     one threshold. :math:`W_{in}` is divided by the part of a current that a voltage takes.
 
     The lowest layers keep their drawn weights; their recurrence is bounded and their thresholds are scaled to the
-    rate. So is a layer that is narrower than the one below, or that would pass on less than 95 % of its spikes, as a
-    neuron does that remembers, or that is a convolution. An output that spikes keeps weights and thresholds. Above the
-    lowest layers biases begin at 0.
+    rate. The same is done to an upper layer that is a convolution, that is narrower than the one below, or that as the
+    identity would pass on less than 95 % of its spikes, as neurons with a long memory do. An output that spikes keeps
+    weights and thresholds. Above the lowest layers biases begin at 0.
 
     A learning rate acts on a neuron by the spikes that it reads within its memory: one step of Adam moves the voltage
     by as many learning rates. So by default the rate is the one at which that number is k,
@@ -115,7 +115,7 @@ class Identity(Initialiser):
             fault = surrogate_fault(network.cells[index], index)
             if fault is None:
                 continue
-            if fault.name == NO_SURROGATE:
+            if fault.name == NO_SURROGATE:  # nothing below it could be trained
                 raise ValueError(str(fault))
             findings.append(fault)
         with restored_on_error(network), eval_mode(network), torch.no_grad():
@@ -248,7 +248,7 @@ class Identity(Initialiser):
         if output_spikes(network):
             spikes = SPIKES_OF_A_SPIKING_OUTPUT
             lowest = LOWEST_OF_A_SPIKING_OUTPUT
-        rate_of_spikes = spikes * threshold / (read * max(memory, 1e-3))
+        rate_of_spikes = spikes * threshold / (read * max(memory, 1e-3))  # a voltage may remember nothing
         return min(max(rate_of_spikes, lowest), HIGHEST_RATE)
 
     # ---- what is set

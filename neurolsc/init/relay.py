@@ -70,7 +70,7 @@ class FiringRate(Initialiser):
         reached = match_firing_rates(network, x, [self.rate] * len(network.cells), tolerance=math.inf)
         found = _surrogate_faults(network)
         for layer, fires in enumerate(reached, start=1):
-            if abs(fires - self.rate) > 0.1 * self.rate:
+            if abs(fires - self.rate) > 0.1 * self.rate:  # not of an integrator, whose rate is NaN
                 problem = f"fires {fires:.3g} spikes per neuron and step, not {self.rate:g}"
                 jumps = "its rate moves in jumps; take a wider layer, or weaker recurrence"
                 found.append(Finding(layer, problem, jumps if fires else "raise its weights"))
@@ -194,7 +194,7 @@ class LayerwiseScaling(Initialiser):
         x = first_input(network, inputs)
         last = first_input(network, inputs[-1:])
         for fault in _surrogate_faults(network):
-            if fault.name == NO_SURROGATE:
+            if fault.name == NO_SURROGATE:  # no radius, and nothing to train
                 raise ValueError(str(fault))
         missed: list[Finding] = []
         with eval_mode(network), torch.no_grad():
@@ -359,8 +359,8 @@ class Relay(Initialiser):
 
     The margin m is the distance, in thresholds, at which the surrogate's derivative is a quarter of its largest, at
     most 1: 1 for a fast sigmoid of sharpness 1 and a threshold of 1. Under a narrow surrogate an identity layer at rest
-    would pass next to no gradient: where it would be less than a tenth of the most, its threshold is lowered until it
-    is that, or to where the drawn layer fires at ``rate`` if that is higher.
+    would pass next to no gradient. So where the derivative at rest is less than a tenth of its largest, the threshold
+    is lowered until it is a tenth, but not below the threshold at which the drawn layer fires at ``rate``.
 
     The lowest layers keep their random weights, at a rate and with a bounded recurrence, as by
     :class:`LayerwiseScaling`.
@@ -374,7 +374,7 @@ class Relay(Initialiser):
         recurrence: bound on the recurrent current of the lowest layers, as a share of their input current; 0: none.
         time: bound on their mean radius through time.
         adaptation: share that is left of what spikes add to the thresholds of identity layers.
-        drawn: how many are the lowest; a network of no more has no identity layers.
+        drawn: how many layers are the lowest; a network of no more layers has no identity layers.
 
     Source: ours; after the identity initialisation of rate networks, through time (Le, Jaitly & Hinton,
     arXiv:1504.00941) and through depth (Zhao, Schäfer & Anandkumar, arXiv:2110.12661).

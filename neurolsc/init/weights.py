@@ -134,8 +134,8 @@ class LSUV(Initialiser):
 
     .. math:: W \leftarrow c_l\, Q, \quad \mathrm{Var}_{t,b,i}\, v_{t,b,i}(c_l) = s^2
 
-    with Q orthonormal rows or columns. One scale per layer, of its input and recurrent matrices together, is found as a
-    root. Ours is the run over time.
+    with Q a matrix of orthonormal rows or columns. One scale per layer, of its input and recurrent matrices together,
+    is found as a root. That the variance is taken over the steps of a run is ours.
 
     Attributes:
         variance: :math:`s^2`.
