@@ -71,7 +71,7 @@ class Case:
 
     @property
     def judged(self) -> bool:
-        """True if the history is long enough to say how a loss goes."""
+        """True if the history has at least the three epochs that it takes to say how the loss goes."""
         return len(self.history) >= 3
 
     @property

@@ -62,6 +62,7 @@ def growth(network: Network, x: Tensor, layer: int, *, seed: int = 0) -> Growth:
         transitions = follow(network, x, torch.arange(len(x)))[0][layer]
 
         def measured() -> float:
+            """Return the exponent of the layer as it is now, along the states of the run."""
             return layer_exponents(transitions, batch, count=1, seed=seed).mean().item()
 
         whole = measured()

@@ -153,7 +153,10 @@ def measurable(network: Network, batch: Batch) -> Network:
 
 
 class Clamped(nn.Module):
-    """A surrogate whose argument, the distance from the threshold, is clamped to a range."""
+    """A surrogate whose argument, the distance from the threshold, is clamped to a range.
+
+    Outside the range its derivative is 0.
+    """
 
     def __init__(self, spike: Callable[[Tensor], Tensor], low: float, high: float) -> None:
         super().__init__()

@@ -158,6 +158,7 @@ class AtrlifLayer(IntegerLayer):
     reset_exp: int
 
     def drive(self, below: Tensor, own: Tensor) -> Tensor:
+        # the reset is a synapse of each neuron to itself, through which no gradient passes
         return super().drive(below, own) - own.detach() * self.reset * 2**self.reset_exp
 
     def step(self, drive: Tensor, state: IntegerState, spike: Spike) -> tuple[Tensor, IntegerState, StepValues]:

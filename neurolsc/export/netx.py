@@ -81,9 +81,9 @@ class LayerActivity:
 
 @dataclass(frozen=True)
 class Decisions:
-    """Mode votes on the calibration data; accuracies are None without labels."""
+    """Decisions by mode vote on the calibration data; accuracies are None without labels."""
 
-    samples: int
+    samples: int  # number of samples
     same_as_float: float  # share of samples on which the integers decide as the floats do
     accuracy_float: float | None
     accuracy_integer: float | None

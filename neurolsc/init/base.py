@@ -167,8 +167,8 @@ class Initialiser(ABC):
         """Set a network.
 
         A caller may also give a module of snnTorch, norse, spikingjelly or PyTorch, with inputs as
-        :func:`neurolsc.interop.prepared.prepare` takes them: before a subclass is called they become a network over
-        the same parameters, and what it reads.
+        :func:`neurolsc.interop.prepared.prepare` takes them. The method of a subclass then gets a network over the
+        same parameters, and the inputs as that network reads them.
 
         Args:
             network: the network, or a module.

@@ -231,6 +231,11 @@ class FluctuationDriven(Initialiser):
         whole("steps", self.steps, at_least=0)
 
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
+        """Set all layers, bottom up.
+
+        A layer that reads no spikes or stops firing is a finding, and one whose mean weight alone makes more variance
+        than sigma allows.
+        """
         found = list[Finding]()
         layers = layers_of(network, "membrane", "inputs")
         if self.rate and self.steps:  # no input is needed
