@@ -79,7 +79,8 @@ def growth(network: Network, x: Tensor, layer: int, *, seed: int = 0) -> Growth:
             with scaled([(cell, name)], ALMOST_NOTHING):
                 without[name] = measured()
     part = min(without, key=without.__getitem__, default="leak")  # the part without which gradients grow least
-    if part == "leak" or whole - without[part] < A_TENTH * abs(whole):
+    # equal, too, are -inf and -inf, where a layer passes nothing through time: their difference is NaN
+    if part == "leak" or whole == without[part] or whole - without[part] < A_TENTH * abs(whole):
         return Growth(whole, "leak", whole, peak(cell))
     return Growth(whole, part, without[part], peak(cell))
 
