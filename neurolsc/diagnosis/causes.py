@@ -265,7 +265,8 @@ def step_sizes(network: Network, reads: Sequence[Tensor], memory: Sequence[float
 def summed_responses(network: Network, steps: int) -> list[float]:
     """Return the impulse response of each layer's voltage, summed over steps, mean over neurons.
 
-    NaN for an integrator, where a batch norm comes before the neurons, or where voltage or input weights are not known.
+    NaN for an integrator, for currents that a batch norm scales, and for a cell that does not say what its voltage is
+    or does not have exactly one input matrix.
     """
     found = []
     with eval_mode(network), torch.no_grad():

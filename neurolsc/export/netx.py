@@ -364,7 +364,7 @@ def write_netx(quantized: QuantizedNetwork, path: str | PathLike[str], *, golden
                 else:
                     group[name] = entry
             file[f"neurolsc/scale_{i}"] = (layer.unit / UNIT).numpy()
-        file["simulation/Ts"] = 1  # steps of 1, as lava-dl writes
+        file["simulation/Ts"] = 1  # time is counted in steps
         file["simulation/tSample"] = len(samples["readout"]) if samples else 1 + quantized.latency
         notes = {"format": FORMAT} | {k: getattr(quantized, k) for k in ("latency", "bias_neurons", "readout_scale")}
         file["neurolsc"].attrs.update(notes)
