@@ -12,7 +12,7 @@ from neurolsc.diagnosis import cures
 from neurolsc.diagnosis.causes import Growth, growth, is_identity, mean_slopes, step_sizes
 from neurolsc.diagnosis.cures import Outcome, update
 from neurolsc.diagnosis.losses import Objective
-from neurolsc.diagnosis.measurements import Batch, LayerMeasurements, Measurements, passes
+from neurolsc.diagnosis.measurements import Batch, LayerMeasurements, Measurements, measure_run
 from neurolsc.network import Network, copied
 from neurolsc.stability import Activity, singular_values
 from neurolsc.stability.conditions import Finding, surrogate_fault
@@ -21,7 +21,7 @@ from neurolsc.stability.scale import layer_inputs
 if TYPE_CHECKING:
     from neurolsc.diagnosis.faults import Bounds
 
-UPDATE_SAMPLES = 64  # of a batch, on which copies are trained: enough to tell whether layers fall silent
+UPDATE_SAMPLES = 64  # samples of the batch on which copies are trained: enough to tell whether layers fall silent
 
 
 class Sign(NamedTuple):
@@ -40,10 +40,10 @@ class Case:
         network: the user's network, as it is.
         measurable: the network that was measured: a copy, where a surrogate is not finite or a batch norm is fresh.
         batch: the batch, with time first.
-        turned: why time and batch of what the user gave were swapped; empty if they were not.
+        turned: why time and batch of the user's x were swapped; empty if they were not.
         measured: what was measured.
         loss: the user's loss.
-        bounds: what rules compare with.
+        bounds: the numbers with which rules compare.
         lr: the user's learning rate, if it is known.
         history: rows with ``train_loss``, an epoch each.
         samples: number of samples at which derivatives are measured.
@@ -66,38 +66,39 @@ class Case:
 
     @property
     def layers(self) -> list[tuple[int, LayerMeasurements]]:
-        """Layers with their numbers, counted from 1."""
+        """Pairs of a layer's number, counted from 1, and its measurements."""
         return list(enumerate(self.measured.layers, start=1))
 
     @property
     def judged(self) -> bool:
-        """True if the history is long enough to say how a loss goes."""
+        """True if the history has at least the three epochs that it takes to say how the loss goes."""
         return len(self.history) >= 3
 
     @property
     def learnt(self) -> bool:
-        """True if the history says that the network has learnt."""
+        """True if the history is long enough and its last training loss is well below the first."""
         if not self.judged:
             return False
         return self.history[-1]["train_loss"] < self.bounds.learnt * self.history[0]["train_loss"]
 
     @property
-    def few(self) -> Tensor:
-        """The input of the first samples."""
+    def first_samples(self) -> Tensor:
+        """The input (T, B, n_in) of the samples at which derivatives are measured."""
         return self.batch.first(self.samples)
 
     @cached_property
     def dead(self) -> list[int]:
         """Layers that never fire, counted from 1.
 
-        Not an output above a layer that fires: what the loss asks of it reaches it, and networks learn from there.
+        A silent output above a layer that fires is not among them: the gradient of the loss reaches it directly, and
+        networks learn from there.
         """
-        found: list[int] = []
+        dead: list[int] = []
         for i, layer in self.layers:
-            reads_spikes = i - 1 not in found
+            reads_spikes = i - 1 not in dead
             if layer.activity.rate == 0 and not (self.is_output(i) and reads_spikes):
-                found.append(i)
-        return found
+                dead.append(i)
+        return dead
 
     @cached_property
     def initialised(self) -> bool:
@@ -105,7 +106,7 @@ class Case:
         return any(is_identity(cell, self.bounds.identity) for cell in self.network.cells[1:])
 
     def is_output(self, layer: int) -> bool:
-        """True if a layer, counted from 1, is read by the loss itself: no weights come after it."""
+        """True if the loss reads a layer, counted from 1, directly: it is the last, and the readout has no weights."""
         return layer == len(self.measured.layers) and not list(self.network.readout.parameters())
 
     @property
@@ -116,33 +117,36 @@ class Case:
 
     @cached_property
     def surrogates(self) -> list[Finding]:
-        """Surrogates without a derivative, or with one that is not finite."""
-        found = [surrogate_fault(cell, layer) for layer, cell in enumerate(self.network.cells)]
-        return [fault for fault in found if fault is not None]
+        """A finding for each surrogate without a derivative, or with one that is not finite."""
+        faults = [surrogate_fault(cell, layer) for layer, cell in enumerate(self.network.cells)]
+        return [fault for fault in faults if fault is not None]
 
     @cached_property
     def slopes(self) -> list[float]:
-        """The mean derivative of each layer's surrogate, in thresholds; measured where it may be small."""
-        open_layers = [layer.active_surrogate_fraction for _, layer in self.layers]
-        if not any(active < 0.1 for active in open_layers):
-            return [math.nan] * len(open_layers)
-        return mean_slopes(self.measurable, self.few)
+        """The mean derivative of each layer's surrogate times its threshold, as of :func:`mean_slopes`.
+
+        All are NaN, to save a run, if in every layer at least a tenth of the derivatives are not nearly 0.
+        """
+        active_shares = [layer.active_surrogate_fraction for _, layer in self.layers]
+        if not any(active < 0.1 for active in active_shares):  # NaN, where it is not known, is not below
+            return [math.nan] * len(active_shares)
+        return mean_slopes(self.measurable, self.first_samples)
 
     @cached_property
     def growths(self) -> dict[int, Growth]:
-        """The growth of gradients through time, and its cause, of layers (from 1) whose gradients explode."""
+        """The growth of gradients through time and its cause, by layer, counted from 1, of those that explode."""
         limit = math.log(self.bounds.growth)
         grown = []
         for i, layer in self.layers:
             infinite = layer.gradient is not None and not math.isfinite(layer.gradient)
             if infinite or layer.exponent * self.measured.steps > limit:
                 grown.append(i)
-        return {i: growth(self.measurable, self.few, i - 1, seed=self.seed) for i in grown}
+        return {i: growth(self.measurable, self.first_samples, i - 1, seed=self.seed) for i in grown}
 
     @cached_property
     def step_sizes(self) -> list[float]:
-        """Thresholds by which voltages move if all weights of a neuron grow by 1."""
-        x = self.few.to(self.measurable.dtype_and_device["device"])
+        """Thresholds by which voltages of each layer move if all weights of a neuron grow by 1; NaN: not known."""
+        x = self.first_samples.to(self.measurable.dtype_and_device["device"])
         return step_sizes(self.measurable, list(layer_inputs(self.measurable, x)))
 
     @cached_property
@@ -157,14 +161,18 @@ class Case:
 
     @cached_property
     def treated(self) -> "Case | None":
-        """The same case with the initialised copy, measured again where cures need it; None without a copy."""
+        """The same case with the initialised copy, measured again where cures need it; None without a copy.
+
+        Radii, exponents and time constants are still those of the network before it was initialised.
+        """
         copy = self.initialised_copy
         if copy is None:
             return None
-        found, _ = passes(copy, self.batch, self.loss)
-        layers = [replace(layer, **now) for layer, now in zip(self.measured.layers, found, strict=True)]
-        if product_across(self.measured) > self.bounds.across:
-            _, across = singular_values(copy, self.few, steps=min(self.steps, len(self.few)), seed=self.seed)
+        of_run, _ = measure_run(copy, self.batch, self.loss)
+        layers = [replace(layer, **now) for layer, now in zip(self.measured.layers, of_run, strict=True)]
+        if product_across(self.measured) > self.bounds.across:  # only then a cure asks for it
+            x = self.first_samples
+            _, across = singular_values(copy, x, steps=min(self.steps, len(x)), seed=self.seed)
             means = across.mean((1, 2)).tolist()
             layers = [replace(layer, singular_depth=mean) for layer, mean in zip(layers, means, strict=True)]
         measured = replace(self.measured, layers=tuple(layers))
@@ -172,12 +180,15 @@ class Case:
 
     @property
     def start(self) -> float:
-        """The loss from which the user's network learns at the user's learning rate."""
+        """The loss from which learning is counted, at the user's learning rate."""
         assert self.lr is not None
         return self.start_of(self.outcomes[self.lr])
 
     def start_of(self, outcome: Outcome) -> float:
-        """The loss from which learning is counted: the first loss, or the loss of guessing if that is lower."""
+        """Return the loss from which learning is counted: the first loss, or the loss of guessing if that is lower.
+
+        From a loss above that of guessing, a network comes down to it without having learnt anything.
+        """
         classes = self.measured.classes or 0
         if classes > 1:
             return min(outcome.first, math.log(classes))
@@ -185,17 +196,24 @@ class Case:
 
     @cached_property
     def outcomes(self) -> dict[float, Outcome]:
-        """The result of a few updates on copies, by learning rate; if the user's does badly, a tenth is tried too."""
+        """The result of a few updates on copies, by learning rate, the user's first.
+
+        Where the user's learning rate does badly, a tenth of it is tried as well. Empty without a learning rate or
+        targets, or where a history says how the loss goes.
+        """
         if self.lr is None or self.batch.targets is None or self.judged:
             return {}
-        found = {self.lr: self.trained(self.measurable, self.lr)}
-        if not self.falls(found[self.lr]) or self.broken(found[self.lr]):
-            found[self.lr / 10] = self.trained(self.measurable, self.lr / 10)
-        return found
+        outcomes = {self.lr: self.trained(self.measurable, self.lr)}
+        if not self.falls(outcomes[self.lr]) or self.broken(outcomes[self.lr]):
+            outcomes[self.lr / 10] = self.trained(self.measurable, self.lr / 10)
+        return outcomes
 
     @cached_property
     def initialised_outcome(self) -> Outcome | None:
-        """The result of the same updates on an initialised copy; None if the user's network does well."""
+        """The result of the same updates on an initialised copy.
+
+        None if the user's network does well or was initialised so, nothing was trained, or there is no copy.
+        """
         if not self.outcomes or self.initialised or self.lr is None:
             return None
         if self.falls(self.outcomes[self.lr]) or self.initialised_copy is None:
@@ -203,7 +221,7 @@ class Case:
         return self.trained(self.initialised_copy, self.lr)
 
     def trained(self, network: Network, lr: float) -> Outcome:
-        """The result of a few updates on a copy of a network."""
+        """Return the result of a few updates on a copy of a network."""
         return update(copied(network), self.updated_samples, self.loss, lr, self.bounds.updates)
 
     @property
@@ -212,7 +230,7 @@ class Case:
         return self.batch.part(0, UPDATE_SAMPLES)
 
     def falls(self, outcome: Outcome) -> bool:
-        """True if updates lower the loss by more than a twentieth."""
+        """True if updates lower the loss by more than a twentieth; False if it became NaN."""
         return outcome.loss < self.bounds.lower * self.start_of(outcome)
 
     @property
@@ -226,16 +244,17 @@ class Case:
         return f"{self.bounds.updates} updates on {batch}"
 
     def broken(self, outcome: Outcome) -> list[str]:
-        """Layers that were well and have fallen silent or fire always after updates, in words."""
-        found = []
+        """Say in words which layers were well, and after updates are silent or fire at nearly all steps."""
+        words = []
+        # there are no activities if the loss became NaN
         for (i, before), after in zip(self.layers, outcome.activities, strict=False):
             if math.isnan(before.activity.rate) or before.activity.rate == 0 or self.saturated(before.activity):
                 continue
-            if after.rate == 0 and not self.is_output(i):
-                found.append(f"layer {i} never fires")
+            if after.rate == 0 and not self.is_output(i):  # an output may be silent for a while
+                words.append(f"layer {i} never fires")
             elif self.saturated(after):
-                found.append(f"layer {i} fires at nearly all steps")
-        return found
+                words.append(f"layer {i} fires at nearly all steps")
+        return words
 
     def saturated(self, activity: Activity) -> bool:
         """True if a layer, or most of its neurons, fire at nearly all steps."""
@@ -243,23 +262,32 @@ class Case:
 
 
 def product_across(measured: Measurements) -> float:
-    """The product of the largest singular values through depth, from the last layer to the first."""
+    """Return the product of the largest singular values through depth, of all layers but the first.
+
+    That of the first layer is a derivative by the input, which no gradient needs.
+    """
     return math.prod(layer.singular_depth for layer in measured.layers[1:])
 
 
 def found_by(case: Case, *rules: Callable[[Case], Iterator[Sign]]) -> bool:
-    """True if one of some rules finds a fault."""
+    """True if any of these rules finds a fault."""
     return any(next(rule(case), None) is not None for rule in rules)
 
 
 def mended(case: Case, test: Callable[[Case], Iterator[Sign]], sign: Sign) -> bool:
-    """True if the recommended initialisation takes a fault away, on a copy; False if the network was initialised so."""
-    if case.initialised or case.treated is None:
+    """True if the recommended initialisation takes a fault away, on a copy.
+
+    Args:
+        case: the case.
+        test: the rule that has found the fault.
+        sign: what it has found; the fault is gone if the rule finds none in the same layer of the copy.
+    """
+    if case.initialised or case.treated is None:  # advice to initialise once more would not help
         return False
-    return all(left.layer != sign.layer for left in test(case.treated))
+    return all(still.layer != sign.layer for still in test(case.treated))
 
 
 def listed(numbers: Sequence[object]) -> str:
-    """Numbers of layers, such as "layer 2" or "layers 2, 3"."""
+    """Return numbers of layers as text, such as "layer 2" or "layers 2, 3"."""
     plural = "s" if len(numbers) > 1 else ""
     return f"layer{plural} {', '.join(map(str, numbers))}"

@@ -40,8 +40,8 @@ class Growth(NamedTuple):
     peak: float  # largest derivative of the surrogate, NaN if not known
 
 
-ALMOST_NOTHING = 1e-12  # in place of 0, which a parameter stored as its logarithm cannot be
-A_TENTH = 0.1  # of the growth: a part that takes away less is not its cause
+ALMOST_NOTHING = 1e-12  # factor on a part that is taken away; 0 is no value of a parameter stored as its logarithm
+A_TENTH = 0.1  # share of the growth: a part without which the growth is less by a smaller share is not its cause
 
 
 def growth(network: Network, x: Tensor, layer: int, *, seed: int = 0) -> Growth:
@@ -49,6 +49,12 @@ def growth(network: Network, x: Tensor, layer: int, *, seed: int = 0) -> Growth:
 
     Growth is the largest finite-time Lyapunov exponent, a mean over samples. States are those of the whole network;
     only derivatives lack the part. Parameters are put back.
+
+    Args:
+        network: the network.
+        x: input (T, B, n_in).
+        layer: the layer.
+        seed: seed of the direction that is followed.
     """
     batch = x.shape[1]
     with eval_mode(network), torch.no_grad():
@@ -56,7 +62,8 @@ def growth(network: Network, x: Tensor, layer: int, *, seed: int = 0) -> Growth:
         transitions = follow(network, x, torch.arange(len(x)))[0][layer]
 
         def measured() -> float:
-            return layer_exponents(transitions, batch, 1, seed).mean().item()
+            """Return the exponent of the layer as it is now, along the states of the run."""
+            return layer_exponents(transitions, batch, count=1, seed=seed).mean().item()
 
         whole = measured()
         without: dict[str, float] = {}
@@ -71,14 +78,18 @@ def growth(network: Network, x: Tensor, layer: int, *, seed: int = 0) -> Growth:
         for name in own_feedback(cell):
             with scaled([(cell, name)], ALMOST_NOTHING):
                 without[name] = measured()
-    part = min(without, key=without.__getitem__, default="leak")
-    if part == "leak" or whole - without[part] < A_TENTH * abs(whole):
+    part = min(without, key=without.__getitem__, default="leak")  # the part without which gradients grow least
+    # equal, too, are -inf and -inf, where a layer passes nothing through time: their difference is NaN
+    if part == "leak" or whole == without[part] or whole - without[part] < A_TENTH * abs(whole):
         return Growth(whole, "leak", whole, peak(cell))
     return Growth(whole, part, without[part], peak(cell))
 
 
 def own_feedback(cell: Cell) -> list[str]:
-    """Names of parameters by which a neuron's spikes act on itself besides reset and recurrence, as the adaptation."""
+    """Return names of parameters by which a neuron's spikes act on itself, such as the adaptation.
+
+    Reset and recurrent weights are not among them.
+    """
     recurrent = {matrix.name for matrix in recurrent_weights(cell)}
     names = []
     for each in cell.scaled_parameters:
@@ -90,7 +101,7 @@ def own_feedback(cell: Cell) -> list[str]:
 
 @contextmanager
 def scaled(places: list[tuple[Cell, str]], factor: float) -> Iterator[None]:
-    """Multiply parameters of cells inside the block."""
+    """Multiply parameters, pairs (cell, name), inside the block; afterwards they are as they were."""
     before = []
     for cell, name in places:
         owner, last = owner_of(cell, name)
@@ -106,7 +117,7 @@ def scaled(places: list[tuple[Cell, str]], factor: float) -> Iterator[None]:
 
 @contextmanager
 def switched(switch: ResetSwitch) -> Iterator[None]:
-    """Detach a reset inside the block."""
+    """Take the gradient out of a reset inside the block; afterwards it is as it was."""
     before = getattr(switch.owner, switch.name)
     setattr(switch.owner, switch.name, switch.value)
     try:
@@ -119,7 +130,10 @@ def switched(switch: ResetSwitch) -> Iterator[None]:
 
 
 def peak(cell: Cell) -> float:
-    """The largest derivative of a cell's surrogate within three thresholds of the threshold; NaN if not known."""
+    """Return the largest finite derivative of a cell's surrogate within three thresholds of the threshold.
+
+    NaN if the cell does not say where its surrogate is.
+    """
     membrane = cell.membrane()
     if membrane is None:
         return math.nan
@@ -130,12 +144,13 @@ def peak(cell: Cell) -> float:
 
 
 def mean_slopes(network: Network, x: Tensor) -> list[float]:
-    r"""The mean derivative of each layer's surrogate over the voltages of a run, times the threshold; NaN if not known.
+    r"""Return the mean derivative of each layer's surrogate, times the threshold, over a run on x (T, B, n_in).
 
-    .. math:: \frac{1}{TBn} \sum_{t,b,i} \vartheta_i[t, b]\, H'(v_i[t, b] - \vartheta_i[t, b])
+    .. math:: \frac{1}{TBn} \sum_{t,b,i} \vartheta_i[t, b]\, |H'(v_i[t, b] - \vartheta_i[t, b])|
 
-    Scaling weights and thresholds of a layer by the same factor leaves spikes as they are, and of a surrogate that
-    scales with the threshold this mean, too.
+    with the surrogate derivative H' at the voltage v and the threshold :math:`\vartheta`. NaN if a cell does not say
+    where its surrogate is, 0 if its spikes have no derivative. The factor makes it the same for a layer whose weights,
+    thresholds and width of the surrogate are all scaled by one factor.
     """
     found = []
     with eval_mode(network):
@@ -149,7 +164,7 @@ def mean_slopes(network: Network, x: Tensor) -> list[float]:
             with torch.enable_grad():
                 leaf = distance.clone().requires_grad_()
                 spikes = membrane.spike(leaf)
-                if not spikes.requires_grad:
+                if not spikes.requires_grad:  # no surrogate
                     found.append(0.0)
                     continue
                 (slope,) = torch.autograd.grad(spikes.sum(), leaf, materialize_grads=True, allow_unused=True)
@@ -160,11 +175,14 @@ def mean_slopes(network: Network, x: Tensor) -> list[float]:
 # ---- initialisations
 
 
-FEWEST = 8  # inputs of a neuron of which one can dominate by chance
+FEWEST = 8  # inputs of a neuron: with fewer, one of them can dominate by chance
 
 
 def is_identity(cell: Cell, share: float) -> bool:
-    """True if most neurons have one input whose weight is more than a share of all: the layer began as an identity."""
+    """True if a layer began as an identity: in most neurons a single input has more than a share of all weights.
+
+    Only the first input matrix is looked at; False if there is none.
+    """
     for matrix in weight_matrices(cell, "depth", inputs=True):
         weights = matrix.weights.flatten(1).abs()
         if weights.shape[1] < FEWEST:
@@ -178,7 +196,10 @@ def is_identity(cell: Cell, share: float) -> bool:
 
 
 def fresh_batch_norms(module: nn.Module) -> list[nn.Module]:
-    """Batch norms in training mode that have seen no batch, so that evaluation passes their input on as it is."""
+    """Return the batch norms in training mode that have seen no batch.
+
+    In evaluation mode such a batch norm passes its input on as it is.
+    """
     found = []
     for part in module.modules():
         tracked = getattr(part, "num_batches_tracked", None)
@@ -188,10 +209,13 @@ def fresh_batch_norms(module: nn.Module) -> list[nn.Module]:
 
 
 def set_statistics(network: Network, x: Tensor) -> None:
-    """Give fresh batch norms the mean statistics of all steps of a run, in place; other modules stay in evaluation."""
+    """Give fresh batch norms the mean statistics of all steps of a run on x (T, B, n_in), in place.
+
+    Other modules run in evaluation mode.
+    """
     fresh: list[Any] = fresh_batch_norms(network)
     momenta = [norm.momentum for norm in fresh]
-    with eval_mode(network), torch.no_grad():
+    with eval_mode(network), torch.no_grad():  # which puts the modes back, of the fresh ones too
         for norm in fresh:
             norm.train()
             norm.momentum = None  # a plain mean over calls
@@ -204,18 +228,22 @@ def set_statistics(network: Network, x: Tensor) -> None:
 
 
 def step_sizes(network: Network, reads: Sequence[Tensor], memory: Sequence[float] | None = None) -> list[float]:
-    r"""The number of thresholds by which a voltage moves if all input weights of its neuron grow by 1; NaN: not known.
+    r"""Return the number S of thresholds by which a layer's voltages move if all input weights of a neuron grow by 1.
 
     .. math:: S_l = \frac{N_{l-1}\, r_{l-1}}{\vartheta_l} \sum_{t < T} k_l[t]
 
-    with the number of inputs of a neuron and the mean of what they send, the impulse response k of the voltage, and the
-    resting threshold. A step of Adam moves each weight by about the learning rate, in directions that agree for all
-    inputs of a neuron: it moves the voltage by S times the learning rate.
+    with N the number of inputs of a neuron, r the mean size of an input in a step, :math:`\vartheta` the resting
+    threshold above the voltage at rest, and k the impulse response of the voltage. A step of Adam moves each weight by
+    about the learning rate, in directions that agree for all inputs of a neuron: it moves the voltage by S times the
+    learning rate.
 
     Args:
         network: the network; parameters are put back.
-        reads: what each layer reads (T, B, n_in).
-        memory: the sum of k of each layer, if :func:`summed_responses` has measured it before.
+        reads: the input (T, B, n_in) of each layer.
+        memory: the sum of k over steps for each layer, if :func:`summed_responses` has measured it before.
+
+    Returns:
+        S of each layer; NaN where it is not known.
     """
     if memory is None:
         memory = summed_responses(network, len(reads[0]))
@@ -235,7 +263,11 @@ def step_sizes(network: Network, reads: Sequence[Tensor], memory: Sequence[float
 
 
 def summed_responses(network: Network, steps: int) -> list[float]:
-    """The impulse response of each layer's voltage, summed over steps, mean over neurons; NaN where it is not known."""
+    """Return the impulse response of each layer's voltage, summed over steps, mean over neurons.
+
+    NaN for an integrator, for currents that a batch norm scales, and for a cell that does not say what its voltage is
+    or does not have exactly one input matrix.
+    """
     found = []
     with eval_mode(network), torch.no_grad():
         for index in range(len(network.cells)):
@@ -250,14 +282,15 @@ def summed_responses(network: Network, steps: int) -> list[float]:
 
 
 def mean_read(cell: Cell, matrix: WeightMatrix, read: Tensor) -> float:
-    """The mean size of what a matrix of weights is multiplied with, of the input (T, B, n_in) of its cell."""
+    """Return the mean size of what a matrix of weights is multiplied with, if its cell reads an input (T, B, n_in)."""
     read = read.flatten(0, 1).to(cell.dtype_and_device["dtype"])
     owner, _ = owner_of(cell, matrix.name)
-    if not isinstance(cell, WrappedCell):
+    if not isinstance(cell, WrappedCell):  # the matrix reads the input itself
         return read.abs().mean().item()
     seen: list[Tensor] = []
-    if owner not in set(cell.before.modules()):
+    if owner not in set(cell.before.modules()):  # weights of the layer, which reads what the modules before it make
         return cell.current(read).abs().mean().item()
+    # weights of a module before the layer: see what that module gets
     handle = owner.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
     try:
         cell.current(read)

@@ -23,8 +23,8 @@ from neurolsc.stability import Activity, activity
 class Treatment:
     """What is done about a fault."""
 
-    words: str
-    treat: Callable[[Network, Tensor], None]  # in place, on an input (T, B, n_in)
+    words: str  # says what is done; treatments of the same words are one
+    treat: Callable[[Network, Tensor], None]  # changes the network in place, by an input (T, B, n_in)
     lr: float = 1.0  # factor on the learning rate
 
 
@@ -32,7 +32,7 @@ ADVICE = "neurolsc.initialize(net, x)"  # what is advised for networks that are 
 
 
 def initialise(network: Network, x: Tensor) -> None:
-    """Initialise a network as it is advised."""
+    """Initialise a network as ADVICE says, by an input (T, B, n_in)."""
     Identity().apply(network, [x])
 
 
@@ -44,8 +44,8 @@ def leave(network: Network, x: Tensor) -> None:
 class Calming:
     """Scale parameters of layers and detach resets of layers; layers are counted from 0."""
 
-    factors: dict[tuple[int, str], float]  # by layer and name
-    detached: tuple[int, ...]
+    factors: dict[tuple[int, str], float]  # by layer and name of the parameter
+    detached: tuple[int, ...]  # layers whose reset gets no gradient
 
     def __call__(self, network: Network, x: Tensor) -> None:
         for (layer, name), factor in self.factors.items():
@@ -53,7 +53,7 @@ class Calming:
             set_value(owner, last, torch.as_tensor(getattr(owner, last)).detach() * factor)
         for layer in self.detached:
             switch = network.cells[layer].reset_switch()
-            if switch is not None:
+            if switch is not None:  # else the layer has no reset to detach
                 setattr(switch.owner, switch.name, switch.value)
 
 
@@ -63,15 +63,16 @@ class Calming:
 class Outcome(NamedTuple):
     """A network after updates on a batch."""
 
-    first: float  # loss of the batch before the updates; NaN if there was none
-    loss: float  # and after them; NaN if it was no number on the way
-    activities: tuple[Activity, ...]  # of each layer
+    first: float  # loss of the batch before the updates; NaN if there were no updates
+    loss: float  # loss after them; NaN or infinite if the training diverged
+    activities: tuple[Activity, ...]  # of each layer after them; empty if the network could not run any more
 
 
 def update(network: Network, batch: Batch, loss: Objective, lr: float, updates: int) -> Outcome:
-    """Train a network in place on a batch by Adam, in evaluation mode, so that dropout tells no copies apart.
+    """Train a network in place on a batch by Adam, for some updates.
 
-    The updates stop where the loss is no number.
+    It is in evaluation mode, so that copies do not differ by dropout. The updates stop where the loss is NaN or
+    infinite, or has no gradient.
     """
     step = adam_step([p for p in network.parameters() if p.requires_grad], lr)
     first = math.nan
@@ -90,13 +91,13 @@ def update(network: Network, batch: Batch, loss: Objective, lr: float, updates: 
                 run = network.run(batch.x, mask=batch.mask)
                 value = loss(run.logits, batch.targets, batch.mask)  # type: ignore[arg-type]
         except (ValueError, FloatingPointError):  # of weights that are no numbers
-            return Outcome(first, math.nan, ())
-        found = tuple(activity(z, batch.mask) for z in run.spikes)
-    return Outcome(first, value.item(), found)
+            return Outcome(first, loss=math.nan, activities=())
+        activities = tuple(activity(z, batch.mask) for z in run.spikes)
+    return Outcome(first, value.item(), activities)
 
 
 def adam_step(parameters: Sequence[Tensor], lr: float) -> Callable[[Tensor], None]:
-    """A function that does one step of Adam on a loss, with torch's defaults.
+    """Return a function that does one step of Adam on a loss, in place, with torch's defaults.
 
     The class `torch.optim.Adam` would import torch's compiler, which takes longer than the updates of most networks.
     """
@@ -106,6 +107,7 @@ def adam_step(parameters: Sequence[Tensor], lr: float) -> Callable[[Tensor], Non
 
     def step(loss: Tensor) -> None:
         gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+        # as in torch, a parameter without a gradient stays
         reached = [i for i, gradient in enumerate(gradients) if gradient is not None]
         with torch.no_grad():
             adam(

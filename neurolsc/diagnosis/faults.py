@@ -20,22 +20,24 @@ MISSING = "missing class"
 
 @dataclass(frozen=True)
 class Bounds:
-    """What rules compare with. Each was set by few networks, and is to be fitted on more."""
+    """The numbers with which rules compare. Each was set by few networks, and is to be fitted on more."""
 
-    # Spikes per neuron and step above which a layer says little but yes, and the share of neurons that fire at nearly
-    # all steps.
+    # A layer is saturated above so many spikes per neuron and step, or if more than this share of its neurons fire at
+    # nearly all steps: what always fires tells nothing.
     busy: float = 0.9
     most_busy: float = 0.5
-    # Mean derivative of the surrogate times the threshold: fast_sigmoid(25) has 0.01 or more in layers that fire, a
-    # sparse fast sigmoid, which is 0 below a threshold beyond the threshold, 3e-6.
+    # A surrogate is closed if its mean derivative times the threshold is below. fast_sigmoid(25) has 0.01 or more in
+    # layers that fire; a sparse fast sigmoid, whose derivative is 0 far from the threshold, has 3e-6.
     closed: float = 1e-4
     # Similarity to the input below which nothing is left that tells samples apart, where the first layer has ten times
     # as much; and how many layers in a row. Five Leaky learn with two such layers, eight with three do not.
     lost: float = 0.02
     lost_layers: int = 3
-    # Root mean square of a layer's gradient, in epsilons of Adam: at 1 steps are half of the learning rate.
+    # Root mean square of a layer's gradient, in epsilons of Adam, below which it vanishes: at 1 steps are half of the
+    # learning rate.
     unmoved: float = 1.0
-    # The largest gradient of a layer over the smallest. Networks of the study that learn have up to 1e6.
+    # How many times smaller than the largest gradient of a layer one that vanishes is. Networks of the study that
+    # learn have up to 1e6.
     faded: float = 1e6
     # Share of one input in all weights of a neuron from which on a layer counts as an identity: drawn ones have 0.03
     # where they read 64 inputs, and an identity with 0.3 of the drawn weights 0.5.
@@ -55,22 +57,23 @@ class Bounds:
     unstable: float = 0.01
     # Share of a layer's time constants that no step of an optimizer moves.
     stuck: float = 0.5
-    # Chance that as many labels, drawn evenly, leave out a class.
+    # A class is missing, and not by chance, if as many labels, drawn evenly, leave out one with less than this
+    # probability.
     chance: float = 0.01
     # Thresholds by which a step of Adam moves the voltages of a layer above the first, where the loss reads spikes:
     # four and eight Leaky of snnTorch train up to 0.4, and end with an output that fires always or never from 0.9 on;
     # and where it reads a linear layer or an integrator: eight Leaky train up to 2.5, and not at 8.
     step: float = 0.7
     step_below_linear: float = 3.0
-    # Updates on a batch after which a loss has moved if it moves at all; the share of its first value below which it
-    # moves well, and how much higher than at a lower rate it has to end to be a fault.
+    # Updates on a batch, after which a loss has moved if it moves at all; the share of its first value below which it
+    # has moved well; and how many times higher than at a tenth of the learning rate it ends if the rate is a fault.
     updates: int = 10
     lower: float = 0.95
     higher: float = 1.005
-    # What updates gain over what they gain in an initialised copy, below which a start is slow. Four and eight Leaky
-    # and RLeaky have less than 0.05 where they end at less than half of the best score.
+    # A start is slow if updates lower the loss by less than this share of what they do in an initialised copy. Four and
+    # eight Leaky and RLeaky have less than 0.05 where they end at less than half of the best score.
     slow: float = 0.2
-    # Share of the loss by which the initialised copy has to end lower, so that two of noise are not compared.
+    # Share of the loss by which the initialised copy has to end lower: two losses closer than that may differ by noise.
     gains: float = 0.02
     # Share of its first value to which a training loss has to fall, over at least three epochs, to count as learnt.
     learnt: float = 0.9
@@ -85,11 +88,11 @@ class Fault:
 
     Attributes:
         name: the kind, for programs.
-        condition: when it is one, in words.
+        condition: what makes it a fault, in words.
         advice: what is to be done, in words.
-        test: yields what is found of a case.
-        cure: what is to be done about one thing that was found.
-        treatment: what `try_cures` does about it in some layers, counted from 1; None: nothing.
+        test: the rule, which yields a sign for each place of a case where it finds the fault.
+        cure: returns what is to be done about one sign, in words.
+        treatment: makes what `try_cures` does about it in some layers, counted from 1; None: it does nothing.
         unless_learnt: True if it is no fault in a network that has learnt.
     """
 
@@ -263,7 +266,7 @@ OF_THE_RATE = tuple(fault.name for fault in FAULTS if fault.treatment is rules.t
 
 
 def findings(case: Case) -> tuple[Finding, ...]:
-    """The findings of all faults in FAULTS, in its order."""
+    """Return a finding for every sign of the faults in FAULTS, in its order."""
     found = []
     for fault in FAULTS:
         if fault.unless_learnt and case.learnt:
@@ -275,7 +278,7 @@ def findings(case: Case) -> tuple[Finding, ...]:
 
 
 def of_labels(labels: Tensor, classes: int) -> tuple[Finding, ...]:
-    """A finding if the labels of a whole data set lack one of so many classes."""
+    """Return a finding if the labels (n,) of a whole data set lack some of the classes; else nothing."""
     found = []
     for sign in rules.missing_classes(labels, classes, BOUNDS.chance):
         cure = rules.cure_missing_classes(None, sign)

@@ -27,12 +27,18 @@ WORDS: tuple[Word, ...] = get_args(Word)
 
 
 def of_counts(out: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Cross-entropy of sums over time; outputs after the end of a sample are 0."""
+    """Return the cross-entropy of the sums over time of outputs (T, B, C), for classes (B,).
+
+    The mask is not needed: a network's outputs after the end of a sample are 0.
+    """
     return cross_entropy(out.sum(0), y.long())
 
 
 def of_means(out: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Cross-entropy of means over the steps of each sample."""
+    """Return the cross-entropy of the means of outputs (T, B, C) over the steps of each sample, for classes (B,).
+
+    `mask` (T, B) is True at the steps of a sample; None: all samples last for T steps. Outputs after the end are 0.
+    """
     if mask is None:
         return cross_entropy(out.mean(0), y.long())
     lengths = mask.sum(0).clamp(min=1)
@@ -40,7 +46,7 @@ def of_means(out: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 def of_steps(out: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Cross-entropy of every step, of one class for each sample (B,) or for each step (T, B)."""
+    """Return the mean cross-entropy of outputs (T, B, C) at every step, for classes of samples (B,) or steps (T, B)."""
     if y.ndim == 2:
         return ClassPerStep().loss(out, y, mask)
     return tasks.cross_entropy(out, y, mask)
@@ -51,7 +57,7 @@ BY_WORD = {"count": of_counts, "membrane": of_means, "step": of_steps}
 
 @dataclass(frozen=True)
 class OfUser:
-    """A user's function of outputs and targets, which knows no mask."""
+    """A user's function of outputs and targets; the mask is not passed to it."""
 
     function: Callable[[Tensor, Tensor], Tensor]
 
@@ -61,7 +67,7 @@ class OfUser:
 
 @dataclass(frozen=True)
 class Objective:
-    """A loss as diagnoses read it."""
+    """A loss as diagnoses use it."""
 
     value: Callable[[Tensor, Tensor, Tensor | None], Tensor]  # of outputs (T, B, C), targets and a mask
     of_classes: bool  # True if targets are classes and the loss of guessing is ln(classes)
@@ -71,7 +77,7 @@ class Objective:
 
 
 def objective(loss: object) -> Objective:
-    """The loss as a function of outputs, targets and mask.
+    """Make a function of outputs, targets and mask from a word, a task or a user's function.
 
     Raises:
         TypeError: if it is neither a word, a task nor a function.
@@ -82,7 +88,7 @@ def objective(loss: object) -> Objective:
         return Objective(BY_WORD[loss], of_classes=True)
     if isinstance(loss, type):
         raise TypeError(f"loss must be an object, got the class {loss.__name__}: give {loss.__name__}().")
-    if hasattr(loss, "loss") and hasattr(loss, "measures"):
+    if hasattr(loss, "loss") and hasattr(loss, "measures"):  # a task, of neurolsc or a user's own
         return Objective(loss.loss, of_classes=isinstance(loss, Classification))  # type: ignore[attr-defined]
     if callable(loss):
         return Objective(OfUser(loss), of_classes=False)  # type: ignore[arg-type]
@@ -91,11 +97,17 @@ def objective(loss: object) -> Objective:
 
 
 def check(loss: object, out: Tensor, y: Tensor, mask: Tensor | None = None) -> None:
-    """Refuse targets that a loss cannot read with these outputs, and a loss that is no number with a gradient.
+    """Try a loss on outputs and targets; refuse targets that it cannot read, and a result it cannot be trained by.
+
+    Args:
+        loss: the loss, as of :func:`objective`.
+        out: outputs (T, B, C).
+        y: targets.
+        mask: the steps of each sample (T, B); None: all.
 
     Raises:
-        TypeError: if the loss returns no tensor.
-        ValueError: else.
+        TypeError: if the loss returns no tensor, or targets of a word are no whole numbers.
+        ValueError: if the loss cannot read y, or returns more than one number or one without a gradient.
     """
     chosen = objective(loss)
     if isinstance(loss, str):
@@ -116,7 +128,12 @@ def check(loss: object, out: Tensor, y: Tensor, mask: Tensor | None = None) -> N
 
 
 def check_classes(word: str, out: Tensor, y: Tensor) -> None:
-    """Refuse targets that are no classes of these outputs; ValueError or TypeError."""
+    """Refuse targets that are no classes of outputs (T, B, C).
+
+    Raises:
+        TypeError: if y does not hold whole numbers.
+        ValueError: if y has another shape, or a class is outside 0 to C - 1.
+    """
     steps, samples, classes = out.shape
     shapes: list[tuple[int, ...]] = [(samples,)]
     if word == "step":

@@ -27,7 +27,7 @@ from neurolsc.stability.profile import profile_at
 from neurolsc.stability.sampling import WORK, Grid
 from neurolsc.stability.transitions import depth_operators, follow, time_operator
 
-PIECES = 8  # of a batch, whose gradients are compared
+PIECES = 8  # parts of a batch between which gradients are compared
 
 # ---- the batch
 
@@ -42,7 +42,7 @@ class Batch:
 
     @classmethod
     def of(cls, prepared: Prepared) -> "Batch":
-        """The batch of a network that was prepared with it."""
+        """Return the batch that a network was prepared with."""
         return cls(prepared.x, prepared.targets, prepared.mask)
 
     @property
@@ -52,10 +52,10 @@ class Batch:
         return targets is not None and targets.ndim > 1 and targets.shape[:2] == self.x.shape[:2]
 
     def part(self, start: int, stop: int) -> "Batch":
-        """The samples from `start` to before `stop`."""
+        """Return the batch of the samples from `start` to before `stop`."""
         targets = self.targets
         mask = self.mask
-        if targets is not None and self.per_step:
+        if targets is not None and self.per_step:  # (T, B, ...): samples are the second axis
             targets = targets[:, start:stop]
         elif targets is not None:
             targets = targets[start:stop]
@@ -64,7 +64,10 @@ class Batch:
         return Batch(self.x[:, start:stop], targets, mask)
 
     def pieces(self, most: int = PIECES) -> list["Batch"]:
-        """At most `most` parts with equal numbers of samples; none if there is a single sample."""
+        """Split the batch into at most `most` parts with equal numbers of samples; the last few may be in none.
+
+        A single sample makes an empty list: there is nothing to compare.
+        """
         samples = self.x.shape[1]
         count = min(most, samples)
         if count == 1:
@@ -73,12 +76,12 @@ class Batch:
         return [self.part(k * size, (k + 1) * size) for k in range(count)]
 
     def first(self, samples: int) -> Tensor:
-        """The input of the first samples, as long as the shortest of them lasts."""
-        few = self.part(0, samples)
-        return few.x[: int(few.lengths().min())]
+        """Return the input of the first samples (T, samples, n_in), as long as the shortest of them lasts."""
+        part = self.part(0, samples)
+        return part.x[: int(part.lengths().min())]
 
     def lengths(self) -> Tensor:
-        """Steps of each sample (B,)."""
+        """Return the number of steps of each sample (B,)."""
         steps, samples = self.x.shape[:2]
         if self.mask is None:
             return torch.full((samples,), steps, device=self.x.device)
@@ -87,7 +90,7 @@ class Batch:
 
 # ---- the measurements
 
-EPSILON = 1e-8  # of Adam, with which entries of the gradient are compared
+EPSILON = 1e-8  # Adam's default, with which entries of the gradient are compared
 NO_SPIKES = Activity(math.nan, math.nan, math.nan, math.nan)  # of an integrator, which sends its voltage
 
 
@@ -102,11 +105,11 @@ class LayerMeasurements:
     # share of neurons, steps and samples at which the surrogate's derivative is not nearly 0
     active_surrogate_fraction: float
     similarity_to_input: float  # squared debiased CKA between the layer and the input, 0 to 1
-    constants: tuple[TimeConstant, ...]  # its time constants
-    gradient: float | None = None  # norm of the loss's gradient by the layer's parameters
-    below_epsilon: float | None = None  # share of its entries below the optimizer's epsilon
-    noise: float | None = None  # its signal-to-noise ratio between pieces of the batch
-    entries: int = 0  # how many it has
+    constants: tuple[TimeConstant, ...]  # the layer's time constants
+    gradient: float | None = None  # norm of the loss's gradient by the layer's parameters; None if all are frozen
+    below_epsilon: float | None = None  # share of the gradient's entries below the optimizer's epsilon
+    noise: float | None = None  # the gradient's signal-to-noise ratio between parts of the batch; None of one sample
+    entries: int = 0  # number of the gradient's entries
     still: tuple[str, ...] = ()  # parameters whose gradient is 0, where others of the layer have one
 
 
@@ -118,11 +121,11 @@ class Measurements:
     profile: RadiusProfile
     steps: int  # of the run along which exponents were measured
     loss: float | None = None  # on the batch; None without targets, as what follows
-    # (L, T) norm of the gradient that comes from a sample's last output alone, by the state k steps back, mean over
-    # samples that are so long; NaN where none is
+    # (L, T): column k is the norm of the gradient that comes from a sample's last output alone, by the state k steps
+    # back, mean over samples that are so long; NaN where none is
     back: Tensor | None = None
-    classes: int | None = None  # of the targets, where the loss of guessing is ln(classes)
-    pieces: int = 0  # of the batch, between which signal and noise are told apart
+    classes: int | None = None  # number of classes, where the loss of guessing is ln(classes); else None
+    pieces: int = 0  # parts of the batch between which signal and noise are told apart
 
     def __repr__(self) -> str:
         return f"Measurements({len(self.layers)} layers, {'no ' if self.loss is None else ''}loss and gradients)"
@@ -139,20 +142,28 @@ class StepMeasurements:
     active: list[float]  # share of neurons with an active surrogate
 
 
-RADII_WORK = WORK / 3  # a diagnosis asks whether a radius is far off
-SINGULAR_POINTS = 16  # at which singular values are measured: they differ less than radii do
+RADII_WORK = WORK / 3  # less work than for a profile: a diagnosis only asks whether a radius is far off
+SINGULAR_POINTS = 16  # points at which singular values are measured: they differ less than radii do
 
 
 def measure_steps(
     network: Network, x: Tensor, *, steps: int, seed: int, progress: bool | None = None
 ) -> StepMeasurements:
-    """Radii, exponents, singular values and surrogates, all along one run of an input (T, B, n_in)."""
+    """Measure radii, exponents, singular values and surrogates of all layers along one run.
+
+    Args:
+        network: the network.
+        x: input (T, B, n_in).
+        steps: number of steps, drawn at random, at which radii and surrogates are measured; exponents take all.
+        seed: seed of the draws.
+        progress: as for :func:`neurolsc.stability.profile.profile_at`.
+    """
     total, samples = x.shape[:2]
     generator = torch.Generator().manual_seed(seed)
     grid = Grid.drawn(total, samples, generator, steps=steps, samples=samples)
     with eval_mode(network), torch.no_grad():
         run, outputs = follow(network, x, torch.arange(total))
-        drawn = grid.steps.unsqueeze(1) * samples + grid.samples
+        drawn = grid.steps.unsqueeze(1) * samples + grid.samples  # points are ordered (step, sample)
         at_grid = [t.at(drawn.flatten().to(x.device)) for t in run]
         profile = profile_at(
             network,
@@ -165,15 +176,16 @@ def measure_steps(
             progress=progress,
             work=RADII_WORK,
         )
+        # singular values at some of the points at which the profile has measured radii, evenly spaced
         measured = profile.steps.unsqueeze(1) * samples + profile.samples
         count = min(SINGULAR_POINTS, measured.numel())
         spaced = torch.arange(count) * measured.numel() // count
-        few = [t.at(measured.flatten()[spaced].to(x.device)) for t in run]
+        at_spaced = [t.at(measured.flatten()[spaced].to(x.device)) for t in run]
         return StepMeasurements(
             profile,
-            exponents=[layer_exponents(t, samples, 1, seed).mean().item() for t in run],
-            singular_time=[largest_singular(t, [time_operator(t)]).mean().item() for t in few],
-            singular_depth=[largest_singular(t, depth_operators(t)).mean().item() for t in few],
+            exponents=[layer_exponents(t, samples, count=1, seed=seed).mean().item() for t in run],
+            singular_time=[largest_singular(t, [time_operator(t)]).mean().item() for t in at_spaced],
+            singular_depth=[largest_singular(t, depth_operators(t)).mean().item() for t in at_spaced],
             active=[active_fraction(t) for t in at_grid],
         )
 
@@ -188,10 +200,23 @@ def measure(
     seed: int,
     progress: bool | None = None,
 ) -> Measurements:
-    """Measure everything: derivatives on the first samples, and at some steps."""
+    """Measure a network on a batch.
+
+    Derivatives of single steps cost most, and are measured on a part of the batch; activity, loss and gradients on
+    all of it.
+
+    Args:
+        network: the network.
+        batch: the batch; without targets loss and gradients are left out.
+        loss: the loss.
+        samples: number of samples, the first of the batch, for derivatives of single steps.
+        steps: number of steps, drawn at random, for these.
+        seed: seed of that draw.
+        progress: as for :func:`measure_steps`.
+    """
     x = batch.first(samples)
     of_steps = measure_steps(network, x, steps=min(steps, x.shape[0]), seed=seed, progress=progress)
-    found, value = passes(network, batch, loss)
+    of_run, loss_value = measure_run(network, batch, loss)
     layers = []
     for i, cell in enumerate(network.cells):
         layers.append(
@@ -201,56 +226,59 @@ def measure(
                 singular_depth=of_steps.singular_depth[i],
                 active_surrogate_fraction=of_steps.active[i],
                 constants=time_constants(cell),
-                **found[i],
+                **of_run[i],
             )
         )
-    measurements = Measurements(tuple(layers), of_steps.profile, len(x))
+    measurements = Measurements(tuple(layers), of_steps.profile, steps=len(x))
     if batch.targets is None:
         return measurements
     return replace(
         measurements,
-        loss=value,
+        loss=loss_value,
         back=_back(network, batch, loss),
         classes=network.n_out if loss.of_classes else None,
         pieces=len(batch.pieces()),
     )
 
 
-def passes(network: Network, batch: Batch, loss: Objective) -> tuple[list[dict[str, Any]], float | None]:
-    """Measure what one run and its gradients show.
+def measure_run(network: Network, batch: Batch, loss: Objective) -> tuple[list[dict[str, Any]], float | None]:
+    """Measure activity and similarity to the input in one run, and with targets the loss and its gradients.
 
     Returns:
-        Fields of :class:`LayerMeasurements` for each layer, and the loss, None without targets.
+        Those fields of :class:`LayerMeasurements`, by name, for each layer; and the loss, None without targets.
     """
     with eval_mode(network), torch.no_grad():
         run = network.run(batch.x, mask=batch.mask)
-    value = None
+    loss_value = None
     by_name: Sequence[dict[str, Tensor]] = [{} for _ in network.cells]
-    pieces: list[Sequence[dict[str, Tensor]]] = []
+    of_parts: list[Sequence[dict[str, Tensor]]] = []
     if batch.targets is not None:
-        value = loss(run.logits, batch.targets, batch.mask).item()
+        loss_value = loss(run.logits, batch.targets, batch.mask).item()
         by_name = layer_gradients(network, batch, loss)
-        pieces = [layer_gradients(network, piece, loss) for piece in batch.pieces()]
+        of_parts = [layer_gradients(network, part, loss) for part in batch.pieces()]
     layers = []
     for i, cell in enumerate(network.cells):
-        found: dict[str, Any] = {
+        measured: dict[str, Any] = {
             "activity": NO_SPIKES if cell.integrator else activity(run.spikes[i], batch.mask),
             "similarity_to_input": similarity_to_input(batch.x, run.spikes[i]),
         }
         whole = together(by_name[i])
-        if len(whole):
-            found["gradient"] = whole.norm().item()
-            found["entries"] = len(whole)
-            found["below_epsilon"] = (whole.abs() < EPSILON).double().mean().item()
-            found["still"] = tuple(name for name, gradient in by_name[i].items() if whole.any() and not gradient.any())
-        if len(whole) and pieces:
-            found["noise"] = signal_to_noise(torch.stack([together(piece[i]) for piece in pieces]))
-        layers.append(found)
-    return layers, value
+        if len(whole):  # it is empty without targets, and of a layer whose parameters are frozen
+            measured["gradient"] = whole.norm().item()
+            measured["entries"] = len(whole)
+            measured["below_epsilon"] = (whole.abs() < EPSILON).double().mean().item()
+            # where the whole gradient is 0 no single parameter is to blame
+            measured["still"] = tuple(
+                name for name, gradient in by_name[i].items() if whole.any() and not gradient.any()
+            )
+        if len(whole) and of_parts:
+            measured["noise"] = signal_to_noise(torch.stack([together(part[i]) for part in of_parts]))
+        layers.append(measured)
+    return layers, loss_value
 
 
 def layer_gradients(network: Network, batch: Batch, loss: Objective) -> tuple[dict[str, Tensor], ...]:
-    """The gradient of the loss of a batch by the parameters of each layer, by name."""
+    """Return the gradient of the loss of a batch by the parameters of each layer, by name, without the readout's."""
 
     def of_logits(logits: Tensor) -> Tensor:
         return loss(logits, batch.targets, batch.mask)  # type: ignore[arg-type]
@@ -259,19 +287,23 @@ def layer_gradients(network: Network, batch: Batch, loss: Objective) -> tuple[di
 
 
 def _back(network: Network, batch: Batch, loss: Objective) -> Tensor:
-    """Norms (L, T) of the gradient that comes from a sample's last output alone, by the state k steps back."""
+    """Return norms (L, T) of the gradient that comes from a sample's last output alone.
+
+    Column k is by the state k steps back, the mean over samples that are so long; NaN where none is.
+    """
     steps, samples = batch.x.shape[:2]
     at_step = torch.arange(steps, device=batch.x.device).unsqueeze(1)
     end = batch.lengths() - 1
 
     def of_last(logits: Tensor) -> Tensor:
+        """Return the loss, with a gradient by the last output of each sample alone."""
         if batch.mask is not None:
             logits = logits * batch.mask.unsqueeze(-1)
         last = (at_step == end).unsqueeze(-1)
         return loss(torch.where(last, logits, logits.detach()), batch.targets, batch.mask)  # type: ignore[arg-type]
 
-    norms = state_gradients(network, batch.x, of_last)
-    at = end - at_step  # the step k before the last, of each sample (T, B)
-    there = at >= 0
-    rows = samples * norms.gather(1, at.clamp(min=0).expand_as(norms))  # the loss is a mean over samples
-    return (rows * there).sum(2).cpu() / there.sum(1).cpu()
+    norms = state_gradients(network, batch.x, of_last)  # (L, T, B)
+    step_back = end - at_step  # (T, B): in row k the step that is k before the last one of each sample
+    there = step_back >= 0
+    norms_back = samples * norms.gather(1, step_back.clamp(min=0).expand_as(norms))  # the loss is a mean over samples
+    return (norms_back * there).sum(2).cpu() / there.sum(1).cpu()

@@ -92,7 +92,11 @@ def examined(
     seed: int = 0,
     measured: Measurements | None = None,
 ) -> Case:
-    """The case that the rules read; arguments as of :func:`diagnose`, and `measured` from an earlier call of it."""
+    """Make the case that the rules read: prepare network and batch, check the loss, and measure.
+
+    Arguments and errors are those of :func:`diagnose`. `measured` are the measurements of an earlier diagnosis, which
+    are then not made again.
+    """
     if lr is not None:
         lr = learning_rate(lr)
     chosen = objective(loss)
@@ -122,7 +126,7 @@ def examined(
 
 
 def learning_rate(lr: object) -> float:
-    """The learning rate as a float; TypeError if it is no number, ValueError if it is not positive."""
+    """Return a learning rate as a float; TypeError if it is no number, ValueError if it is not positive."""
     if isinstance(lr, bool) or not isinstance(lr, numbers.Real):
         raise TypeError(f"lr must be a number, got {type(lr).__name__} ({lr!r}).")
     return float(positive("lr", float(lr)))
@@ -132,7 +136,10 @@ def learning_rate(lr: object) -> float:
 
 
 def measurable(network: Network, batch: Batch) -> Network:
-    """The network itself; or a copy with finite surrogates, and statistics of the batch in fresh batch norms."""
+    """Return the network if it can be measured as it is, else a copy that can.
+
+    The copy has finite derivatives of surrogates, and statistics of the batch in batch norms that have seen none.
+    """
     unfit = any(surrogate_fault(cell, layer) is not None for layer, cell in enumerate(network.cells))
     fresh = bool(fresh_batch_norms(network)) and batch.x.shape[1] > 1  # one sample has no deviation
     if not unfit and not fresh:
@@ -146,7 +153,10 @@ def measurable(network: Network, batch: Batch) -> Network:
 
 
 class Clamped(nn.Module):
-    """A surrogate whose argument, the distance from the threshold, is clamped to a range."""
+    """A surrogate whose argument, the distance from the threshold, is clamped to a range.
+
+    Outside the range its derivative is 0.
+    """
 
     def __init__(self, spike: Callable[[Tensor], Tensor], low: float, high: float) -> None:
         super().__init__()
@@ -159,13 +169,13 @@ class Clamped(nn.Module):
 
 
 def make_finite(network: Network) -> None:
-    """Give surrogates the derivative 0 where they have none that is finite, in place."""
+    """Give surrogates the derivative 0 where theirs is NaN or infinite, in place."""
     for cell in network.cells:
         # at 0.8 of the distance a derivative stays finite also when it is multiplied with a large gradient
         low, high = (0.8 * end for end in finite_distances(cell))
-        if low == -math.inf and high == math.inf:
+        if low == -math.inf and high == math.inf:  # it is finite everywhere
             continue
-        for module in (cell, getattr(cell, "layer", None)):
+        for module in (cell, getattr(cell, "layer", None)):  # a wrapped cell has the other library's layer
             for name in ("spike", "spike_grad"):  # ours, snnTorch's
                 spike: Any = getattr(module, name, None)
                 if spike is not None:
@@ -180,12 +190,12 @@ class Trial:
     """What a cure did, next to an untreated copy of the network."""
 
     name: str  # which kinds of fault were treated
-    layers: tuple[int, ...]  # in which layers, counted from 1; none where it is not one of layers
+    layers: tuple[int, ...]  # in which layers, counted from 1; empty for faults of the whole network
     cure: str  # what was done
     before: float  # loss of the treated copy before its updates
     after: float  # and after them
-    untreated: float  # loss of the untreated copy after as many
-    helped: bool  # True if the treated one ends lower by more than half a hundredth
+    untreated: float  # loss of the untreated copy after as many updates
+    helped: bool  # True if the treated copy ends lower than the untreated one by more than 0.5 %
 
     def __str__(self) -> str:
         where = ""
@@ -227,10 +237,10 @@ class Diagnosis(Displayed, Sequence[Finding]):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Observations that are no faults: a loss of guessing, an output that is silent yet."""
+        """Observations that are no faults: a loss as high as that of guessing, an output that is silent yet."""
         notes = []
         loss = self.measurements.loss
-        classes = self.measurements.classes or 0
+        classes = self.measurements.classes or 0  # 0: there is no loss of guessing
         guessing = math.log(max(classes, 1))
         # within 2 % nothing is learnt yet; a silent network is exactly at the loss of guessing
         if loss is not None and classes > 1 and abs(loss - guessing) < 0.02 * guessing:
@@ -243,7 +253,7 @@ class Diagnosis(Displayed, Sequence[Finding]):
         return tuple(notes)
 
     def parts(self) -> list[str | Table]:
-        """A table with a line for each layer, and what was found."""
+        """Return a table with a line for each layer; then the loss, findings, notes and trials, a line each."""
         profile = self.measurements.profile
         rows = []
         for i, layer in enumerate(self.measurements.layers):
@@ -276,7 +286,7 @@ class Diagnosis(Displayed, Sequence[Finding]):
         return list(map(str, self.findings)) or ["nothing found"]
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as JSON values; None where a number is not known."""
+        """Return everything as JSON values; None where a number is not known."""
         measured = self.measurements
         profile = measured.profile.to_dict()
         back = measured.back
@@ -299,7 +309,7 @@ class Diagnosis(Displayed, Sequence[Finding]):
         layers = self.measurements.layers
         profile = self.measurements.profile
         back = self.measurements.back
-        gradients = [layer.gradient for layer in layers if layer.gradient is not None]
+        gradients = [layer.gradient for layer in layers if layer.gradient is not None]  # drawn if all layers have one
         return plot_diagnosis(
             path,
             activity={

@@ -1,8 +1,8 @@
-"""Rules: what is found of a case, what is to be done about it, and how that is tried; the table is in `faults`.
+"""Rules find faults in a case, cures say what to do about them, treatments do it; `faults` has the table of all.
 
-A rule yields a `Sign` for each place where it finds a fault. Next to it stands its cure, what a user is to do in words,
-and where the package can do it a treatment of some layers. A cure advises the recommended initialisation only if that
-takes the fault away on a copy (`mended`).
+A rule yields a `Sign` for each place where it finds a fault. Next to it stands its cure, which returns in words what
+the user is to do. Where the package can do it, there is a treatment of some layers as well. A cure advises the
+recommended initialisation only if that takes the fault away on a copy (`mended`).
 """
 
 import math
@@ -25,34 +25,34 @@ LARGEST_LOG = 700  # the exponential of more overflows float64
 
 
 def is_batch_first(case: Case) -> Iterator[Sign]:
-    """The input looks batch first: it has as many steps as there are targets."""
+    """Find an input that looks batch first, so that time and batch were swapped."""
     if case.turned:
         yield Sign(None, "the input looks batch first, (B, T, ...) in place of (T, B, ...)", case.turned)
 
 
 def cure_batch_first(case: Case, sign: Sign) -> str:
-    """What is to be done: put time first."""
+    """Advise to put time first."""
     return "give x.transpose(0, 1)"
 
 
 def has_no_surrogate(case: Case) -> Iterator[Sign]:
-    """Layers whose spikes have no derivative."""
+    """Find layers whose spikes have no derivative."""
     for fault in case.surrogates:
         if fault.name == NO_SURROGATE:
             yield Sign(fault.layer, fault.problem, fault.cause)
 
 
 def is_not_finite(case: Case) -> Iterator[Sign]:
-    """Layers whose surrogate has a derivative that is NaN or infinite."""
+    """Find layers whose surrogate has a derivative that is NaN or infinite."""
     for fault in case.surrogates:
         if fault.name == NOT_FINITE:
             yield Sign(fault.layer, fault.problem, fault.cause)
 
 
 def is_closed(case: Case) -> Iterator[Sign]:
-    """Layers that fire, and whose surrogate has no derivative at their voltages."""
+    """Find layers that fire, but whose surrogate has a derivative of nearly 0 at their voltages."""
     for i, layer in case.layers:
-        slope = case.slopes[i - 1]
+        slope = case.slopes[i - 1]  # NaN, where it was not measured, is not below the bound
         if layer.activity.rate > 0 and slope < case.bounds.closed:
             problem = (
                 f"its surrogate passes no gradient: at its voltages the derivative is {slope:.1g} spikes per threshold"
@@ -61,16 +61,16 @@ def is_closed(case: Case) -> Iterator[Sign]:
 
 
 def cure_surrogate(case: Case, sign: Sign) -> str:
-    """What is to be done: take a surrogate with a gradient at all voltages."""
+    """Advise a surrogate with a gradient at all voltages."""
     return "use fast_sigmoid or atan"
 
 
 def has_fresh_batch_norms(case: Case) -> Iterator[Sign]:
-    """Batch norms that have seen no batch."""
+    """Find batch norms that have seen no batch; all are one sign."""
     modules = [*case.network.cells, case.network.readout]
     counts = {i: len(fresh_batch_norms(module)) for i, module in enumerate(modules, start=1)}
     layers: list[object] = [i for i, count in counts.items() if count]
-    if counts[len(modules)]:
+    if counts[len(modules)]:  # the last module is no layer
         layers[-1] = "readout"
     if layers:
         problem = f"batch norms of {listed(layers)} have seen no batch: in evaluation they change nothing"
@@ -80,7 +80,7 @@ def has_fresh_batch_norms(case: Case) -> Iterator[Sign]:
 
 
 def cure_fresh_batch_norms(case: Case, sign: Sign) -> str:
-    """What is to be done: let batch norms collect statistics."""
+    """Advise to let batch norms collect statistics."""
     return "run a few batches in training mode before you evaluate, initialise or measure it"
 
 
@@ -88,7 +88,7 @@ def cure_fresh_batch_norms(case: Case, sign: Sign) -> str:
 
 
 def is_dead(case: Case) -> Iterator[Sign]:
-    """Layers without a spike."""
+    """Find layers that never fire."""
     for i in case.dead:
         cause = "its thresholds lie above all that it gets"
         if i - 1 in case.dead:
@@ -97,7 +97,7 @@ def is_dead(case: Case) -> Iterator[Sign]:
 
 
 def cure_dead(case: Case, sign: Sign) -> str:
-    """What is to be done: the initialisation, if the layer of a copy then fires; the lowest dead layer first."""
+    """Advise to mend the lowest dead layer first: by the initialisation if it fires in a copy, else by thresholds."""
     if sign.layer != case.dead[0]:
         return f"mend layer {case.dead[0]} first"
     if mended(case, is_dead, sign):
@@ -106,7 +106,7 @@ def cure_dead(case: Case, sign: Sign) -> str:
 
 
 def is_saturated(case: Case) -> Iterator[Sign]:
-    """Layers that fire nearly always."""
+    """Find layers that fire at nearly all steps, on the average or in most of their neurons."""
     for i, layer in case.layers:
         if not case.saturated(layer.activity):
             continue
@@ -118,33 +118,38 @@ def is_saturated(case: Case) -> Iterator[Sign]:
 
 
 def cure_saturated(case: Case, sign: Sign) -> str:
-    """What is to be done: the initialisation, if the layer of a copy then fires less."""
+    """Advise the initialisation if the layer of a copy then fires less, else other thresholds or weights."""
     if mended(case, is_saturated, sign):
         return cures.ADVICE
     return "raise its thresholds, or lower its weights"
 
 
 def has_lost_the_input(case: Case) -> Iterator[Sign]:
-    """Several layers in a row that fire, and are the same for all samples."""
+    """Find several hidden layers in a row that fire, but hardly differ between samples; all are one sign.
+
+    `similarity_to_input` is the share of the differences between samples that a layer preserves.
+    """
     first = case.measured.layers[0].similarity_to_input
-    if case.dead or not first > 10 * case.bounds.lost:  # dead layers are the cause, or the first layer has lost it
+    if case.dead:  # which is the cause
+        return
+    if not first > 10 * case.bounds.lost:  # the first layer has lost it already, or it is NaN
         return
     lost: list[int] = []
     for i, layer in case.layers[1:]:
         hidden = layer.activity.rate > 0 and not case.is_output(i)
         if hidden and layer.similarity_to_input < case.bounds.lost:
             lost.append(i)
-        elif len(lost) < case.bounds.lost_layers:
+        elif len(lost) < case.bounds.lost_layers:  # a row that is too short does not count
             lost = []
     if len(lost) < case.bounds.lost_layers:
         return
-    most = max(case.measured.layers[i - 1].similarity_to_input for i in lost)
-    problem = f"of what tells samples apart {listed(lost)} have {most:.1%} at most, layer 1 has {first:.0%}"
+    highest = max(case.measured.layers[i - 1].similarity_to_input for i in lost)
+    problem = f"of what tells samples apart {listed(lost)} have {highest:.1%} at most, layer 1 has {first:.0%}"
     yield Sign(lost[0], problem, "each layer of random weights drops a part")
 
 
 def cure_lost_input(case: Case, sign: Sign) -> str:
-    """What is to be done: the initialisation, if layers of a copy then tell samples apart."""
+    """Advise the initialisation if layers of a copy then differ between samples, else a shallower network."""
     if mended(case, has_lost_the_input, sign):
         return cures.ADVICE
     return "take fewer layers, or connections that skip some"
@@ -154,9 +159,9 @@ def cure_lost_input(case: Case, sign: Sign) -> str:
 
 
 def is_vanishing(case: Case) -> Iterator[Sign]:
-    """The lowest layer whose gradient is too small for Adam, or compared with another layer's."""
+    """Find layers whose gradient is too small for Adam or compared with another layer's; the sign is of the lowest."""
     trained = [(i, layer) for i, layer in case.layers if layer.gradient is not None]
-    if not trained or found_by(case, has_no_surrogate, is_closed, is_dead):
+    if not trained or found_by(case, has_no_surrogate, is_closed, is_dead):  # any of these faults is the cause
         return
     largest = max(layer.gradient or 0.0 for _, layer in trained)
     gone = []
@@ -177,18 +182,18 @@ def is_vanishing(case: Case) -> Iterator[Sign]:
 
 
 def cure_vanishing(case: Case, sign: Sign) -> str:
-    """What is to be done: the initialisation, if the layer of a copy then gets a gradient."""
+    """Advise the initialisation if the layer of a copy then gets a gradient, else other surrogates or currents."""
     if mended(case, is_vanishing, sign):
         return cures.ADVICE
     return "take a surrogate with wider tails, such as atan, or normalise the currents of each layer"
 
 
 def is_noise(case: Case) -> Iterator[Sign]:
-    """A gradient of the first layer that is not the same in two parts of the batch."""
+    """Find a gradient of the lowest trained layer on which the parts of the batch do not agree."""
     pieces = case.measured.pieces
     trained = [(i, layer) for i, layer in case.layers if layer.noise is not None]
     if not trained or found_by(case, has_no_surrogate, is_closed, is_dead, is_vanishing, explodes_in_time):
-        return
+        return  # there is no gradient to judge, or one of these faults is the cause
     i, layer = trained[0]
     ratio = layer.noise or 0.0
     if math.isfinite(layer.gradient or 0.0) and ratio * pieces < case.bounds.noise:
@@ -197,14 +202,14 @@ def is_noise(case: Case) -> Iterator[Sign]:
 
 
 def cure_noise(case: Case, sign: Sign) -> str:
-    """What is to be done: the initialisation, if parts of the batch then agree on a copy."""
+    """Advise the initialisation if parts of the batch then agree on a copy, else a larger batch."""
     if mended(case, is_noise, sign):
         return cures.ADVICE
     return "take a larger batch"
 
 
 def explodes_in_time(case: Case) -> Iterator[Sign]:
-    """Gradients that grow along a run; the cause is the part without which they grow least."""
+    """Find layers whose gradients grow along a run; the cause is the part without which they grow least."""
     for i, found in case.growths.items():
         fold = math.exp(min(found.rate, LARGEST_LOG))
         problem = f"gradients grow {fold:.2f}-fold at every step back in time"
@@ -214,12 +219,12 @@ def explodes_in_time(case: Case) -> Iterator[Sign]:
         if found.part == "leak":
             yield Sign(i, problem, "neither recurrence nor reset makes them grow: its own decays do")
             continue
-        left = math.exp(found.without)
-        yield Sign(i, problem, f"due to the {found.part}: without it {left:.2f}-fold")
+        fold_without = math.exp(found.without)
+        yield Sign(i, problem, f"due to the {found.part}: without it {fold_without:.2f}-fold")
 
 
 def cure_growth_in_time(case: Case, sign: Sign) -> str:
-    """What is to be done: lower the part that makes gradients grow, in a way that the layer allows."""
+    """Advise to lower the part that makes gradients grow, in a way that the layer allows."""
     assert sign.layer is not None
     cell = case.measurable.cells[sign.layer - 1]
     found = case.growths[sign.layer]
@@ -227,12 +232,13 @@ def cure_growth_in_time(case: Case, sign: Sign) -> str:
     if found.part == "recurrence":
         names = ", ".join(matrix.name for matrix in recurrent_weights(cell))
         return f"scale {names} down, to {bearable(found):.2g} of it"
-    if found.part == "reset" and switch is not None and switch.cure:
+    if found.part == "reset" and switch is not None and switch.cure:  # a user can detach it
         return switch.cure
     if found.part == "reset":
         return f"lower the peak of its surrogate, {found.peak:.3g}, by its slope or alpha"
-    if found.part != "leak":
+    if found.part != "leak":  # a parameter, such as the adaptation
         return f"lower {found.part}"
+    # the leak: a condition on the neuron's parameters, if one is broken
     alone = None
     if states_stability(cell):
         alone = below_threshold(cell).main_bound()
@@ -242,14 +248,20 @@ def cure_growth_in_time(case: Case, sign: Sign) -> str:
 
 
 def bearable(found: Growth) -> float:
-    """The factor of a part at which gradients would neither grow nor shrink, if the growth were linear in it."""
+    """Return the factor on a part at which gradients would keep their size, if their growth were linear in the part.
+
+    It is between 0.05 and 0.95: the part is never taken away, and always lowered.
+    """
     whole = math.exp(min(found.rate, LARGEST_LOG))
     without = math.exp(found.without)
     return min(max((1 - without) / (whole - without), 0.05), 0.95)
 
 
 def treat_growth(case: Case, layers: Sequence[int]) -> Treatment | None:
-    """Scale recurrences and detach resets; None if neither is the cause."""
+    """Return a treatment that lowers the parts which make gradients grow in some layers, counted from 1.
+
+    It scales weights or other parameters and detaches resets. None if nothing can be done in any of the layers.
+    """
     factors: dict[tuple[int, str], float] = {}
     detached = []
     for i in layers:
@@ -274,7 +286,7 @@ def treat_growth(case: Case, layers: Sequence[int]) -> Treatment | None:
 
 
 def explodes_in_depth(case: Case) -> Iterator[Sign]:
-    """Gradients that grow from the last layer to the first."""
+    """Find gradients that grow from the last layer to the first."""
     times = product_across(case.measured)
     if times > case.bounds.across:
         problem = f"gradients grow up to {times:.2g}-fold from the last layer to the first"
@@ -286,13 +298,13 @@ def explodes_in_depth(case: Case) -> Iterator[Sign]:
 
 
 def peaks(case: Case) -> dict[int, float]:
-    """Largest derivatives of surrogates, by layer."""
-    found = {i: peak(cell) for i, cell in enumerate(case.measurable.cells, start=1)}
-    return {i: value for i, value in found.items() if not math.isnan(value)}
+    """Return the largest derivative of each layer's surrogate, by layer, counted from 1, where it is known."""
+    by_layer = {i: peak(cell) for i, cell in enumerate(case.measurable.cells, start=1)}
+    return {i: value for i, value in by_layer.items() if not math.isnan(value)}
 
 
 def cure_growth_in_depth(case: Case, sign: Sign) -> str:
-    """What is to be done: lower the peak of a surrogate; else the initialisation, if it helps a copy."""
+    """Advise to lower the peak of a surrogate if it is high; else the initialisation, if it helps a copy."""
     if any(value > case.bounds.steep for value in peaks(case).values()):
         return "lower that peak, by the slope or alpha of the surrogate"
     if mended(case, explodes_in_depth, sign):
@@ -304,9 +316,9 @@ def cure_growth_in_depth(case: Case, sign: Sign) -> str:
 
 
 def is_unstable(case: Case) -> Iterator[Sign]:
-    """Neurons whose own variables grow without a spike or a weight."""
+    """Find layers with neurons whose own variables grow without any spike or weight."""
     for i, cell in enumerate(case.measurable.cells, start=1):
-        alone = None
+        alone = None  # the neurons without spikes and weights, if the cell says how they move
         if states_stability(cell):
             alone = below_threshold(cell)
         if alone is None or alone.outside <= case.bounds.unstable:
@@ -319,7 +331,7 @@ def is_unstable(case: Case) -> Iterator[Sign]:
 
 
 def cure_unstable(case: Case, sign: Sign) -> str:
-    """What is to be done: keep the condition that most neurons break."""
+    """Advise to keep the condition that most neurons break."""
     assert sign.layer is not None
     broken = below_threshold(case.measurable.cells[sign.layer - 1]).main_bound()
     if broken is None:
@@ -328,7 +340,7 @@ def cure_unstable(case: Case, sign: Sign) -> str:
 
 
 def is_frozen(case: Case) -> Iterator[Sign]:
-    """Time constants that are parameters, and that the optimizer does not get."""
+    """Find time constants that are parameters, but need no gradient, so that no optimizer moves them."""
     for i, layer in case.layers:
         for constant in layer.constants:
             if not constant.fixed and not constant.trained:
@@ -336,14 +348,14 @@ def is_frozen(case: Case) -> Iterator[Sign]:
 
 
 def cure_frozen(case: Case, sign: Sign) -> str:
-    """What is to be done: train the parameter."""
+    """Advise to train the parameter."""
     return "give it requires_grad=True"
 
 
 def is_stuck(case: Case) -> Iterator[Sign]:
-    """Time constants that the optimizer gets, and that no step moves."""
+    """Find time constants that are trained, but that no step of an optimizer moves."""
     for i, layer in case.layers:
-        still = {name.replace("log_", "") for name in layer.still}
+        still = {name.replace("log_", "") for name in layer.still}  # log_tau_v holds the time constant tau_v
         fires = layer.activity.rate != 0  # nothing decays in a layer that gets no input
         for constant in layer.constants:
             problem = f"no step of an optimizer can move {constant.name}"
@@ -356,7 +368,7 @@ def is_stuck(case: Case) -> Iterator[Sign]:
 
 
 def cure_stuck(case: Case, sign: Sign) -> str:
-    """What is to be done: a value at which the decay can move."""
+    """Advise a value at which the decay can move."""
     return "set it to between 0.1 and 1e4 steps, a decay to between 0 and 1"
 
 
@@ -364,9 +376,15 @@ def cure_stuck(case: Case, sign: Sign) -> str:
 
 
 def missing_classes(labels: Tensor, classes: int, chance: float) -> Iterator[Sign]:
-    r"""Classes that no label (n,) names, unless n labels drawn evenly leave one out with more than a chance.
+    r"""Find classes that no label names, unless there are so few labels that this may be chance; all are one sign.
 
-    The chance is at most :math:`C (1 - 1/C)^n`.
+    Of n labels drawn evenly from C classes, some class is missing with a probability of at most :math:`C (1 -
+    1/C)^n`.
+
+    Args:
+        labels: classes, of any shape, n of them.
+        classes: C, the number of classes.
+        chance: the probability from which on nothing is found.
     """
     counts = torch.bincount(labels.flatten().long().cpu(), minlength=classes)
     absent = (counts == 0).nonzero().flatten().tolist()
@@ -379,7 +397,7 @@ def missing_classes(labels: Tensor, classes: int, chance: float) -> Iterator[Sig
 
 
 def misses_classes(case: Case) -> Iterator[Sign]:
-    """Classes that the targets of the batch do not name."""
+    """Find classes that the targets of the batch do not name, if the targets are classes of samples (B,)."""
     y = case.batch.targets
     classes = case.network.n_out
     if y is None or y.ndim != 1 or y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
@@ -389,18 +407,18 @@ def misses_classes(case: Case) -> Iterator[Sign]:
 
 
 def cure_missing_classes(case: Case | None, sign: Sign) -> str:
-    """What is to be done: complete the data, or take fewer outputs."""
+    """Advise to complete the data, or to take fewer outputs; it needs no case."""
     return "give samples of every class, or a readout of as many classes as there are"
 
 
 def steps_are_large(case: Case) -> Iterator[Sign]:
-    """The layer above the first whose voltages a step of the optimizer moves farthest, if that is too far."""
+    """Find the layer above the first whose voltages a step of Adam moves farthest, if that is too far."""
     if case.lr is None or case.learnt:
         return
     worst = 0
     largest = largest_step(case)
     for layer, step_size in enumerate(case.step_sizes, start=1):
-        if layer > 1 and step_size * case.lr > largest:
+        if layer > 1 and step_size * case.lr > largest:  # not of NaN, where a step is not known
             worst = layer
             largest = step_size * case.lr
     if worst:
@@ -409,52 +427,52 @@ def steps_are_large(case: Case) -> Iterator[Sign]:
 
 
 def largest_step(case: Case) -> float:
-    """The number of thresholds by which a step may move voltages."""
+    """Return the number of thresholds by which a step may move voltages; less if the loss reads spikes."""
     if case.spikes_are_read:
         return case.bounds.step
     return case.bounds.step_below_linear
 
 
 def cure_large_steps(case: Case, sign: Sign) -> str:
-    """What is to be done: a learning rate whose steps are half of what the layer can take."""
+    """Advise a learning rate whose steps are half of what the layer can take."""
     assert sign.layer is not None
     lr = largest_step(case) / 2 / case.step_sizes[sign.layer - 1]
     return f"lower the learning rate to {lr:.1g}, or begin at a lower firing rate"
 
 
 def starts_slowly(case: Case) -> Iterator[Sign]:
-    """Updates that hardly lower the loss of a copy, but lower the loss of an initialised copy."""
+    """Find that updates hardly lower the loss of a copy, though they lower the loss of an initialised copy."""
     treated = case.initialised_outcome
     if treated is None or case.lr is None:
         return
     untreated = case.outcomes[case.lr].loss
     gain = case.start - treated.loss
-    before = case.start - untreated
-    tells_apart = gain - before > case.bounds.gains * case.start  # not two losses of noise
-    if gain > 0 and tells_apart and not before > case.bounds.slow * gain:
+    untreated_gain = case.start - untreated
+    tells_apart = gain - untreated_gain > case.bounds.gains * case.start  # not two losses of noise
+    if gain > 0 and tells_apart and not untreated_gain > case.bounds.slow * gain:
         updates = f"{case.updates} at {case.lr:g}"
         problem = f"{updates} bring its loss from {case.start:.4g} to {untreated:.4g}"
         yield Sign(None, problem, f"that of an initialised copy falls to {treated.loss:.4g}")
 
 
 def cure_slow_start(case: Case, sign: Sign) -> str:
-    """What is to be done: the initialisation."""
+    """Advise the initialisation."""
     return cures.ADVICE
 
 
 def is_too_fast(case: Case) -> Iterator[Sign]:
-    """A history whose loss only grew, or updates on copies that end better at a lower rate."""
+    """Find a history whose loss only grew, or updates on copies that end better at a tenth of the learning rate."""
     losses = [row["train_loss"] for row in case.history]
     if case.judged and min(losses[1:]) > losses[0]:
         problem = f"the training loss only grew, from {losses[0]:.3g} to {losses[-1]:.3g} in {len(losses)} epochs"
         yield Sign(None, problem, "steps that are small enough lower it")
         return
-    if len(case.outcomes) < 2 or found_by(case, starts_slowly):
+    if len(case.outcomes) < 2 or found_by(case, starts_slowly):  # the learning rate does well, or is not the cause
         return
-    (lr, high), (lower, low) = case.outcomes.items()
+    (lr, high), (lower, low) = case.outcomes.items()  # the user's learning rate comes first
     broken = [words for words in case.broken(high) if words not in case.broken(low)]
     if math.isnan(low.loss) or (high.loss <= case.bounds.higher * low.loss and not broken):
-        return
+        return  # the lower one does no better
     problem = f"{case.updates} at {lr:g} bring its loss to {high.loss:.4g}"
     if broken:
         problem += f", and {', '.join(broken)}"
@@ -462,19 +480,19 @@ def is_too_fast(case: Case) -> Iterator[Sign]:
 
 
 def cure_too_fast(case: Case, sign: Sign) -> str:
-    """What is to be done: a tenth of the learning rate."""
+    """Advise a tenth of the learning rate."""
     if case.lr is None:
         return "lower the learning rate tenfold"
     return f"lower the learning rate to {case.lr / 10:g}"
 
 
 def treat_by_initialising(case: Case, layers: Sequence[int]) -> Treatment | None:
-    """The recommended initialisation, if it takes the network."""
+    """Return the recommended initialisation, of the whole network; None if it refuses the network."""
     if case.initialised_copy is None:
         return None
     return Treatment(cures.ADVICE, cures.initialise)
 
 
 def treat_the_rate(case: Case, layers: Sequence[int]) -> Treatment | None:
-    """A tenth of the learning rate."""
+    """Return a tenth of the learning rate; the network stays as it is."""
     return Treatment("a tenth of the learning rate", cures.leave, lr=0.1)

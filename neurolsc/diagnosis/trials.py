@@ -32,22 +32,23 @@ def try_cures(
 ) -> tuple[Trial, ...]:
     """Try the cure of each finding on a copy of the network, and see whether it then learns faster.
 
-    Each copy is trained on the batch itself by Adam, without dropout, from the same weights but for its cure; an
-    untreated copy as well. So few updates say whether a cure sets something in motion, not what a training becomes.
+    Each copy is trained on the batch itself by Adam, without dropout. It starts from the same weights, but for what
+    its cure changes; an untreated copy is trained as well. So few updates show whether a cure helps the loss to fall at
+    all, not where a whole training ends.
 
     Args:
         net: the network or module; it stays as it is.
         x: inputs, as for :func:`neurolsc.diagnose`.
         y: targets.
-        loss: what is trained.
+        loss: the loss that is trained, as for :func:`neurolsc.diagnose`.
         lr: learning rate.
         diagnosis: the diagnosis of net on that batch; by default it is made here.
         updates: number of updates of each copy.
         seed: seed of the draws of a diagnosis made here.
 
     Returns:
-        A trial for every kind of fault that the package can do something about, of all layers that have it at once;
-        kinds with the same cure are one. Where the axes are swapped the batch is turned before all trials.
+        A trial for every kind of fault that the package can treat, in all layers that have it at once; kinds with the
+        same cure share a trial. If x was batch first, time is put first before all trials.
 
     Raises:
         TypeError: if net cannot be wrapped, or an argument is of another kind.
@@ -74,9 +75,9 @@ def try_cures(
     for treatment, names in treatments.values():
         patient = copied(case.measurable)
         treatment.treat(patient, case.batch.x)
-        before = update(patient, case.batch, case.loss, lr, updates=0).loss
+        before = update(patient, case.batch, case.loss, lr, updates=0).loss  # no update: the loss as it is
         after = update(patient, case.batch, case.loss, lr * treatment.lr, updates).loss
-        helped = math.isfinite(after) and not after >= LOWER * untreated
+        helped = math.isfinite(after) and not after >= LOWER * untreated  # it helped, too, if the untreated is NaN
         trials.append(
             Trial(
                 name=", ".join(names),
@@ -92,18 +93,22 @@ def try_cures(
 
 
 def treatments_of(case: Case, found: Sequence[Finding]) -> dict[str, tuple[Treatment, list[str]]]:
-    """Treatments by what they do, each with the kinds of faults that it is for."""
+    """Return the treatments of findings, by their words; each with the names of the faults that it treats.
+
+    Faults that the package cannot treat are left out.
+    """
     treatments: dict[str, tuple[Treatment, list[str]]] = {}
-    for name in dict.fromkeys(finding.name for finding in found):
+    for name in dict.fromkeys(finding.name for finding in found):  # each name once, in order
         fault = BY_NAME.get(name)
         if fault is None or fault.treatment is None:
             continue
         treatment = fault.treatment(case, layers_of(found, [name]))
-        if treatment is not None:
-            treatments.setdefault(treatment.words, (treatment, []))[1].append(name)
+        if treatment is not None:  # None: it has nothing to do in these layers
+            _, names = treatments.setdefault(treatment.words, (treatment, []))
+            names.append(name)
     return treatments
 
 
 def layers_of(found: Sequence[Finding], names: Sequence[str]) -> tuple[int, ...]:
-    """Layers that have a fault of some kinds, counted from 1."""
+    """Return the layers, counted from 1, that have a fault of these names; faults of the whole network have none."""
     return tuple(sorted({each.layer for each in found if each.name in names and each.layer is not None}))

@@ -50,13 +50,13 @@ class IntegerState(NamedTuple):
 
 
 class StepValues(NamedTuple):
-    """Integers of a step before they wrap or are clipped."""
+    """Integers of a step before they wrap or are clipped, each (B, M)."""
 
-    drive: Tensor  # input (B, M), weight units
+    drive: Tensor  # input, weight units
     u: Tensor | None  # current; None for ATRLIF
     v: Tensor  # voltage
     theta: Tensor | None  # threshold; None where it is fixed
-    distance: Tensor  # v minus the threshold
+    distance: Tensor  # v, clipped, minus the threshold
 
 
 class IntegerStep(NamedTuple):
@@ -91,16 +91,26 @@ class IntegerLayer(ABC):
         return self.weight.shape[0]
 
     def initial_state(self, batch: int) -> IntegerState:
-        """The state at rest."""
+        """Return the state at rest of a batch of so many samples."""
         zero = self.weight.new_zeros(batch, self.size)
         return IntegerState(zero, zero, (UNIT * self.threshold).expand(batch, -1))
 
     @abstractmethod
     def step(self, drive: Tensor, state: IntegerState, spike: Spike) -> tuple[Tensor, IntegerState, StepValues]:
-        """One time step: spikes, the state after it, and the integers on the way."""
+        """Do one time step.
+
+        Args:
+            drive: input of the step (B, M), weight units, as of :meth:`drive`.
+            state: the state before.
+            spike: the spike function, of distances from the threshold in units of the float network.
+
+        Returns:
+            Spikes (B, M), or voltages of an integrator; the state after the step; the integers before they wrap or are
+            clipped.
+        """
 
     def drive(self, below: Tensor, own: Tensor) -> Tensor:
-        """Input of the next step, from the spikes below (B, N) and the layer's own (B, M)."""
+        """Return the input of the next step (B, M), from the spikes below (B, N) and the layer's own (B, M)."""
         drive = below @ self.weight.T * 2**self.weight_exp
         if self.weight_rec is None:
             return drive
@@ -127,7 +137,7 @@ class CubaLayer(IntegerLayer):
         v = clip(raw_v)
         distance = v - UNIT * self.threshold
         z = spike(distance / self.unit)
-        after = state._replace(u=u, v=v * (1 - z.detach()))
+        after = state._replace(u=u, v=v * (1 - z.detach()))  # the reset carries no gradient
         return after.v if self.integrates else z, after, StepValues(drive, raw_u, raw_v, None, distance)
 
 
@@ -142,12 +152,13 @@ class AtrlifLayer(IntegerLayer):
     variables = ("v", "theta")
     weight_rec: Tensor
     theta_decay: Tensor  # (M,), 1 to 4095
-    theta_step: Tensor  # (M,), rise at a spike, weight units; one value for all neurons
+    theta_step: Tensor  # (M,), rise of the threshold at a spike, weight units; equal for all neurons
     reset: Tensor  # (M,), mantissas of what a spike subtracts, weight units
     bias_exp: int
     reset_exp: int
 
     def drive(self, below: Tensor, own: Tensor) -> Tensor:
+        # the reset is a synapse of each neuron to itself, through which no gradient passes
         return super().drive(below, own) - own.detach() * self.reset * 2**self.reset_exp
 
     def step(self, drive: Tensor, state: IntegerState, spike: Spike) -> tuple[Tensor, IntegerState, StepValues]:
@@ -172,7 +183,7 @@ def integer_steps(
     Args:
         layers: first layer first.
         x: input spikes (T, B, N), float64.
-        spikes: a spike function for each layer; by default 1 where v is above the threshold.
+        spikes: a spike function for each layer; by default the step function, which has no gradient.
 
     Yields:
         One :class:`IntegerStep` per time step.
@@ -194,18 +205,21 @@ def integer_steps(
 
 
 def decay(x: Tensor, k: Tensor) -> Tensor:
-    """x (4096 - k) / 4096, rounded towards zero; the gradient passes."""
+    """Return x (4096 - k) / 4096, rounded towards zero; gradients pass the rounding unchanged."""
     exact = x * (FULL_DECAY - k) / FULL_DECAY
     return exact + (exact.trunc() - exact).detach()
 
 
 def wrap(u: Tensor) -> Tensor:
-    """U in 24 bits: values above 2^23 wrap around to the lowest, values of -2^23 or less to the highest."""
+    """Return u in 24 bits: values above 2^23 wrap around to the lowest, values of -2^23 or less to the highest.
+
+    Values must be less than 3 times 2^23 in modulus: they wrap once.
+    """
     return u - 2 * LIMIT * (u.detach() > LIMIT) + 2 * LIMIT * (u.detach() <= -LIMIT)
 
 
 def clip(v: Tensor) -> Tensor:
-    """V clipped below 2^23 in modulus."""
+    """Return v clipped below 2^23 in modulus."""
     return v.clamp(1 - LIMIT, LIMIT - 1)
 
 
@@ -222,7 +236,7 @@ class Extremes:
 
     @staticmethod
     def of(step: StepValues) -> "Extremes":
-        """The extremes of one step."""
+        """Return the extremes of one step, over samples and neurons."""
         peaks = {"drive": int(step.drive.abs().max())}
         overflows = int((UNIT * step.drive.abs() >= INPUT_LIMIT).sum())
         for name in ("u", "v", "theta"):
@@ -233,7 +247,7 @@ class Extremes:
         return Extremes(**peaks, overflows=overflows, ties=int((step.distance == 0).sum()))
 
     def __or__(self, other: "Extremes") -> "Extremes":
-        """The extremes of two runs or steps together."""
+        """Return the extremes of two runs or steps together."""
         return Extremes(
             drive=max(self.drive, other.drive),
             u=max(self.u, other.u),

@@ -43,7 +43,7 @@ from neurolsc.network import Network, eval_mode
 from neurolsc.neurons import ALIF, LI, LIF, CubaLIF
 
 GOLDEN_SAMPLES = 4  # calibration samples of which a file holds input and spikes
-BECOMES = {
+BECOMES = {  # what a cell and its reset become on the chip, in words
     (LIF, "zero"): "LIF, reset to zero: CUBA",
     (LIF, "subtract"): "LIF, reset by subtraction: CUBA, voltage in u",
     (LIF, "static"): "LIF, reset by subtraction: CUBA, voltage in u",
@@ -81,9 +81,9 @@ class LayerActivity:
 
 @dataclass(frozen=True)
 class Decisions:
-    """Mode votes on the calibration data; accuracies are None without labels."""
+    """Decisions by mode vote on the calibration data; accuracies are None without labels."""
 
-    samples: int
+    samples: int  # number of samples
     same_as_float: float  # share of samples on which the integers decide as the floats do
     accuracy_float: float | None
     accuracy_integer: float | None
@@ -102,11 +102,11 @@ class ExportReport(Displayed):
     layout: str = AS_READ  # where time and batch were found in the x that was given
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as JSON values."""
-        return json.loads(json.dumps(dataclasses.asdict(self)))
+        """Return all of it as JSON values."""
+        return json.loads(json.dumps(dataclasses.asdict(self)))  # tuples become lists
 
     def parts(self) -> list[str | Table]:
-        """A table of the layers, and a line for each finding."""
+        """Return a table of the layers, and lines on activity, readout and decisions."""
         head = ("layer", "neurons", "cores", "synapse kB", "units/threshold", "weight error max, rms", "rounded to 0")
         rows = []
         for i, layer in enumerate(self.layers, start=1):
@@ -115,7 +115,7 @@ class ExportReport(Displayed):
                 units = str(low)
             else:
                 units = f"{low} to {high}"
-            if low == NEVER:
+            if low == NEVER:  # an integrator
                 units = "none"
             cells = (
                 i,
@@ -194,6 +194,7 @@ def to_netx(
     if x is None:
         x = torch.rand(50, 1, quantized.n_in, generator=torch.Generator().manual_seed(0)) < 0.2
     elif any(isinstance(cell, WrappedCell) for cell in network.cells):
+        # say how well the conversion itself keeps spikes, apart from rounding
         with torch.no_grad(), eval_mode(network):
             theirs = network.run(x.to(**network.dtype_and_device)).spikes
             ours = own.run(x).spikes
@@ -209,21 +210,28 @@ def to_netx(
 def make_report(
     network: Network, quantized: QuantizedNetwork, calibration: Tensor | None, labels: Tensor | None
 ) -> ExportReport:
-    """Compare a network with its integers, on samples (T, B, n_in) and their labels (B,) if there are any."""
+    """Compare a network with its integers: weights, thresholds and decays of each layer, and activity on samples.
+
+    Args:
+        network: the network, in cells that can be exported.
+        quantized: its integers.
+        calibration: samples (T, B, n_in); None: the report has no activity and no decisions.
+        labels: their classes (B,); None: the report has no accuracies.
+    """
     layers = []
     cell: Any
-    near: Any
+    near: Any  # the float cell with the parameters of the integers
     cells = (delayed(network).cells, dequantize(network, quantized).cells)
     for cell, near, layer in zip(*cells, quantized.layers, strict=True):
         kind: Any = exported_kind(cell)
-        name = "theta_rest" if kind is ALIF else "theta"  # of an LI neither
+        name = "theta_rest" if kind is ALIF else "theta"  # an LI has neither: 1 stands for it
         theta = getattr(cell, name, torch.ones(layer.size)).double()
         rounded = getattr(near, name, torch.ones(layer.size)).double()
         matrices = [w for w in ("w_in", "w_rec") if hasattr(cell, w)]
         exact = torch.cat([getattr(cell, w).double() for w in matrices], 1)
         integer = torch.cat([getattr(near, w) for w in matrices], 1)
         error = (integer - exact) / theta.unsqueeze(1)
-        lost = (exact != 0) & (integer.abs() < 1e-12)
+        lost = (exact != 0) & (integer.abs() < 1e-12)  # a threshold that is added to the diagonal leaves 1e-16
         m, n = layer.weight.shape
         fan_in = n if layer.weight_rec is None else n + m
         bits = fan_in * m * 9  # 9 for each weight
@@ -271,7 +279,7 @@ def make_report(
 
 FORMAT = 3
 
-# entries of a layer's group in a file: path -> field, or a constant
+# entries of a layer's group in a file: path -> name of the layer's field (a str), or a constant (an int or bool)
 ENTRIES = {"neuron/refDelay": 1, "neuron/gradedSpike": False, "neuron/vDecay": "v_decay", "neuron/vThMant": "threshold"}
 KINDS: dict[str, tuple[type[IntegerLayer], dict[str, str | int]]] = {
     "CUBA": (CubaLayer, ENTRIES | {"neuron/iDecay": "i_decay"}),
@@ -287,9 +295,10 @@ KINDS: dict[str, tuple[type[IntegerLayer], dict[str, str | int]]] = {
 
 @torch.no_grad()
 def replay(layers: Sequence[IntegerLayer], x: Tensor) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
-    """Run layers on x (T, B, N); yield for each its spikes, or an integrator's voltages, and its states by name.
+    """Run layers on x (T, B, N), each on the spikes of the one below.
 
-    All are (T, B, M).
+    Yields:
+        For each layer its spikes, or an integrator's voltages, and its states by name, all (T, B, M).
     """
     steps = list(integer_steps(layers, x))
     for i, layer in enumerate(layers):
@@ -317,14 +326,16 @@ def write_netx(quantized: QuantizedNetwork, path: str | PathLike[str], *, golden
         spikes = [x]
         for i, (z, states) in enumerate(replay(quantized.layers, x), start=1):
             spikes.append(z)
+            # sums over states and neurons (T, B): enough to see that one of them differs
             samples[f"states_{i}"] = torch.stack([*states.values()]).sum((0, 3)).numpy().astype(np.int64)
         samples["readout"] = quantized.logits(z).numpy().astype(np.int32)
-        for i, z in enumerate(spikes[: len(spikes) - quantized.integrates]):
+        for i, z in enumerate(spikes[: len(spikes) - quantized.integrates]):  # an integrator sends no spikes
             samples[f"spikes_{i}"] = np.packbits(z.numpy().astype(np.uint8), axis=2)
     buffer = io.BytesIO()
     with h5py.File(buffer, "w") as file:
         file["layer/0/type"] = np.array([b"input"], "S10")
         file["layer/0/shape"] = np.array([quantized.n_in])
+        # layers, and None for a readout after them
         for i, layer in enumerate((*quantized.layers, *(() if quantized.integrates else (None,))), start=1):
             group = file.create_group(f"layer/{i}")
             if layer is None:
@@ -348,11 +359,12 @@ def write_netx(quantized: QuantizedNetwork, path: str | PathLike[str], *, golden
             for name, entry in KINDS[layer.kind][1].items():
                 if isinstance(entry, str):
                     whole = np.asarray(getattr(layer, entry)).astype(np.int32)
+                    # Lava's documented form is one number for all neurons
                     group[name] = int(whole.flat[0]) if (whole == whole.flat[0]).all() else whole
                 else:
                     group[name] = entry
             file[f"neurolsc/scale_{i}"] = (layer.unit / UNIT).numpy()
-        file["simulation/Ts"] = 1
+        file["simulation/Ts"] = 1  # time is counted in steps
         file["simulation/tSample"] = len(samples["readout"]) if samples else 1 + quantized.latency
         notes = {"format": FORMAT} | {k: getattr(quantized, k) for k in ("latency", "bias_neurons", "readout_scale")}
         file["neurolsc"].attrs.update(notes)
@@ -375,25 +387,39 @@ def read_netx(path: str | PathLike[str]) -> QuantizedNetwork:
     with refusing(fspath(path), "not a NetX file of this version"), HDF5(data) as file:
         if not file.has("neurolsc"):
             return of_lava_dl(file)
-    return read_with_golden(path)[0]
+    quantized, _ = read_with_golden(path)
+    return quantized
 
 
 def integers(file: HDF5, place: str, *shape: int | None) -> Tensor:
-    """Read integers of a shape, as float64; a size of None fits any, and a single number stands for a vector."""
+    """Read integers from a place in a file, as float64.
+
+    Args:
+        file: the file.
+        place: path of the data set.
+        shape: the wanted shape; None fits any size. A single number in the file stands for a vector of it.
+
+    Raises:
+        ValueError: if the shape is another, or a number is not whole.
+    """
     found = np.asarray(file.values(place, kinds="iuf"), dtype=np.float64)
     if not found.shape and len(shape) == 1:
         found = np.full(shape[0] or 1, found)
-    same = [m in (n, None) for n, m in zip(found.shape, shape, strict=False)]
-    if len(found.shape) != len(shape) or not all(same) or not (found == np.rint(found)).all():
+    fits = [wanted in (size, None) for size, wanted in zip(found.shape, shape, strict=False)]
+    if len(found.shape) != len(shape) or not all(fits) or not (found == np.rint(found)).all():
         raise ValueError(f"{place} must hold integers of shape {shape}, got the shape {found.shape}.")
     return torch.from_numpy(found)
 
 
 def of_lava_dl(file: HDF5) -> QuantizedNetwork:
-    """The integers of a file that lava-dl wrote: Dense layers with CUBA neurons, the last one perhaps without."""
+    """Read a file that lava-dl wrote: Dense layers with CUBA neurons; the last one may have no neurons.
+
+    Raises:
+        ValueError: if it holds other layers or neurons; the message names the place.
+    """
     layers: list[IntegerLayer] = []
     readout: Tensor | None = None
-    n_in: int | None = None
+    n_in: int | None = None  # outputs of the layer before; None, which fits any, before a file without input layer
     for i in range(len(file.group("layer"))):
         at = f"layer/{i}"
         if readout is not None:
@@ -436,13 +462,23 @@ def of_lava_dl(file: HDF5) -> QuantizedNetwork:
         )
     if not layers or n_in is None:
         raise ValueError("it has no layer of neurons.")
-    if readout is None:
+    if readout is None:  # the logits are the spikes of the last layer
         readout = torch.eye(n_in, dtype=torch.float64)
-    return QuantizedNetwork(tuple(layers), readout, 1.0, (0,) * len(layers))
+    return QuantizedNetwork(tuple(layers), readout, readout_scale=1.0, bias_neurons=(0,) * len(layers))
 
 
 def read_with_golden(path: str | PathLike[str]) -> tuple[QuantizedNetwork, dict[str, Tensor]]:
-    """The integers in a file, and its golden samples by name, spikes unpacked; empty if it holds none."""
+    """Read a file that :func:`write_netx` wrote.
+
+    Returns:
+        The integers, and the golden samples by name, empty if the file holds none: ``spikes_0``, the input, and
+        ``spikes_i`` of layer i from 1 (T, B, M); ``states_i``, sums over the states of all neurons (T, B); ``readout``
+        (T, B, C).
+
+    Raises:
+        ValueError: if another program or version wrote it, or it is damaged; the message names file and place.
+        OSError: if it cannot be read.
+    """
     data = Path(path).read_bytes()
     with refusing(fspath(path), "not a NetX file of this version"), HDF5(data) as file:
         if not file.has("neurolsc"):
@@ -452,12 +488,12 @@ def read_with_golden(path: str | PathLike[str]) -> tuple[QuantizedNetwork, dict[
             raise ValueError(f"format {notes['format']}, this version reads {FORMAT}.")
 
         numbers = partial(integers, file)
-        count = len(file.group("layer")) - 1
-        integrates = count > 1 and "neuron" in file.group(f"layer/{count}")
+        count = len(file.group("layer")) - 1  # without the input
+        integrates = count > 1 and "neuron" in file.group(f"layer/{count}")  # else the last entry is a readout
         count -= not integrates  # without the readout, which has no neurons
         if count < 1:
             raise ValueError("it has no layer of neurons.")
-        sizes = [int(numbers("layer/0/shape", 1)[0])]
+        sizes = [int(numbers("layer/0/shape", 1)[0])]  # of the input and of each layer
         layers: list[IntegerLayer] = []
         for i in range(1, count + 1):
             at = f"layer/{i}"
@@ -467,10 +503,12 @@ def read_with_golden(path: str | PathLike[str]) -> tuple[QuantizedNetwork, dict[
             m = len(weight)
             read: dict[str, Any] = {}
             for name, field in entries.items():
-                if isinstance(field, str):
-                    exponent = field.endswith("exp")
-                    value = numbers(f"{at}/{name}", *(() if exponent else (m,)))
-                    read[field] = int(value) if exponent else value
+                if not isinstance(field, str):  # a constant, which no field holds
+                    continue
+                if field.endswith("exp"):  # an exponent, one int for all neurons
+                    read[field] = int(numbers(f"{at}/{name}"))
+                else:
+                    read[field] = numbers(f"{at}/{name}", m)
             scale = np.broadcast_to(file.values(f"neurolsc/scale_{i}", kinds="f"), (m,))
             if integrates and i == count:
                 read["integrates"] = True
@@ -487,10 +525,10 @@ def read_with_golden(path: str | PathLike[str]) -> tuple[QuantizedNetwork, dict[
         n = sizes[-1]
         quantized = QuantizedNetwork(
             tuple(layers),
-            torch.zeros(0, n).double() if integrates else numbers(f"layer/{count + 1}/weight", None, n),
-            float(notes["readout_scale"]),
-            tuple(np.broadcast_to(notes["bias_neurons"], (count,)).tolist()),
-            count if notes["latency"] else 0,
+            readout=torch.zeros(0, n).double() if integrates else numbers(f"layer/{count + 1}/weight", None, n),
+            readout_scale=float(notes["readout_scale"]),
+            bias_neurons=tuple(np.broadcast_to(notes["bias_neurons"], (count,)).tolist()),
+            latency=count if notes["latency"] else 0,
         )
         at = "neurolsc/golden"
         golden = {}
@@ -498,7 +536,7 @@ def read_with_golden(path: str | PathLike[str]) -> tuple[QuantizedNetwork, dict[
             steps, samples = file.dataset(f"{at}/spikes_0", 3).shape[:2]
             for i, m in enumerate(sizes[: len(sizes) - integrates]):
                 packed = file.values(f"{at}/spikes_{i}", 3, "u")
-                wanted = (steps, samples, -(-m // 8))
+                wanted = (steps, samples, -(-m // 8))  # 8 neurons in a byte, rounded up
                 if packed.dtype != np.uint8 or packed.shape != wanted or 0 in wanted:
                     raise ValueError(f"{at}/spikes_{i} has shape {packed.shape}, wanted bytes {wanted}.")
                 golden[f"spikes_{i}"] = torch.from_numpy(np.unpackbits(packed, axis=2, count=m))

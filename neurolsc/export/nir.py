@@ -47,8 +47,8 @@ ALIF_EDGES = {
     *(("threshold", "w_rec"), ("w_rec", "membrane"), ("threshold", "output")),
 }
 CLOSE = 1e-6  # relative; other programs store float32
-NO_LEAK = 1e30  # a time constant in steps of which exp(-1/tau) is 1, and which a file can hold
-NOT_YET = {"Conv1d", "Conv2d", "SumPool2d", "AvgPool2d", "Scale", "Delay"}
+NO_LEAK = 1e30  # a time constant in steps so long that exp(-1/tau) is 1, and which a file can hold
+NOT_YET = {"Conv1d", "Conv2d", "SumPool2d", "AvgPool2d", "Scale", "Delay"}  # nodes of NIR that cannot be read
 MOST_NAMES = 8  # of nodes, in print
 COPIES = 24  # bytes of memory of a weight while a layer is made: as float64 twice, as float32 twice
 
@@ -102,7 +102,7 @@ def to_nir(
     """
     nir = load_nir()
     dt = number("dt", dt)
-    if x is None and not isinstance(path, str | PathLike | None):  # to_nir(net, x, dt=dt)
+    if x is None and not isinstance(path, str | PathLike | None):  # to_nir(net, x, dt=dt): the second argument is x
         path, x = None, path
     network = exportable(network_of(net, x))
     nodes: dict[str, Any] = {"input": nir.Input(np.array([network.n_in]))}
@@ -121,7 +121,7 @@ def to_nir(
             edges += [(name, f"w_rec_{i}"), (f"w_rec_{i}", name)]
         source = name
         neurons_of.append(name)
-    if not network.cells[-1].integrator:
+    if not network.cells[-1].integrator:  # after an integrator the readout is the identity, and needs no node
         readout: Any = network.readout
         nodes["readout"] = _linear(readout.weight, readout.bias)
         edges.append((source, "readout"))
@@ -137,9 +137,9 @@ def to_nir(
     if golden is not None and path is not None:
         x = golden.to_dense().to(**network.dtype_and_device)
         with torch.no_grad():
-            run = Network(list(network.cells), network.readout, layer_delay=0).run(x)
+            run = Network(list(network.cells), network.readout, layer_delay=0).run(x)  # as readers of NIR run it
         values = {"input": x} | dict(zip(neurons_of, run.spikes, strict=True))
-        if source == "readout":
+        if source == "readout":  # the output of an integrator is already there, as that of its node
             values["output"] = run.logits
         samples = {}
         for name, value in values.items():
@@ -153,7 +153,10 @@ def to_nir(
 
 @cache
 def _printed_graph() -> Any:
-    """NIR's graph, which prints as one line in place of all its arrays."""
+    """Return a subclass of NIR's graph that prints as one line in place of all its arrays.
+
+    It is made in a function, as nir may not be installed.
+    """
     nir = load_nir()
 
     class NIRGraph(nir.NIRGraph):  # of NIR's name, under which it is written
@@ -163,19 +166,19 @@ def _printed_graph() -> Any:
                 names = [*names[: MOST_NAMES - 2], "...", names[-1]]
             return f"NIRGraph({len(self.nodes)} nodes: {', '.join(names)}; dt={_notes(self).get('dt')} s)"
 
-        def __reduce__(self) -> Any:
+        def __reduce__(self) -> Any:  # pickle would not find a class that a function made
             return nir.dict2NIRNode, (self.to_dict(),)
 
     return NIRGraph
 
 
 def _array(value: Tensor) -> np.ndarray:
-    """A copy as an array."""
+    """Return a contiguous copy as an array."""
     return np.ascontiguousarray(value.detach().cpu().numpy()).copy()
 
 
 def _linear(weight: Tensor, bias: Tensor | None = None) -> Any:
-    """A ``Linear`` node, or ``Affine`` if there is a bias that is not zero."""
+    """Return a ``Linear`` node, or an ``Affine`` node if the bias is not zero everywhere."""
     nir = load_nir()
     if bias is None or not bias.any():
         return nir.Linear(_array(weight))
@@ -183,7 +186,18 @@ def _linear(weight: Tensor, bias: Tensor | None = None) -> Any:
 
 
 def _neurons(layer: str, cell: Any, dt: float, layer_delay: int) -> tuple[str, Any, Any]:
-    """The name of a cell's neurons, their node or sub-graph, and the node of a LIF's recurrent weights, if any."""
+    """Write a cell's neurons and recurrence as nodes.
+
+    Args:
+        layer: the layer in words, for errors.
+        cell: a LIF, CubaLIF, ALIF or LI.
+        dt: seconds per time step.
+        layer_delay: the network's.
+
+    Returns:
+        ``"lif"``, ``"alif"`` or ``"li"``; the node of the neurons, of an ALIF a sub-graph that has its recurrence in
+        it; the node of the recurrent weights, or None.
+    """
     nir = load_nir()
     kind = exported_kind(cell)
     if layer_delay and cell.b_v.any():
@@ -191,10 +205,11 @@ def _neurons(layer: str, cell: Any, dt: float, layer_delay: int) -> tuple[str, A
             f"{layer}: its bias (up to {cell.b_v.abs().max():.4g}) acts before the delayed input arrives, and NIR's "
             "readers have no latency between layers: use layer_delay=0, or no bias."
         )
+    # metadata, from which `from_nir` restores what float arithmetic would round
     noted: dict[str, Any] = {name: _array(value) for name, value in cell.state_dict().items() if value.ndim == 1}
     noted["cell"] = type(cell).__name__
     metadata = {"neurolsc": noted}
-    if kind is LIF and cell.reset.name == "zero" and (cell.decay_v == 1).all():
+    if kind is LIF and cell.reset.name == "zero" and (cell.decay_v == 1).all():  # without leak: an IF
         noted |= {"reset": "zero", "diagonal": _array(cell.w_rec.diagonal())}
         loop = None
         if cell.w_rec.any():
@@ -213,11 +228,12 @@ def _neurons(layer: str, cell: Any, dt: float, layer_delay: int) -> tuple[str, A
     membrane = steps["v"]
     one = np.ones_like(steps["v"])
     zero = np.zeros_like(steps["v"])
+    # an Euler step adds dt r / tau of the input: with r = tau / dt, in steps, the whole of it, as our cells do
     if kind is LI:
-        rest = {"r": membrane, "v_leak": zero, "metadata": metadata}
-        if (steps["i"] == 1).all():
-            return "li", nir.LI(tau=dt * membrane, **rest), None
-        return "li", nir.CubaLI(tau_mem=dt * membrane, tau_syn=dt * steps["i"], w_in=steps["i"], **rest), None
+        others = {"r": membrane, "v_leak": zero, "metadata": metadata}
+        if (steps["i"] == 1).all():  # no current
+            return "li", nir.LI(tau=dt * membrane, **others), None
+        return "li", nir.CubaLI(tau_mem=dt * membrane, tau_syn=dt * steps["i"], w_in=steps["i"], **others), None
     if kind is ALIF:
         theta = cell.theta_rest
     else:
@@ -226,6 +242,7 @@ def _neurons(layer: str, cell: Any, dt: float, layer_delay: int) -> tuple[str, A
     noted |= {"reset": reset, "diagonal": _array(cell.w_rec.diagonal())}
     loop = None
     if reset != "zero" or cell.w_rec.any():
+        # a reset by subtraction is a recurrent weight of each neuron to itself
         loop = _linear(cell.w_rec if reset == "zero" else cell.w_rec - torch.diag(theta))
     if kind is ALIF:
         size = np.array([cell.n_hidden])
@@ -238,8 +255,8 @@ def _neurons(layer: str, cell: Any, dt: float, layer_delay: int) -> tuple[str, A
             "output": nir.Output(size),
         }
         return "alif", nir.NIRGraph(nodes, sorted(ALIF_EDGES), metadata=metadata), None
-    current = steps.get("i", one)
-    if reset != "zero":  # the voltage is the node's current
+    current = steps.get("i", one)  # of a LIF 1: a current that keeps nothing
+    if reset != "zero":  # the node resets its voltage to zero, so its current is our voltage
         current = membrane
         membrane = one
     node = nir.CubaLIF(
@@ -308,7 +325,10 @@ def from_nir(
 
 
 def _network(graph: Any, dt: float | None, layer_delay: Literal[0, 1] | None, memory: Any) -> Network:
-    """The network of a graph, as :func:`from_nir`; `memory` refuses weights that would not fit, None: any size."""
+    """Make the network of a graph, as :func:`from_nir` describes.
+
+    `memory` is the budget of an opened file, which refuses weights that would not fit; None for a graph in memory.
+    """
     about = _notes(graph)
     written = about.get("dt", dt)
     if written is None:
@@ -321,7 +341,7 @@ def _network(graph: Any, dt: float | None, layer_delay: Literal[0, 1] | None, me
         if int(about.get("layer_delay", 0)):
             layer_delay = 1
     nodes, edges = _without_flatten(graph)
-    seen: set[str] = set()
+    seen: set[str] = set()  # nodes on the way from the input so far
 
     def before(name: str) -> set[str]:
         return {a for a, b in edges if b == name}
@@ -330,7 +350,11 @@ def _network(graph: Any, dt: float | None, layer_delay: Literal[0, 1] | None, me
         return {b for a, b in edges if a == name}
 
     def only_node(where: str, names: set[str], *kinds: str) -> str:
-        """The only name of a set; ValueError if there are more or none, it is of no such kind, or was seen before."""
+        """Return the only name in a set, and mark it as seen.
+
+        ValueError if there is no name or more than one, if its node is of another kind, or if it was seen before.
+        `where` says in errors which place of the graph that is.
+        """
         found = sorted(names)
         if len(found) != 1 or type(nodes.get(found[0])).__name__ not in kinds or found[0] in seen:
             got = ", ".join(f"{name} ({type(nodes.get(name)).__name__})" for name in found) or "nothing"
@@ -343,11 +367,12 @@ def _network(graph: Any, dt: float | None, layer_delay: Literal[0, 1] | None, me
     def of_kind(kind: str) -> set[str]:
         return {name for name, node in nodes.items() if type(node).__name__ == kind}
 
+    # walk along the chain: input, then weights and neurons of each layer, perhaps a readout, output
     source = only_node("in the graph", of_kind("Input"), "Input")
     output = only_node("in the graph", of_kind("Output"), "Output")
     onward = after(source)
     cells = []
-    last = None
+    last = None  # the node of the readout, if there is one
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         while onward != {output}:
             weight = only_node(f"after {source}", onward, "Linear", "Affine")
@@ -356,7 +381,7 @@ def _network(graph: Any, dt: float | None, layer_delay: Literal[0, 1] | None, me
                 last = nodes[weight]
                 break
             source = only_node(f"after {weight}", onward, "LIF", "CubaLIF", "IF", "LI", "CubaLI", "NIRGraph")
-            loop = before(source) - {weight}
+            loop = before(source) - {weight}  # the node of recurrent weights, if there is one
             recurrent = None
             if loop:
                 name = only_node(f"before {source}", loop, "Linear", "Affine")
@@ -384,6 +409,7 @@ def _network(graph: Any, dt: float | None, layer_delay: Literal[0, 1] | None, me
         readout.weight.copy_(torch.tensor(matrix))
         if bias is not None:
             readout.bias.copy_(torch.tensor(bias))
+        # the identity after an integrator is no readout of the graph, and is not trained
         network = Network(
             cells, readout.requires_grad_(last is not None or not cells[-1].integrator), layer_delay=layer_delay
         )
@@ -392,14 +418,17 @@ def _network(graph: Any, dt: float | None, layer_delay: Literal[0, 1] | None, me
 
 
 def _without_flatten(graph: Any) -> tuple[dict[str, Any], set[tuple[str, str]]]:
-    """Nodes and edges of a graph without its Flatten nodes: what our cells read is flat."""
+    """Return nodes by name and edges of a graph without its Flatten nodes, as our cells read flat inputs.
+
+    The nodes before a Flatten are connected with those after it. ValueError if it leaves more than one axis.
+    """
     nodes = dict(graph.nodes)
     edges = {(a, b) for a, b in graph.edges}
     for name, node in graph.nodes.items():
         if type(node).__name__ != "Flatten":
             continue
         shape = node.output_type["output"]
-        if shape is not None and max(shape, default=1) != np.prod(shape):
+        if shape is not None and max(shape, default=1) != np.prod(shape):  # two axes are longer than 1
             raise ValueError(f"node {name} (Flatten) leaves the shape {tuple(map(int, shape))}, wanted one axis.")
         before = {a for a, b in edges if b == name}
         after = {b for a, b in edges if a == name}
@@ -409,7 +438,14 @@ def _without_flatten(graph: Any) -> tuple[dict[str, Any], set[tuple[str, str]]]:
 
 
 def _warn_of_a_part(named: str, factor: str, part: float, wanted: str) -> None:
-    """Warn that a node without notes of ours adds a part of its input, if its factor is the default of writers."""
+    """Warn that a node adds only a part of its input in a step, as its factor on the input was left at 1.
+
+    Args:
+        named: the node in words.
+        factor: name of the factor.
+        part: the part of the input that is added.
+        wanted: the value with which all of the input would be added, in words.
+    """
     warn_of(
         f"{named}: {factor} is 1, so that a step adds {part:.3g} of its input. Programs that leave {factor} out, as norse "
         f"1.1 does, add all of it: set {factor} of the node to {wanted}, or write the module with to_nir.",
@@ -418,7 +454,7 @@ def _warn_of_a_part(named: str, factor: str, part: float, wanted: str) -> None:
 
 
 def _notes(node: Any) -> dict[str, Any]:
-    """What to_nir noted in the metadata of a node or graph."""
+    """Return what to_nir noted in the metadata of a node or graph; empty if another program wrote it."""
     found = node.metadata.get("neurolsc", {})
     if isinstance(found, dict):
         return found
@@ -426,8 +462,20 @@ def _notes(node: Any) -> dict[str, Any]:
 
 
 def _cell(name: str, weight: Any, node: Any, recurrent: Any | None, dt: float, memory: Any) -> Any:
-    """The cell that computes Euler steps of dt seconds of a node, or of the sub-graph of an ALIF."""
-    inner = getattr(node, "nodes", {})
+    """Make the cell that computes Euler steps of dt seconds of neurons, with their weights.
+
+    Args:
+        name: name of the node.
+        weight: the node of the input weights, ``Linear`` or ``Affine``.
+        node: the node of the neurons, or the sub-graph of an ALIF.
+        recurrent: the node of the recurrent weights, or None.
+        dt: seconds per step.
+        memory: as for :func:`_network`.
+
+    Raises:
+        ValueError: if no cell of ours computes that; the message names the node.
+    """
+    inner = getattr(node, "nodes", {})  # of the sub-graph of an ALIF; else empty
     about = _notes(node)
     w_in = np.asarray(weight.weight)
     if inner:
@@ -440,13 +488,15 @@ def _cell(name: str, weight: Any, node: Any, recurrent: Any | None, dt: float, m
         memory.take(COPIES * n * (n + n_in), f"the weights of {name}")
     named = f"node {name} ({type(node).__name__})"
 
-    def values(node: Any, key: str) -> np.ndarray:  # (n,); one number stands for all neurons
+    def values(node: Any, key: str) -> np.ndarray:
+        """Return a parameter of a node (n,); a single number stands for all neurons."""
         value = np.asarray(getattr(node, key), dtype=np.float64)
         if value.size != 1 and value.shape != (n,):
             raise ValueError(f"{named}: {key} has shape {value.shape}, wanted {(n,)}.")
         return np.broadcast_to(value.reshape(()) if value.size == 1 else value, (n,))
 
-    def lost_share(node: Any, key: str) -> np.ndarray:  # of a state in a step, dt / tau, in (0, 1]
+    def lost_share(node: Any, key: str) -> np.ndarray:
+        """Return dt / tau (n,), the share of a state that a step loses, in (0, 1]."""
         with np.errstate(divide="ignore"):
             lost = dt / values(node, key)
         if not ((lost > 0) & (lost <= 1 + CLOSE)).all():
@@ -454,7 +504,8 @@ def _cell(name: str, weight: Any, node: Any, recurrent: Any | None, dt: float, m
             raise ValueError(f"{named}: {key} must be at least dt = {dt:g} s and finite, got {shortest:g} s.")
         return np.minimum(lost, 1)
 
-    def time_constant(lost: np.ndarray) -> Tensor:  # in steps
+    def time_constant(lost: np.ndarray) -> Tensor:
+        """Return the time constant in steps (n,) of our cell, exp(-1/tau) = 1 - lost."""
         with np.errstate(divide="ignore"):
             return torch.tensor(np.clip(-1 / np.log1p(-lost), NO_MEMORY, NO_LEAK))
 
@@ -465,11 +516,13 @@ def _cell(name: str, weight: Any, node: Any, recurrent: Any | None, dt: float, m
     leakless = type(node).__name__ == "IF"
     if hasattr(node, "tau_syn"):
         lost_i = lost_share(node, "tau_syn")
-    else:
+    else:  # without a current
         lost_i = np.ones(n)
+    # gain: the share of the input that a step adds, a factor on all weights of a neuron
     if leakless:
         lost = np.zeros(n)
         gain = dt * values(node, "r")
+        # other programs may have left r at its default
         if not about and (values(node, "r") == 1).all() and dt != 1:
             _warn_of_a_part(named, "r", dt, "1 / dt")
     else:
@@ -482,15 +535,15 @@ def _cell(name: str, weight: Any, node: Any, recurrent: Any | None, dt: float, m
             _warn_of_a_part(named, "w_in", lost_i.min(), "tau_syn / dt")
     reset = str(about.get("reset", "zero"))
     integrator = not inner and not hasattr(node, "v_threshold")
-    in_current = np.allclose(lost, 1, rtol=CLOSE)
-    in_voltage = np.allclose(lost_i, 1, rtol=CLOSE)
+    in_current = np.allclose(lost, 1, rtol=CLOSE)  # the voltage keeps nothing: the only memory is the current
+    in_voltage = np.allclose(lost_i, 1, rtol=CLOSE)  # the current keeps nothing
     cell: Any
     if inner:
-        known: Any = CELLS.get(str(about.get("cell")), ALIFPlus)  # what is trained differs between them
+        known: Any = CELLS.get(str(about.get("cell")), ALIFPlus)  # classes of ALIF differ in what is trained
         cell = (known if step_of(known) is ALIF else ALIFPlus)(n_in, n, reset="static")
     elif integrator:
         cell = LI(n_in, n)
-    elif in_current and (not in_voltage or reset != "zero"):
+    elif in_current and (not in_voltage or reset != "zero"):  # no spike resets the node's current, our voltage
         cell = LIF(n_in, n, reset="static" if reset == "static" else "subtract")
         lost = lost_i
     else:
@@ -506,7 +559,7 @@ def _cell(name: str, weight: Any, node: Any, recurrent: Any | None, dt: float, m
         cell.theta_rest = torch.tensor(values(inner["threshold"], "threshold"))
     elif not integrator:
         cell.theta.copy_(torch.tensor(values(node, "v_threshold")))
-    if np.allclose(gain, 1, rtol=CLOSE, atol=0):
+    if np.allclose(gain, 1, rtol=CLOSE, atol=0):  # weights come back bit by bit
         rows = np.ones((n, 1))
     else:
         rows = gain[:, None]
@@ -516,10 +569,10 @@ def _cell(name: str, weight: Any, node: Any, recurrent: Any | None, dt: float, m
 
     exact = cell.copy()  # with the parameters in our metadata, unless the graph was changed since
     exact.load_state_dict({key: torch.as_tensor(about[key]) for key in cell.state_dict() if key in about}, strict=False)
-    few = 8 * torch.finfo(cell.w_in.dtype).eps
+    rounding = 8 * torch.finfo(cell.w_in.dtype).eps
     keys = ("b_v", "theta", "theta_rest", "adaptation", "decay_v", "decay_i", "decay_theta")
     pairs = [(getattr(exact, key), getattr(cell, key)) for key in keys if hasattr(cell, key)]
-    if all(torch.allclose(a, b, rtol=few, atol=few) for a, b in pairs):
+    if all(torch.allclose(a, b, rtol=rounding, atol=rounding) for a, b in pairs):
         cell = exact
     if recurrent is None:
         loop = np.zeros((n, n))
@@ -529,9 +582,10 @@ def _cell(name: str, weight: Any, node: Any, recurrent: Any | None, dt: float, m
         raise ValueError(f"the recurrent weights of {name} have shape {loop.shape}, wanted {(n, n)}.")
     if not integrator:
         cell.w_rec.copy_(torch.tensor(loop * rows))
-        if cell.reset.name != "zero":  # take the reset out of the recurrent weights
+        if cell.reset.name != "zero":  # take the reset, minus the threshold, out of the recurrent weights
             theta = cell.theta_rest if inner else cell.theta
-            diagonal = cell.w_rec.diagonal()
+            diagonal = cell.w_rec.diagonal()  # a view: writing to it changes w_rec
+            # the diagonal before it was rounded, if it fits; without a note NaN, which is equal to nothing
             noted = torch.as_tensor(about.get("diagonal", np.full(n, np.nan)), dtype=theta.dtype)
             diagonal.copy_(torch.where(noted - theta == diagonal, noted, diagonal + theta))
     return cell

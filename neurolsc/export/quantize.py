@@ -47,7 +47,8 @@ class IntegerRun:
 
     logits: Tensor  # integer readout at every step (T, B, C), in units of the readout's scale
     spikes: tuple[Tensor, ...]  # (T, B, M) by layer, without bias neurons; voltages of an integrator
-    extremes: tuple[Extremes, ...]  # by layer, and of a linear readout, whose v is the sum of its logits over time
+    # by layer, and at the end that of a linear readout, whose v is the sum of its logits over time
+    extremes: tuple[Extremes, ...]
 
     def __repr__(self) -> str:
         return f"IntegerRun({shapes('TB', logits=self.logits, spikes=self.spikes)})"
@@ -61,8 +62,8 @@ class QuantizedNetwork:
     readout: Tensor  # integer weights (C, M of the last layer); (0, M) after an integrator: logits are its voltages
     readout_scale: float  # integer units per float unit of the readout
     bias_neurons: tuple[int, ...]  # how many neurons at the end of each layer fire at every step to stand for biases
-    # steps without input after the last one: 0, or of a network with layer_delay=0 the number of
-    # its layers, as layer l spikes l steps later than there; `run` takes that back
+    # Blank steps that `run` adds after the input. A network with layer_delay=0 needs as many as it has layers, as
+    # its layer l spikes l steps later on the chip; `run` shifts spikes and logits back. Else 0.
     latency: int = 0
 
     def __repr__(self) -> str:
@@ -88,27 +89,33 @@ class QuantizedNetwork:
         Args:
             x: input spikes (T, B, n_in), 0 or 1, any dtype.
 
+        Returns:
+            Logits, spikes of each layer and the largest integers, all of the T steps of the input.
+
         Raises:
             ValueError: if x has another shape or other values: a graded spike has no counterpart.
         """
-        out: list[tuple[Tensor, ...]] = []
+        spikes_of_steps: list[tuple[Tensor, ...]] = []
         extremes = [Extremes()] * len(self.layers)
         for step in integer_steps(self.layers, self.padded(x)):
-            out.append(step.spikes)
+            spikes_of_steps.append(step.spikes)
             extremes = [so_far | Extremes.of(now) for so_far, now in zip(extremes, step.values, strict=True)]
-        spikes = [torch.stack(layer) for layer in zip(*out, strict=True)]
+        spikes = [torch.stack(layer) for layer in zip(*spikes_of_steps, strict=True)]
         logits = self.logits(spikes[-1])
-        if not self.integrates:
+        if not self.integrates:  # on the chip the readout sums its logits up
             total = UNIT * logits.cumsum(0).abs()
             extremes.append(Extremes(v=int(total.max()), overflows=int((total >= LIMIT).sum())))
-        own = []
+        shown = []
         for i, (layer, bias_neurons) in enumerate(zip(spikes, self.bias_neurons, strict=True), start=1):
             late = i if self.latency else 0
-            own.append(self.on_time(layer, late)[:, :, : layer.shape[2] - bias_neurons])
-        return IntegerRun(self.on_time(logits, self.latency), tuple(own), tuple(extremes))
+            shown.append(self.on_time(layer, late)[:, :, : layer.shape[2] - bias_neurons])
+        return IntegerRun(self.on_time(logits, self.latency), tuple(shown), tuple(extremes))
 
     def padded(self, x: Tensor) -> Tensor:
-        """The input of :meth:`run` as the layers read it: float64, dense, with blank steps after it."""
+        """Return the input (T, B, n_in) of :meth:`run` as layers read it: float64, dense, with blank steps after it.
+
+        ValueError if its shape does not fit, or a value is neither 0 nor 1.
+        """
         if x.ndim != 3 or x.shape[2] != self.n_in or 0 in x.shape:
             raise ValueError(f"input spikes must have shape (T, B, {self.n_in}) with T, B >= 1, got {tuple(x.shape)}.")
         if not is_binary(x):
@@ -117,13 +124,21 @@ class QuantizedNetwork:
         return pad(x.to(self.readout).double(), (0, 0, 0, 0, 0, self.latency))
 
     def logits(self, last: Tensor) -> Tensor:
-        """Logits (T, B, C) of the last layer's spikes or voltages (T, B, M)."""
+        """Return the logits (T, B, C) of the spikes (T, B, M) of the last layer, or of an integrator's voltages."""
         if self.integrates:
             return last
         return last @ self.readout.T
 
     def on_time(self, values: Tensor, late: int) -> Tensor:
-        """Of values (T, ...) that come `late` steps late, those that belong to the steps of the input."""
+        """Return the values of the steps of the input, from values that come `late` steps late.
+
+        Args:
+            values: values of all steps (T + latency, ...).
+            late: how many steps late they come, at most the latency.
+
+        Returns:
+            The values (T, ...).
+        """
         return values[late : len(values) + late - self.latency]
 
 
@@ -157,7 +172,7 @@ def quantize(network: Network, calibration: Tensor | None = None, *, force: bool
     if calibration is None:
         return _rounded(network, force)
     halvings, quantized, extremes = _fitted(network, calibration, force)
-    for i, e in enumerate(extremes[: len(halvings)], start=1):
+    for i, e in enumerate(extremes[: len(halvings)], start=1):  # without those of a linear readout
         if e.overflows:
             raise ValueError(
                 f"layer {i}: on the calibration data {e.overflows} integers overflow; the largest input of a step is {e.drive} "
@@ -173,23 +188,24 @@ def quantize(network: Network, calibration: Tensor | None = None, *, force: bool
 def _fitted(
     network: Network, calibration: Tensor, force: bool
 ) -> tuple[tuple[int, ...], QuantizedNetwork, tuple[Extremes, ...]]:
-    """Halve units until the states use at most half of their range on the calibration data.
+    """Halve the units of layers until their states use at most half of their range on the calibration data.
 
     Returns:
-        The halvings of each layer (only ALIF and LI have a choice), the integers, and their extremes.
+        How often the unit of each layer was halved (0 but for ALIF and LI), the integers, and the extremes of their
+        run, layer by layer and of a linear readout.
     """
     halvings = [0] * len(network.cells)
     quantized = _rounded(network, force)
     while True:
         extremes = quantized.run(calibration).extremes
         trial = []
-        for halved, found in zip(halvings, extremes, strict=False):  # a readout has extremes, too
-            # an integer below half of its range is halved no further
-            trial.append(halved + math.ceil(math.log2(2 * max(found.reach, 0.5))))
+        for halved, extreme in zip(halvings, extremes, strict=False):  # a readout has extremes, too
+            # as often as brings its reach to a half; below a half it is halved no further
+            trial.append(halved + math.ceil(math.log2(2 * max(extreme.reach, 0.5))))
         coarser = _rounded(network, force, trial)
         changed = False
         for i, (now, then) in enumerate(zip(quantized.layers, coarser.layers, strict=True)):
-            if not torch.equal(now.unit, then.unit):
+            if not torch.equal(now.unit, then.unit):  # not of layers whose unit has no choice, or is at its limit
                 halvings[i] = trial[i]
                 changed = True
         if not changed:
@@ -200,9 +216,20 @@ def _fitted(
 def _rounded(
     network: Network, force: bool, halvings: Sequence[int] | None = None, readout_scale: float = math.inf
 ) -> QuantizedNetwork:
-    """The integers of a network, with each layer's unit halved `halvings` times, and at most this readout scale."""
+    """Round a network to integers.
+
+    Args:
+        network: the network, as for :func:`quantize`.
+        force: accept few weight units per threshold.
+        halvings: how often the unit of each layer is halved; None: never.
+        readout_scale: largest number of integer units per float unit of the readout.
+
+    Raises:
+        TypeError: as :func:`quantize`.
+        ValueError: as :func:`quantize`.
+    """
     own = exportable(network)
-    chip = delayed(own)
+    chip = delayed(own)  # with bias neurons, if own has biases and no delay
     if getattr(chip.readout, "bias", None) is not None:
         raise ValueError(
             "the readout has a bias, which a sum of spikes cannot hold: train with readout_bias=False, or export the network "
@@ -217,7 +244,7 @@ def _rounded(
             integers = _alif
         layers.append(integers(name, cell, force, halved))
         check_matrix(name, layers[-1].weight, layers[-1].weight_rec)
-    if chip.cells[-1].integrator:
+    if chip.cells[-1].integrator:  # its voltages are the logits
         scale = layers[-1].unit[0].item()
         readout = layers[-1].weight.new_zeros(0, chip.n_out)
     else:
@@ -239,17 +266,23 @@ def _rounded(
 
 
 def nearest(x: Tensor) -> Tensor:
-    """Round to integers; the gradient is that of x."""
+    """Round to integers; gradients pass unchanged (straight through)."""
     return x + (x.round() - x).detach()
 
 
 def even(x: Tensor) -> Tensor:
-    """Round to even integers; the gradient is that of x."""
+    """Round to even integers; gradients pass unchanged."""
     return x + (2 * (x / 2).round() - x).detach()
 
 
 def decay_bits(name: str, what: str, cell: Any) -> Tensor:
-    """The 12-bit decay 4096 (1 - retention) of a cell's ``tau_v``, ``tau_i`` or ``tau_theta``."""
+    """Return the decay in 12 bits (n,), 4096 (1 - exp(-1 / tau)), rounded, 1 to 4096.
+
+    Args:
+        name: the layer, for the ValueError if a time constant is longer than 4096 steps.
+        what: the time constant, ``"tau_v"``, ``"tau_i"`` or ``"tau_theta"``.
+        cell: the cell that has it.
+    """
     tau = getattr(cell, what)
     retention = torch.exp(-1 / tau.double())
     if (retention > LONGEST).any():
@@ -258,7 +291,7 @@ def decay_bits(name: str, what: str, cell: Any) -> Tensor:
 
 
 def largest(name: str, *weights: Tensor) -> float:
-    """Return the largest modulus of some matrices, which must not be 0."""
+    """Return the largest modulus of all weights of some matrices; ValueError if all weights are 0."""
     peak = max(w.detach().abs().max().item() for w in weights)
     if not peak:
         raise ValueError(f"{name}: all weights are zero.")
@@ -266,7 +299,10 @@ def largest(name: str, *weights: Tensor) -> float:
 
 
 def check_matrix(name: str, *weights: Tensor | None) -> None:
-    """Refuse the matrices of one synapse memory, if programs that read the file would change their weights."""
+    """Refuse the matrices of one synapse memory, if programs that read the file would change their weights.
+
+    That happens where no weight is positive and the smallest is a power of 2 with a minus.
+    """
     low = min(int(w.min()) for w in weights if w is not None)
     if all(int(w.max()) <= 0 for w in weights if w is not None) and (-low).bit_count() == 1:
         raise ValueError(
@@ -275,14 +311,14 @@ def check_matrix(name: str, *weights: Tensor | None) -> None:
 
 
 def _exponent(value: float, limit: int) -> int:
-    """The fewest bits by which a value is to be shifted right to lie within a limit."""
+    """Return the fewest bits by which a value >= 0 must be shifted right to lie within a limit."""
     if value:
         return max(0, math.ceil(math.log2(value / limit)))
     return 0
 
 
 def _check_units(name: str, units: int, fewest: int) -> None:
-    """Refuse thresholds that exceed 17 bits, or so low that rounding decides what fires."""
+    """Refuse a threshold, in weight units, that exceeds 17 bits or is so low that rounding decides what fires."""
     if units > NEVER:
         raise ValueError(f"{name}: a threshold of {units} weight units exceeds 17 bits: its weights are too small.")
     if units < fewest:
@@ -296,10 +332,20 @@ def _check_units(name: str, units: int, fewest: int) -> None:
 
 
 def _cuba(name: str, cell: Any, force: bool, halvings: int) -> CubaLayer:
-    """LIF, CubaLIF with reset to zero, and LI, all of whose rows have one scale: their voltages are compared."""
+    """Round a LIF, a CubaLIF with reset to zero, or an LI.
+
+    In units of its neuron's threshold, all rows of weights have one scale. So have those of an LI, as the voltages of
+    its neurons are compared.
+
+    Args:
+        name: the layer, for errors.
+        cell: the cell.
+        force: accept few weight units per threshold.
+        halvings: how often the unit of an LI is halved; that of other cells has no choice.
+    """
     integrates = isinstance(cell, LI)
     leak = decay_bits(name, "tau_v", cell)
-    if integrates:
+    if integrates:  # it has no threshold
         theta = torch.ones_like(leak)
     else:
         theta = cell.theta.double()
@@ -308,12 +354,13 @@ def _cuba(name: str, cell: Any, force: bool, halvings: int) -> CubaLayer:
         w_rec = w_in.new_zeros(len(w_in), len(w_in))
     else:
         w_rec = cell.w_rec.double() / theta.unsqueeze(1)
-    # the bias acts on CUBA's voltage: a current that retains a share of itself cannot have one
+    # Share of CUBA's current that a step retains. Where it is not 0 a bias has no place: CUBA adds it to the voltage,
+    # but in our cell it acts on the current.
     retained = torch.zeros_like(leak)
     i_decay = torch.full_like(leak, FULL_DECAY)
     v_decay = leak.clamp(max=4095)  # 12 bits
     subtracts = not integrates and cell.reset.name != "zero"
-    if subtracts:
+    if subtracts:  # CUBA resets its voltage to zero: the LIF's voltage is CUBA's current, its reset a synapse of -1
         retained = cell.decay_v
         i_decay = leak
         v_decay = torch.full_like(leak, 4095)
@@ -322,30 +369,31 @@ def _cuba(name: str, cell: Any, force: bool, halvings: int) -> CubaLayer:
         retained = cell.decay_i
         i_decay = decay_bits(name, "tau_i", cell)
     scale: Any = W_MAX / largest(name, w_in, w_rec)
-    peak = (cell.b_v.detach().double() / theta).abs().max().item()
-    if peak * scale > B_MAX:  # coarser, so that the bias fits
-        scale = B_MAX / peak
+    bias_peak = (cell.b_v.detach().double() / theta).abs().max().item()  # in thresholds
+    if bias_peak * scale > B_MAX:  # coarser, so that the bias fits
+        scale = B_MAX / bias_peak
         fewest = 1 if force else COARSE
         if scale < fewest and not integrates:
             raise ValueError(
-                f"{name}: a bias of {peak:.3g} thresholds does not fit 13 bits with {fewest} or more weight units per threshold."
+                f"{name}: a bias of {bias_peak:.3g} thresholds does not fit 13 bits with {fewest} or more weight units "
+                "per threshold."
             )
     if integrates:
         scale /= 2**halvings
-    else:
+    else:  # the threshold is `scale` units, a whole number
         scale = math.floor(scale)
-        if subtracts:
+        if subtracts:  # the synapse of the reset is -scale, and weights are even
             scale -= scale % 2
             if scale.bit_count() == 1:  # a power of 2, as the smallest weight of a matrix of one sign, misleads readers
                 scale -= 2
         _check_units(name, scale, 1 if force else COARSE)
     bias = nearest(cell.b_v.double() * scale / theta)
-    if bias[retained > 1e-6].any():
+    if bias[retained > 1e-6].any():  # below, the cell is as one without memory
         raise ValueError(
             f"{name}: a bias needs a LIF with reset to zero, an ALIF, or layer_delay=0, where a neuron of its own brings it."
         )
     round_weights = even
-    if integrates and halvings:  # weights up to 127 may be odd
+    if integrates and halvings:  # weights are then at most 127, and such may be odd
         round_weights = nearest
     return CubaLayer(
         weight=round_weights(w_in * scale),
@@ -360,9 +408,16 @@ def _cuba(name: str, cell: Any, force: bool, halvings: int) -> CubaLayer:
 
 
 def _alif(name: str, cell: ALIF, force: bool, halvings: int) -> AtrlifLayer:
-    """ALIF with static reset and positive adaptation.
+    """Round an ALIF with static reset and positive adaptation.
 
-    The chip has one step of the threshold per layer, before the decay; ours comes after it.
+    At a spike the chip's threshold rises by one step, the same for all neurons of a layer, and then decays; that of an
+    ALIF decays first. So each neuron's rise is divided by its decay, and its row of weights by that.
+
+    Args:
+        name: the layer, for errors.
+        cell: the cell.
+        force: accept few weight units per threshold.
+        halvings: how often the unit is halved, as far as that leaves weights and step their resolution.
     """
     if not (cell.adaptation > 0).all():
         raise ValueError(
@@ -371,17 +426,18 @@ def _alif(name: str, cell: ALIF, force: bool, halvings: int) -> AtrlifLayer:
         )
     rest = cell.theta_rest.double()
     step = cell.adaptation.double() / cell.decay_theta.double().clamp(min=1 / FULL_DECAY)
-    rows = 1 / step.detach()
+    rows = 1 / step.detach()  # factors of the rows of weights, in units of the step
     w_in = cell.w_in.double() * rows.unsqueeze(1)
     w_rec = cell.w_rec.double() * rows.unsqueeze(1)
 
-    # Weight units per step of adaptation: the fewest that are fine enough. They are a power of 2
-    # times the larger matrix's full range, of which the lowest threshold has enough, and the
-    # smaller matrix its own full range, unless the highest threshold has plenty before, or leaves
-    # 17 bits. Then halved `halvings` times, but never to less than that full range or enough units
-    # for the step.
+    # `scale` is the number of weight units per step of adaptation. It begins at `full`, where the larger matrix uses
+    # its 8 bits, and is doubled, as exponents allow,
+    # - until the lowest threshold has COARSE_ALIF units,
+    # - and until the smaller matrix uses its 8 bits, or the highest threshold has PLENTY units,
+    # - but no further than the highest threshold has 17 bits.
+    # Then it is halved `halvings` times, but not below `full`, and not below COARSE_ALIF.
     peaks = [largest(name, w_in), w_rec.detach().abs().max().item()]
-    low = (rest.detach() * rows).min().item()
+    low = (rest.detach() * rows).min().item()  # thresholds in steps of adaptation
     high = (rest.detach() * rows).max().item()
     full = W_MAX / max(peaks)
     wanted = max(COARSE_ALIF / low, min(W_MAX / min(peak for peak in peaks if peak), PLENTY / high))
@@ -401,10 +457,12 @@ def _alif(name: str, cell: ALIF, force: bool, halvings: int) -> AtrlifLayer:
     else:
         enough = max(1, COARSE_ALIF >> halvings)
     for units in (threshold.min(), threshold.max()):
-        _check_units(name, max(round(units.item()), halvings > 0), enough)
+        # after halvings a threshold that rounds to 0 is taken as 1, below
+        _check_units(name, max(round(units.item()), 1 if halvings else 0), enough)
     reset_exp = _exponent(threshold.max().item(), 255)  # 8 bits, as all resets of a layer have one sign
     reset = nearest(threshold / 2**reset_exp).clamp(min=1)
-    if (reset * 2**reset_exp - threshold > (threshold + scale) / 2).any():  # against the threshold after a spike
+    # a reset that is rounded up too far: more than the threshold by half of what the threshold is after a spike
+    if (reset * 2**reset_exp - threshold > (threshold + scale) / 2).any():
         raise ValueError(
             f"{name}: resting thresholds, in steps of adaptation, reach from {threshold.min() / scale:g} to "
             f"{threshold.max() / scale:g}: too far apart for the 8 bits of the reset."
@@ -436,19 +494,22 @@ def _alif(name: str, cell: ALIF, force: bool, halvings: int) -> AtrlifLayer:
 
 @torch.no_grad()
 def dequantize(network: Network, quantized: QuantizedNetwork) -> Network:
-    """The float network with the parameters of the integer network, in float64.
+    """Return the float network with the parameters of the integer network, in float64.
 
-    Its spectral radii are those of the exported network. It differs from the integer network in this alone: no state is
+    Its spectral radii are those of the exported network. It differs from the integer network in three ways: no state is
     rounded or overflows; an ALIF fires above its threshold only, not at it; and its reset subtracts the resting
     threshold itself, which the chip rounds to 8 bits.
 
     Args:
         network: the network that was quantised.
         quantized: the integers that :func:`quantize` returned for it.
+
+    Returns:
+        A copy with ``layer_delay=1``, as of :func:`neurolsc.export.delayed`.
     """
 
     def time_constant(decay: Tensor) -> Tensor:
-        """Tau in steps; a decay of 4096 retains nothing, which stands as e^-20: tau must be positive."""
+        """Return tau in steps (n,). A decay of 4096 retains nothing; as tau must be positive, e^-20 stands for 0."""
         return -1 / (1 - decay / FULL_DECAY).clamp(min=2e-9).log()
 
     floats = copy.deepcopy(delayed(exportable(network))).double()
@@ -516,7 +577,7 @@ class QuantizationAware(Network):
         """Run over time in integers, from rest, on spikes x (T, B, n_in), 0 or 1.
 
         Returns:
-            Logits in float units, spikes, and the state at rest.
+            Logits in float units, spikes, and in place of a last state the state at rest.
 
         Raises:
             ValueError: if x is not 0 or 1, or there is a state or mask.

@@ -32,10 +32,11 @@ FULL_DECAY = 4096  # a decay k takes k / 4096 of a state in a step
 
 
 def prepare_lava() -> None:
-    """Make Lava importable: in Python 3.11 and later, and without torch."""
+    """Make Lava importable in Python 3.11 and later, and without torch; and silence its log."""
     original = dataclasses._get_field  # type: ignore[attr-defined]
 
-    def get_field(cls: type, name: str, *rest: Any) -> Any:  # defaults without hash are refused; Lava has such a class
+    def get_field(cls: type, name: str, *rest: Any) -> Any:
+        """Give a default a hash: from 3.11 on dataclasses refuse defaults without one, which Lava has."""
         default = getattr(cls, name, None)
         if dataclasses.is_dataclass(default) and not isinstance(default, type) and type(default).__hash__ is None:
             type(default).__hash__ = object.__hash__  # type: ignore[assignment, method-assign]
@@ -50,7 +51,7 @@ def prepare_lava() -> None:
         module: Any = types.ModuleType(f"lava.lib.dl.{name}")
         module.__file__ = str(folder / "__init__.py")
         module.__path__ = []
-        if name == "netx":
+        if name == "netx":  # its own modules, such as hdf5, are Lava's
             module.__path__ = [str(folder)]
         module.neuron_params = None
         sys.modules[module.__name__] = module
@@ -58,7 +59,12 @@ def prepare_lava() -> None:
 
 
 def alif_block(group: Any) -> Any:
-    """An ALIF layer, for which NetX has no reader: ATRLIF neurons and their synapses."""
+    """Build an ALIF layer, for which NetX has no reader, from its group of a file.
+
+    Returns:
+        An object with what :func:`run_in_lava` reads of a layer: ``inp`` and ``out``, the ports of its input and its
+        spikes, ``neuron``, the ATRLIF process, and ``variables``, names of its states.
+    """
     from lava.proc.atrlif.process import ATRLIF
     from lava.proc.dense.process import Dense
 
@@ -68,7 +74,7 @@ def alif_block(group: Any) -> Any:
     biased = "bias" in group
     synapse = Dense(weights=value["weight"].astype(int), weight_exp=int(value["weightExp"]))
     recurrence = Dense(weights=value["weight_rec"].astype(int), weight_exp=int(value["weightRecExp"]))
-    reset = np.diag(np.broadcast_to(value["resetMant"], (m,))).astype(int)
+    reset = np.diag(np.broadcast_to(value["resetMant"], (m,))).astype(int)  # synapses of each neuron to itself
     neuron = ATRLIF(
         shape=(m,),
         delta_i=(value["iDecay"] - 1) / FULL_DECAY,  # the neuron adds 1
@@ -89,7 +95,10 @@ def alif_block(group: Any) -> Any:
 
 
 def run_in_lava(path: str, spikes: "np.ndarray[Any, Any]") -> Arrays:
-    """One sample (T, N): spikes (T, M) and states (T, M) of every layer; NetX builds all that it can."""
+    """Run one sample (T, N) in Lava; return spikes (T, M) and states (T, M) of every layer, the readout among them.
+
+    NetX builds all layers but those of ALIF.
+    """
     from lava.lib.dl.netx import hdf5
     from lava.lib.dl.netx.utils import NetDict
     from lava.magma.core.run_conditions import RunSteps
@@ -102,7 +111,7 @@ def run_in_lava(path: str, spikes: "np.ndarray[Any, Any]") -> Arrays:
         file: Any = opened
         groups = [file["layer"][str(i)] for i in range(1, len(file["layer"]))]
         adaptive = [group["neuron/type"][()] == b"ALIF" if "neuron" in group else False for group in groups]
-        if any(adaptive):
+        if any(adaptive):  # NetX cannot build the network as a whole
             layers: list[Any] = [
                 alif_block(group)
                 if adapts
@@ -131,6 +140,7 @@ def run_in_lava(path: str, spikes: "np.ndarray[Any, Any]") -> Arrays:
     try:
         result = {f"spikes_{i}": sink.data.get().T.astype(np.uint8) for i, sink in enumerate(sinks, start=1)}
         for name, monitor in monitors.items():
+            # of one process, one variable
             (variables,) = monitor.get_data().values()
             (values,) = variables.values()
             result[name] = values.astype(np.int32)
@@ -144,14 +154,15 @@ def run_in_lava(path: str, spikes: "np.ndarray[Any, Any]") -> Arrays:
 
 
 def run_in_nengo(path: str, spikes: "np.ndarray[Any, Any]") -> Arrays:
-    """One sample (T, N): spikes (T, M) and states (T, M) of every layer that has neurons."""
+    """Run one sample (T, N) in nengo-loihi; return spikes (T, M) and states (T, M) of every layer that has neurons."""
     from nengo_loihi.block import Axon, LoihiBlock, Synapse
     from nengo_loihi.emulator import EmulatorInterface
     from nengo_loihi.inputs import SpikeInput
 
-    def connect(source: Any, target: Any, weight: "np.ndarray[Any, Any]") -> None:  # (M, N)
+    def connect(source: Any, target: Any, weight: "np.ndarray[Any, Any]") -> None:
+        """Connect N neurons of a source with M of a target by weights (M, N), in integers."""
         synapse = Synapse(weight.shape[1])
-        synapse.set_weights(np.ascontiguousarray(weight.T, dtype=np.float32))
+        synapse.set_weights(np.ascontiguousarray(weight.T, dtype=np.float32))  # its shapes; then the integers
         synapse.weights = [UNIT * np.rint(row).astype(np.int32) for row in synapse.weights]
         target.add_synapse(synapse)
         axon = Axon(weight.shape[1])
@@ -167,7 +178,7 @@ def run_in_nengo(path: str, spikes: "np.ndarray[Any, Any]") -> Arrays:
         file: Any = opened
         for i in range(1, len(file["layer"])):
             group = file["layer"][str(i)]
-            if "neuron" not in group:
+            if "neuron" not in group:  # the readout
                 continue
             m = int(np.prod(group["shape"][()]))
             decay_u, decay_v, threshold, bias = (
@@ -193,15 +204,15 @@ def run_in_nengo(path: str, spikes: "np.ndarray[Any, Any]") -> Arrays:
     seen: dict[str, list[Any]] = {}
     for _ in spikes:
         emulator.step()
-        for i, one in enumerate(blocks, start=1):
-            where = emulator.block_info.slices[one]
+        for i, block in enumerate(blocks, start=1):
+            where = emulator.block_info.slices[block]  # its compartments among those of the emulator
             for name, key in (("spikes", "spiked"), ("u", "current"), ("v", "voltage")):
                 seen.setdefault(f"{name}_{i}", []).append(getattr(emulator.compartment, key)[where].astype(np.int32))
     return {name: np.stack(steps) for name, steps in seen.items()}
 
 
 def main(simulator: str, path: str, source: str, target: str) -> None:
-    """Run all samples, one after the other."""
+    """Run all samples of the file `source`, one after the other, and write what they gave to the file `target`."""
     warnings.simplefilter("ignore")
     if simulator == "Lava":
         prepare_lava()  # before anything of Lava is imported
@@ -215,7 +226,7 @@ def main(simulator: str, path: str, source: str, target: str) -> None:
     ]
     with np.load(source, allow_pickle=False) as file:
         runs = [run(path, sample) for sample in file["spikes"].swapaxes(0, 1)]
-    stacked = {name: np.stack([one[name] for one in runs], axis=1) for name in runs[0]}
+    stacked = {name: np.stack([arrays[name] for arrays in runs], axis=1) for name in runs[0]}
     np.savez(target, allow_pickle=False, versions=np.array(versions), **stacked)
 
 

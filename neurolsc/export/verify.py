@@ -24,8 +24,8 @@ from neurolsc.export.netx import read_with_golden, replay
 from neurolsc.export.quantize import QuantizedNetwork
 
 SimulatorName = Literal["Lava", "nengo-loihi"]
-SIMULATORS: dict[SimulatorName, str] = {"Lava": "lava", "nengo-loihi": "nengo"}  # in names of environments
-PER_SAMPLE = 60.0  # seconds of a simulator for a sample, and once for its start
+SIMULATORS: dict[SimulatorName, str] = {"Lava": "lava", "nengo-loihi": "nengo"}  # the short form, for environments
+PER_SAMPLE = 60.0  # seconds that a simulator may take for a sample, and once more for its start
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class LayerAgreement:
 
     spikes: int  # in the file or simulator
     agreement: float  # share of (step, sample, neuron) triples with the same spike
-    # the same of the states after each step; of golden samples the share of (step, sample) with the
-    # same sum of states
+    # share of states (step, sample, neuron) that are the same after the step; a file has only their sums over
+    # neurons: of golden samples it is the share of (step, sample) with the same sum
     state_agreement: float
     first_difference: int | None = None  # first step with another spike or state
 
@@ -48,9 +48,9 @@ class Verification(Displayed):
     steps: int
     samples: int
     tools: tuple[str, ...]  # names and versions of what ran
-    logits: Tensor  # its integer readout at every step (T, B, C)
-    # share of (step, sample, class) with the same logit, in Lava the same sum of logits so far, or
-    # the same state of an integrator
+    logits: Tensor  # integer readout of what ran, at every step (T, B, C)
+    # share of (step, sample, class) with the same logit; in Lava with the same sum of logits so far, or with the same
+    # states of an integrator
     readout_agreement: float
     readout_difference: int | None = None  # first step at which it differs
     simulated: bool = True  # False where only the golden samples were replayed
@@ -64,7 +64,7 @@ class Verification(Displayed):
         return same and self.readout_agreement == 1 and all(other.exact for other in self.others)
 
     def parts(self) -> list[str]:
-        """A line for each layer."""
+        """Return a line for each layer and the readout, the lines of other runs, and what did not run."""
 
         def where(step: int | None) -> str:
             if step is None:
@@ -76,7 +76,9 @@ class Verification(Displayed):
             equal = f"{layer.spikes} spikes, {layer.agreement:.4%} equal; states {layer.state_agreement:.4%} equal"
             lines.append(f"layer {i}: {equal}{where(layer.first_difference)}")
         lines.append(f"readout: {self.readout_agreement:.4%} equal{where(self.readout_difference)}")
-        return [*lines, *(line for other in self.others for line in other.parts()), *self.not_run]
+        for other in self.others:
+            lines += other.parts()
+        return [*lines, *self.not_run]
 
 
 def verify(path: str | PathLike[str], spikes: Tensor | None = None) -> Verification:
@@ -108,7 +110,7 @@ def verify(path: str | PathLike[str], spikes: Tensor | None = None) -> Verificat
         raise ValueError(f"{fspath(path)} holds no golden samples, and there are no spikes to run in Lava.")
     adaptive = [i for i, layer in enumerate(quantized.layers, start=1) if isinstance(layer, AtrlifLayer)]
     for name in SIMULATORS:
-        if spikes is None:
+        if spikes is None:  # nothing to simulate
             break
         x = quantized.padded(spikes)
         try:
@@ -118,6 +120,7 @@ def verify(path: str | PathLike[str], spikes: Tensor | None = None) -> Verificat
                 )
             result = simulate(name, path, x)
         except (FileNotFoundError, TimeoutError, RuntimeError) as error:
+            # Lava runs every file, and so must not fail where it is installed; nengo-loihi is a second opinion
             if name == "Lava" and not isinstance(error, FileNotFoundError):
                 raise
             not_run.append(f"{name}: not run: {error}")
@@ -133,9 +136,20 @@ def verify(path: str | PathLike[str], spikes: Tensor | None = None) -> Verificat
 
 
 def _compared(quantized: QuantizedNetwork, found: dict[str, Tensor], tools: tuple[str, ...]) -> Verification:
-    """Compare spikes, states and readout of a file or a simulator, by name, with the integers layer by layer."""
+    """Compare what a file holds, or a simulator returned, with the integers, layer by layer.
 
-    def first(same: Tensor) -> int | None:  # step of (T, ...) at which something differs
+    Each layer is run on the spikes that `found` has of the layer below.
+
+    Args:
+        quantized: the integers.
+        found: by name, for layer i from 1: ``spikes_0``, the input, and ``spikes_i``, each (T, B, M); the states
+            ``u_i``, ``v_i`` or ``theta_i`` (T, B, M) of a simulator, or their sums ``states_i`` (T, B) of a file;
+            ``readout`` (T, B, C) of a file.
+        tools: what ran, for the report.
+    """
+
+    def first(same: Tensor) -> int | None:
+        """Return the first step of (T, ...) at which something is not the same; None if all is."""
         steps = (~same.flatten(1).all(1)).nonzero()
         if len(steps):
             return int(steps[0])
@@ -149,6 +163,7 @@ def _compared(quantized: QuantizedNetwork, found: dict[str, Tensor], tools: tupl
         ((z, values),) = replay([layer], found[f"spikes_{i - 1}"].double())
         states = {f"{name}_{i}": value for name, value in values.items()}
         states[f"states_{i}"] = torch.stack([*values.values()]).sum((0, 3))
+        # (T, B, M), or of sums (T, B): `found` has either states or their sums
         same_states = torch.stack([value == found[name] for name, value in states.items() if name in found]).all(0)
         if i == count and quantized.integrates:
             logits = found["readout" if "readout" in found else f"v_{i}"].double()
@@ -171,7 +186,7 @@ def _compared(quantized: QuantizedNetwork, found: dict[str, Tensor], tools: tupl
             same = logits == found["readout"]
         elif f"v_{count + 1}" in found:  # Lava's readout adds up, and reads the last layer one step late
             expected = UNIT * (logits.cumsum(0) - logits)
-            inside = (expected - 1 + LIMIT) % (2 * LIMIT) + 1 - LIMIT  # a sum may wrap more than once
+            inside = (expected - 1 + LIMIT) % (2 * LIMIT) + 1 - LIMIT  # as `wrap`, but a sum may wrap more than once
             same = clip(inside) == found[f"v_{count + 1}"]
     steps = logits.shape[0] - quantized.latency
     samples = logits.shape[1]
@@ -188,7 +203,10 @@ def _compared(quantized: QuantizedNetwork, found: dict[str, Tensor], tools: tupl
 
 
 def find_python(name: SimulatorName) -> Path:
-    """The Python that a simulator's environment variable names, else the one of its environment in this folder."""
+    """Return the Python that a simulator's environment variable names, else that of its environment in this folder.
+
+    FileNotFoundError if it is not there.
+    """
     short = SIMULATORS[name]
     variable = f"NEUROLSC_{short.upper()}_PYTHON"
     wanted = os.environ.get(variable) or f".{short}-env/bin/python"
@@ -202,9 +220,15 @@ def find_python(name: SimulatorName) -> Path:
 
 
 def simulate(name: SimulatorName, path: str | PathLike[str], x: Tensor) -> dict[str, np.ndarray]:
-    """Run a file on x (T, B, n_in) in a process of a simulator; return the arrays that it wrote.
+    """Run a file on x (T, B, n_in) in a process of a simulator; return the arrays that it wrote, by name.
 
-    When the time is up, the process and all processes that it started are killed.
+    Names and shapes are those of ``simulator.py``. When the run ends, or its time is up, the process and all processes
+    that it started are killed.
+
+    Raises:
+        FileNotFoundError: if the simulator is not installed.
+        TimeoutError: if it takes longer than a minute for each sample and one more.
+        RuntimeError: if it fails; the message holds the end of its output.
     """
     timeout = PER_SAMPLE * (1 + x.shape[1])
     script = Path(__file__).with_name("simulator.py")

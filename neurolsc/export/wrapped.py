@@ -28,22 +28,23 @@ from neurolsc.neurons import ALIF, LI, LIF, Cell, CubaLIF
 from neurolsc.neurons.cell import NO_STEP, step_of
 
 EXPORTED = (LIF, CubaLIF, ALIF, LI)
-AFFINE = (nn.Linear, nn.Flatten, nn.Unflatten, nn.Identity, nn.Dropout, nn.BatchNorm1d)  # affine after training
-NO_MEMORY = 1e-3  # a time constant in steps of which exp(-1/tau) is 0
+AFFINE = (nn.Linear, nn.Flatten, nn.Unflatten, nn.Identity, nn.Dropout, nn.BatchNorm1d)  # affine in evaluation mode
+NO_MEMORY = 1e-3  # a time constant in steps so short that exp(-1/tau) is 0
 FIRES = 1.04  # input of a bias neuron in each step, in thresholds: above 1 even after rounding
 
 
 def exported_kind(cell: Cell) -> type[Cell] | None:
-    """LIF, CubaLIF, ALIF or LI: the class that defines the cell's step; None if it is another."""
+    """Return which of LIF, CubaLIF, ALIF and LI defines the cell's step; None if none of them does."""
     step = step_of(type(cell))
-    own = any(hasattr(type(cell), name) and name not in NO_STEP for name in vars(cell))
-    if step in EXPORTED and not own:
+    # an attribute of the instance that hides one of the class, such as a patched `update`, may change the step
+    overridden = any(hasattr(type(cell), name) and name not in NO_STEP for name in vars(cell))
+    if step in EXPORTED and not overridden:
         return step
     return None
 
 
 def exportable(network: Network) -> Network:
-    """The network in our own cells, if a chip and NIR have its neurons and its readout.
+    """Return the network in our own cells, if a chip and NIR have its neurons and its readout.
 
     Raises:
         TypeError: if a layer or the readout has no counterpart; the message names the layer.
@@ -61,6 +62,7 @@ def exportable(network: Network) -> Network:
         if not isinstance(readout, nn.Linear):
             refused.append(TypeError(f"the readout must be linear, got {type(readout).__name__}."))
     elif not isinstance(readout, nn.Identity):
+        # a Linear passes as well if it computes the identity; a module without a weight does not
         weight = getattr(readout, "weight", torch.zeros(1, 1))
         if not torch.equal(weight, torch.eye(*weight.shape).to(weight)) or readout.bias is not None:
             refused.append(TypeError(f"after an integrator the readout must be the identity, got {readout}."))
@@ -69,17 +71,18 @@ def exportable(network: Network) -> Network:
 
 
 def _refused_cell(i: int, cell: Any, *, last: int) -> TypeError | ValueError | None:
-    """The error for the i-th cell, if it cannot be exported; `last` is the number of cells."""
+    """Return the error if cell i of `last`, counted from 1, cannot be exported; else None."""
     kind = exported_kind(cell)
     if kind is None:
-        own = "".join(f", whose step is not that of {k.__name__}" for k in EXPORTED if isinstance(cell, k))
+        # a subclass of an exported cell that changes the step
+        but = "".join(f", whose step is not that of {k.__name__}" for k in EXPORTED if isinstance(cell, k))
         names = ", ".join(k.__name__ for k in EXPORTED)
-        return TypeError(f"layer {i} is a {type(cell).__name__}{own}; only {names} can be exported.")
+        return TypeError(f"layer {i} is a {type(cell).__name__}{but}; only {names} can be exported.")
     if kind is LI:
         if i == 1 or i < last:
             return TypeError(f"layer {i} is an integrator, which sends no spikes: it must be the last of several.")
         return None
-    wanted = {LIF: cell.reset.name, CubaLIF: "zero", ALIF: "static"}[kind]
+    wanted = {LIF: cell.reset.name, CubaLIF: "zero", ALIF: "static"}[kind]  # a LIF may have any reset
     if cell.reset.name != wanted:
         name = f"{kind.__name__} with reset={cell.reset.name!r}"
         return ValueError(f"layer {i}: {name} has no counterpart; train with reset={wanted!r}.")
@@ -96,8 +99,8 @@ def _refused_cell(i: int, cell: Any, *, last: int) -> TypeError | ValueError | N
 
 
 def _raise(errors: list[TypeError | ValueError]) -> None:
-    """Raise all errors as one, a line each; without errors do nothing."""
-    if len(errors) == 1:
+    """Raise all errors as one, a line each, a TypeError if any of them is; without errors do nothing."""
+    if len(errors) == 1:  # it keeps its traceback
         raise errors[0]
     if errors:
         kind = ValueError
@@ -135,19 +138,19 @@ def refusals(net: nn.Module, x: Any = None) -> tuple[str, ...]:
 class _Neurons(NamedTuple):
     """A layer's neurons in the terms of our cells, each value a number or (n_hidden,)."""
 
-    decay_v: Tensor
-    threshold: Tensor
+    decay_v: Tensor  # share of its voltage that a neuron retains in a step
+    threshold: Tensor  # above the potential at rest
     reset: Literal["subtract", "zero", "none"]  # none: they never fire, and send their voltage
-    decay_i: Tensor | None = None
-    gain: Tensor | float = 1.0  # share of the input that reaches the current or voltage
+    decay_i: Tensor | None = None  # share of its current that a neuron retains; None: it has no current
+    gain: Tensor | float = 1.0  # factor on all that a neuron reads, of its input, bias and recurrence
     w_rec: Tensor | float = 0.0  # (n_hidden, n_hidden), or of one to one connections a number or (n_hidden,)
-    bias: Tensor | None = None
-    cancelled: Tensor | float = 0.0  # share of the threshold that a reset by subtraction leaves in the voltage
-    fires_at_threshold: bool = False  # ours fire above it
+    bias: Tensor | None = None  # added to the input before the gain; None: 0
+    cancelled: Tensor | float = 0.0  # share of the threshold that a spike does not subtract, though our cells would
+    fires_at_threshold: bool = False  # True: spikes at v = threshold as well; ours spike above it only
 
 
 def from_wrapped(network: Network) -> Network:
-    """The same network in our own cells: layer by layer, with the same spikes.
+    """Return the same network in our own cells: layer by layer, with the same spikes.
 
     Linear layers before a neuron become its input weights, with Flatten, Dropout and BatchNorm1d in evaluation folded
     in. A final Linear becomes the readout, and a final leaky integrator becomes an LI. Surrogates are the default.
@@ -167,28 +170,29 @@ def from_wrapped(network: Network) -> Network:
         refused: list[TypeError | ValueError] = []
         for i, cell in enumerate(network.cells, start=1):
             try:
-                cells.append(_cell(f"layer {i}", cell))
-            except (TypeError, ValueError) as error:
+                cells.append(_our_cell(f"layer {i}", cell))
+            except (TypeError, ValueError) as error:  # all layers that are refused are named at once
                 refused.append(error)
         shape = (network.cells[-1].n_hidden,)
-        found: tuple[Tensor, Tensor] | None = None
+        weight_and_bias: tuple[Tensor, Tensor] | None = None
         try:
-            found = _affine("the readout", network.readout, shape, **like)
+            weight_and_bias = _affine("the readout", network.readout, shape, **like)
         except TypeError as error:
             refused.append(error)
         _raise(refused)
-        assert found is not None
-        weight, bias = found
+        assert weight_and_bias is not None
+        weight, bias = weight_and_bias
         readout = nn.Linear(weight.shape[1], weight.shape[0], bias=bool(bias.any()), **like)
         readout.weight.copy_(weight)
         if readout.bias is not None:
             readout.bias.copy_(bias)
+        # a readout without parameters, such as Identity, is not trained as a Linear either
         readout.requires_grad_(bool(list(network.readout.parameters())))
         return Network(cells, readout, layer_delay=network.layer_delay)  # type: ignore[arg-type]
 
 
 def _saved(network: Network) -> Network:
-    """The network as :func:`neurolsc.save` writes it."""
+    """Return the network as :func:`neurolsc.save` writes it: in our own cells."""
     try:
         return from_wrapped(network)
     except (TypeError, ValueError) as error:
@@ -196,11 +200,14 @@ def _saved(network: Network) -> Network:
         raise TypeError(f"{error} {cure}") from error
 
 
-CONVERTERS.append(_saved)
+CONVERTERS.append(_saved)  # `neurolsc.save` calls it
 
 
-def _cell(name: str, cell: Cell) -> Cell:
-    """The cell of ours that sends the same spikes as a wrapped cell; `name` is for errors."""
+def _our_cell(name: str, cell: Cell) -> Cell:
+    """Return a cell of ours that sends the same spikes as a wrapped cell, or a copy of a cell that is ours.
+
+    `name` says in errors which layer it is.
+    """
     if not isinstance(cell, WrappedCell):
         return cell.copy()
     like = cell.dtype_and_device
@@ -214,9 +221,10 @@ def _cell(name: str, cell: Cell) -> Cell:
     weight, bias = _affine(f"before {name}", cell.before, cell.input_shape, **like)
     name = f"{name} ({library} {kind})"
     neurons = read(name, layer, cell.integrator)
-    own = getattr(layer, "input_weights", getattr(cell, "w_in", None))
-    if own is not None:
-        w: Tensor = own.detach().to(**like)
+    # input weights of the layer itself: of norse's recurrent layers, and of spikingjelly's LinearRecurrentContainer
+    inner = getattr(layer, "input_weights", getattr(cell, "w_in", None))
+    if inner is not None:
+        w: Tensor = inner.detach().to(**like)
         weight = w @ weight
         bias = w @ bias
 
@@ -224,6 +232,14 @@ def _cell(name: str, cell: Cell) -> Cell:
         return torch.as_tensor(value).detach().to(**like).expand(n)
 
     gain = of_each_neuron(neurons.gain)
+
+    def time_constant(decay: Any) -> Tensor:
+        """Return tau in steps (n,) of neurons that retain this share of a state in a step."""
+        retained = of_each_neuron(decay).double()
+        if not ((retained >= 0) & (retained < 1)).all():
+            raise ValueError(f"{name}: a state retains {retained.max():g} of itself in a step, wanted 0 to < 1.")
+        return (-1 / retained.log()).clamp(min=NO_MEMORY).to(gain.dtype)
+
     if neurons.reset == "none":
         ours: Any = LI(cell.n_in, n)
     else:
@@ -233,42 +249,56 @@ def _cell(name: str, cell: Cell) -> Cell:
     if neurons.bias is not None:
         bias = bias + of_each_neuron(neurons.bias)
     ours.b_v.copy_(gain * bias)
-    for what, decay in (("v", neurons.decay_v), ("i", neurons.decay_i)):
-        if hasattr(ours, f"tau_{what}"):
-            retained = of_each_neuron(0.0 if decay is None else decay).double()
-            if not ((retained >= 0) & (retained < 1)).all():
-                raise ValueError(f"{name}: a state retains {retained.max():g} of itself in a step, wanted 0 to < 1.")
-            setattr(ours, f"tau_{what}", (-1 / retained.log()).clamp(min=NO_MEMORY).to(gain.dtype))
-    if not isinstance(ours, LI):
-        theta = of_each_neuron(neurons.threshold)
-        if neurons.fires_at_threshold:  # the next lower number, above which ours fire
-            theta = torch.nextafter(theta, torch.zeros_like(theta))
-        w_rec = torch.as_tensor(neurons.w_rec).detach().to(**like)
-        if w_rec.ndim < 2:
-            w_rec = torch.diag(of_each_neuron(w_rec))
-        ours.w_rec.copy_(w_rec * gain.unsqueeze(1) + torch.diag(of_each_neuron(neurons.cancelled) * theta))
-        ours.theta.copy_(theta)
+    ours.tau_v = time_constant(neurons.decay_v)
+    if hasattr(ours, "tau_i"):
+        ours.tau_i = time_constant(0.0 if neurons.decay_i is None else neurons.decay_i)
+    if isinstance(ours, LI):  # without spikes, threshold and recurrence
+        return ours
+    theta = of_each_neuron(neurons.threshold)
+    if neurons.fires_at_threshold:  # the next lower number, above which ours fire
+        theta = torch.nextafter(theta, torch.zeros_like(theta))
+    w_rec = torch.as_tensor(neurons.w_rec).detach().to(**like)
+    if w_rec.ndim < 2:
+        w_rec = torch.diag(of_each_neuron(w_rec))
+    # a neuron of ours subtracts the whole threshold at a spike: its weight to itself adds back what it should keep
+    kept = torch.diag(of_each_neuron(neurons.cancelled) * theta)
+    ours.w_rec.copy_(w_rec * gain.unsqueeze(1) + kept)
+    ours.theta.copy_(theta)
     return ours
 
 
 def _affine(name: str, module: nn.Module, shape: tuple[int, ...], **like: Any) -> tuple[Tensor, Tensor]:
-    """Matrix and bias of modules, found by passing unit vectors through them in float64."""
+    """Return the matrix (n_out, n_in) and the bias (n_out,) that affine modules compute together.
+
+    They are found by passing 0 and the unit vectors through the modules in float64.
+
+    Args:
+        name: where the modules stand, for errors.
+        module: the modules.
+        shape: shape of one sample of their input, n_in numbers.
+        like: dtype and device of what is returned.
+    """
     for path, part in module.named_modules():
-        if "parametrizations" in path.split("."):  # such as weight_norm: what they compute is a weight
+        if "parametrizations" in path.split("."):  # such as weight_norm, which computes the weight of a module
             continue
         if not isinstance(part, AFFINE) and not list(part.children()) and not isinstance(part, nn.Sequential):
             known = ", ".join(kind.__name__ for kind in AFFINE)
             raise TypeError(f"{name}: {type(part).__name__} cannot be exported; a layer's weights are dense: {known}.")
     n = int(torch.Size(shape).numel())
     tensors = {k: v.detach().cpu().double() for k, v in module.state_dict().items() if v.is_floating_point()}
-    units = torch.cat((torch.zeros(1, n), torch.eye(n))).double().view(-1, *shape)
+    zero_and_units = torch.cat((torch.zeros(1, n), torch.eye(n))).double().view(-1, *shape)
     with eval_mode(module):
-        out = functional_call(module, tensors, (units,)).flatten(1)
-    return (out[1:] - out[0]).T.to(**like), out[0].to(**like)
+        out = functional_call(module, tensors, (zero_and_units,)).flatten(1)
+    bias = out[0]
+    weight = (out[1:] - bias).T
+    return weight.to(**like), bias.to(**like)
 
 
 def _snntorch(name: str, layer: Any, integrator: bool) -> _Neurons:
-    """Leaky, RLeaky and Synaptic of snnTorch."""
+    """Describe a Leaky, RLeaky or Synaptic of snnTorch; refuse other layers, and settings without a counterpart.
+
+    `integrator` says that the layer's membrane is read in place of its spikes.
+    """
     kind = type(layer).__name__
     reset = layer.reset_mechanism
     recurrent = getattr(layer, "recurrent", None)
@@ -276,7 +306,7 @@ def _snntorch(name: str, layer: Any, integrator: bool) -> _Neurons:
         raise TypeError(f"{name} has no counterpart: use Leaky, RLeaky with linear_features= or Synaptic.")
     if (layer.graded_spikes_factor != 1).any() or layer.inhibition or layer.state_quant:
         raise ValueError(f"{name}: graded spikes, inhibition and state_quant have no counterpart: train without them.")
-    w_rec = getattr(recurrent, "weight", getattr(recurrent, "V", 0.0))
+    w_rec = getattr(recurrent, "weight", getattr(recurrent, "V", 0.0))  # of a Linear, one to one, or no recurrence
     bias = getattr(recurrent, "bias", None)
     decay_i = None
     if kind == "Synaptic":
@@ -309,11 +339,12 @@ def _snntorch(name: str, layer: Any, integrator: bool) -> _Neurons:
         )
     if reset == "subtract" and not layer.reset_delay:
         raise ValueError(f"{name}: it subtracts twice from a high membrane: train with reset_delay=True.")
+    # without a reset it is a LIF by subtraction whose recurrent weights add back all that a spike subtracts
     return neurons._replace(reset="subtract", cancelled=float(reset == "none"))
 
 
 def _norse(name: str, layer: Any, integrator: bool) -> _Neurons:
-    """LIF, LIFRecurrent, LIFBox and the integrators of norse."""
+    """Describe a LIF, LIFRecurrent or LIFBox of norse, or with `integrator` a layer whose voltage is read."""
     kind = type(layer).__name__.removesuffix("Cell")
     p = layer.p
     if not integrator and kind not in ("LIF", "LIFRecurrent", "LIFBox"):
@@ -326,45 +357,49 @@ def _norse(name: str, layer: Any, integrator: bool) -> _Neurons:
         )
     gain = (layer.dt * torch.as_tensor(p.tau_mem_inv)).double()  # in float32 1 - gain would be rounded
     decay_i = None
-    if not kind.endswith("Box"):
+    if not kind.endswith("Box"):  # a LIFBox has no current
         decay_i = 1 - (layer.dt * torch.as_tensor(p.tau_syn_inv)).double()
     if integrator:
-        return _Neurons(1 - gain, torch.ones(()), "none", decay_i, gain)
+        return _Neurons(decay_v=1 - gain, threshold=torch.ones(()), reset="none", decay_i=decay_i, gain=gain)
     w_rec = getattr(layer, "recurrent_weights", 0.0)
-    return _Neurons(1 - gain, p.v_th - leak, "zero", decay_i, gain, w_rec=w_rec)
+    return _Neurons(decay_v=1 - gain, threshold=p.v_th - leak, reset="zero", decay_i=decay_i, gain=gain, w_rec=w_rec)
 
 
 def _spikingjelly(name: str, layer: Any, integrator: bool) -> _Neurons:
-    """LIFNode and ParametricLIFNode of spikingjelly, alone or in a LinearRecurrentContainer."""
+    """Describe a LIFNode or ParametricLIFNode of spikingjelly, alone or in a LinearRecurrentContainer.
+
+    Its spikes are always read, so that `integrator` is not used.
+    """
     recurrent = hasattr(layer, "rc")
     node = layer.sub_module if recurrent else layer
     if type(node).__name__ not in ("LIFNode", "ParametricLIFNode"):
         raise TypeError(f"{name} has no counterpart: use LIFNode or ParametricLIFNode, which leak.")
-    tau: Any = torch.as_tensor(getattr(node, "tau", torch.inf), dtype=torch.float64)
-    if hasattr(node, "w"):
-        moved = torch.sigmoid(node.w.double())
+    # leak: the share of its distance from rest that a voltage loses in a step
+    if hasattr(node, "w"):  # a ParametricLIFNode, which trains w
+        leak = torch.sigmoid(node.w.double())
     else:
-        moved = 1 / tau
-    rest = 0.0 if node.v_reset is None else node.v_reset
+        leak = 1 / torch.as_tensor(node.tau, dtype=torch.float64)
+    subtracts = node.v_reset is None
+    rest = 0.0 if subtracts else node.v_reset
     return _Neurons(
-        1 - moved,
-        torch.as_tensor(node.v_threshold - rest, dtype=torch.float64),
-        "subtract" if node.v_reset is None else "zero",
-        gain=moved if node.decay_input else 1.0,
-        w_rec=layer.rc.weight[:, -layer.sub_module_out_features :] if recurrent else 0.0,
+        decay_v=1 - leak,
+        threshold=torch.as_tensor(node.v_threshold - rest, dtype=torch.float64),
+        reset="subtract" if subtracts else "zero",
+        gain=leak if node.decay_input else 1.0,
+        w_rec=layer.rc.weight[:, -layer.sub_module_out_features :] if recurrent else 0.0,  # the columns of its spikes
         bias=layer.rc.bias if recurrent else None,
-        cancelled=moved if node.v_reset is None else 0.0,
+        cancelled=leak if subtracts else 0.0,  # it subtracts in the step that fires, and what it subtracts leaks
         fires_at_threshold=True,
     )
 
 
 def delayed(network: Network) -> Network:
-    """The same network in our own cells with ``layer_delay=1``: layer l, counted from 1, spikes l steps later.
+    """Return the same network in our own cells with ``layer_delay=1``: layer l, counted from 1, spikes l steps later.
 
-    Its logits come as many steps later as it has layers, an LI included. Biases must not act before the input arrives:
-    if there are any, each layer gets one neuron more, the last, whose synapses are the biases. It fires in every step
-    from the first in which the layer below could fire, switched on by the added neuron there. The bias of an LI comes
-    from a second such neuron, which the first one switches on.
+    Its logits come as many steps later as it has layers, an LI included. A bias must not act before the delayed input
+    arrives. So if there is a bias, each layer gets one more neuron, a bias neuron, whose synapses are the biases. That
+    of the first layer fires in every step; that of a layer above is switched on by the bias neuron of the layer below.
+    The bias of an LI comes from a second bias neuron in the layer below, which the first one switches on.
 
     Args:
         network: what :func:`quantize` accepts, biases of LIF and CubaLIF only. With ``layer_delay=1`` it is returned as
@@ -379,7 +414,8 @@ def delayed(network: Network) -> Network:
     network = exportable(network)
     like = network.dtype_and_device
     cells: list[Any] = [cell.copy() for cell in network.cells]
-    tail: Any = cells.pop() if network.cells[-1].integrator else None
+    tail: Any = cells.pop() if network.cells[-1].integrator else None  # an LI at the end
+    # what the last layer that spikes is read by: a linear readout or the LI
     if tail is None:
         readout: Any = network.readout
         weight = readout.weight
@@ -389,9 +425,9 @@ def delayed(network: Network) -> Network:
         bias = tail.b_v
     if bias is None:
         bias = torch.zeros(1)
-    count = 0  # of bias neurons of the last layer
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         if bias.any() or any(cell.get_buffer("b_v").any() for cell in cells):
+            count = 0  # of the bias neurons of a layer, after the loop of the last one
             for i, cell in enumerate(cells):
                 old: Any = cell
                 kind: Any = exported_kind(old)
@@ -399,16 +435,18 @@ def delayed(network: Network) -> Network:
                     raise TypeError(f"layer {i + 1} is an ALIF: only biases of LIF and CubaLIF layers can be delayed.")
                 n = old.n_hidden
                 zero = old.reset.name == "zero"
-                switched = i > 0  # by the bias neuron of the layer below
-                count = 1 + (tail is not None and i == len(cells) - 1 and bool(bias.any()))
+                switched = i > 0  # by the bias neuron of the layer below, which is one input more
+                count = 1
+                if tail is not None and i == len(cells) - 1 and bias.any():
+                    count = 2
                 extended = kind(old.n_in + switched, n + count, reset="zero" if zero else "subtract").to(**like)
                 for matrix, before in ((extended.w_in, old.w_in), (extended.w_rec, old.w_rec)):
                     matrix.zero_()
                     matrix[:n, : before.shape[1]] = before
                 extended.w_rec[:n, n] = old.b_v
                 if not zero:
-                    extended.w_rec[n:, n:] = torch.eye(count)  # cancels the reset
-                extended.w_rec[n + 1 :, n] = FIRES
+                    extended.w_rec[n:, n:] = torch.eye(count)  # adds back what a reset subtracts
+                extended.w_rec[n + 1 :, n] = FIRES  # the first bias neuron switches on the second
                 extended.b_v.zero_()
                 if switched:
                     extended.w_in[n, -1] = FIRES
@@ -420,7 +458,7 @@ def delayed(network: Network) -> Network:
                     setattr(extended, tau, pad(getattr(old, tau), (0, count), value=NO_MEMORY))
                 cells[i] = extended
             weight = pad(weight, (0, count))
-            weight[:, -1] = bias
+            weight[:, -1] = bias  # the last bias neuron, the only one or the second
         if tail is None:
             readout = nn.Linear(weight.shape[1], network.n_out, bias=False, **like)
             readout.weight.copy_(weight)

@@ -50,15 +50,15 @@ class LayerReport:
 
     @property
     def step_growth(self) -> float:
-        """The factor by which an optimizer's update has grown, relative to the threshold."""
-        if not self.threshold_before or not self.threshold_after:
+        """The factor by which an optimizer's update has grown, relative to the threshold; 1 if that is not known."""
+        if not self.threshold_before or not self.threshold_after:  # None, or a threshold of 0
             return 1.0
         return self.threshold_before / self.threshold_after
 
     def cells(self) -> tuple[str, ...]:
-        """The cells of a line of :class:`InitReport`."""
+        """Return the cells of the layer's row in the table of :class:`InitReport`."""
         name = f"layer {self.layer}"
-        if self.rate_after is None:
+        if self.rate_after is None:  # the layer was left, and nothing of it measured
             return (name, self.done, "", "", "", self.why)
         rates = f"{self.rate_before:.2g} -> {self.rate_after:.2g}"
         thresholds = f"{self.threshold_before:.2g} -> {self.threshold_after:.2g}"
@@ -116,7 +116,8 @@ class InitReport(tuple[Finding, ...]):
 def on_any_network(apply: Callable[..., tuple[Finding, ...]]) -> Callable[..., tuple[Finding, ...]]:
     """Wrap the ``apply`` of an initialiser so that it also takes a user's module and the x of that module.
 
-    The report says where time and batch were found in x.
+    For a module the wrapped ``apply`` returns an :class:`InitReport` with its layout and what it left out; for a
+    network it returns what ``apply`` does.
     """
 
     @wraps(apply)
@@ -124,7 +125,7 @@ def on_any_network(apply: Callable[..., tuple[Finding, ...]]) -> Callable[..., t
         self: "Initialiser", net: nn.Module, x: Any, *, seed: int = 0, prefers_membrane: bool = False
     ) -> tuple[Finding, ...]:
         if isinstance(x, list) and not x:  # some methods need no input
-            prepared = PreparedBatches(network_of(net), x, "")
+            prepared = PreparedBatches(network_of(net), x, layout="")
         else:
             prepared = prepare_batches(net, x, prefers_membrane=prefers_membrane)
         network, batches, layout, leaves_membranes = prepared
@@ -132,7 +133,7 @@ def on_any_network(apply: Callable[..., tuple[Finding, ...]]) -> Callable[..., t
             inputs = batches
         else:
             inputs = some_batches(batches, BATCHES)
-        if network is net:
+        if network is net:  # no module was wrapped
             return apply(self, network, inputs, seed=seed)
         before = values_outside(net)
         report = apply(self, network, inputs, seed=seed)
@@ -156,9 +157,9 @@ class Initialiser(ABC):
     """
 
     def __init_subclass__(cls) -> None:
-        """Let every subclass, whose ``apply`` gets a network and a list of its inputs, take modules as well."""
+        """Wrap the ``apply`` that a subclass defines for networks, so that it takes modules as well."""
         super().__init_subclass__()
-        if "apply" in vars(cls):
+        if "apply" in vars(cls):  # an inherited one is wrapped already
             cls.apply = on_rank_0(in_full_precision(on_any_network(cls.apply)))
 
     @abstractmethod
@@ -166,8 +167,8 @@ class Initialiser(ABC):
         """Set a network.
 
         A caller may also give a module of snnTorch, norse, spikingjelly or PyTorch, with inputs as
-        :func:`neurolsc.interop.prepared.prepare` takes them: before a subclass is called they become a network over
-        the same parameters, and what it reads.
+        :func:`neurolsc.interop.prepared.prepare` takes them. The method of a subclass then gets a network over the
+        same parameters, and the inputs as that network reads them.
 
         Args:
             network: the network, or a module.
@@ -189,8 +190,8 @@ class Initialiser(ABC):
         if not isinstance(other, Initialiser):
             return NotImplemented
         parts: list[Initialiser] = []
-        for one in (self, other):
-            parts += one.parts if isinstance(one, Chain) else [one]
+        for each in (self, other):  # the parts of a chain join the new one
+            parts += each.parts if isinstance(each, Chain) else [each]
         return Chain(tuple(parts))
 
     def __str__(self) -> str:
@@ -271,7 +272,11 @@ def named(spec: str) -> Initialiser:
 
 
 def _make(tree: ast.expr) -> Initialiser:
-    """The initialiser of a parsed text: a name, a call of literals, or a sum of these."""
+    """Make the initialiser of a parsed text: a name, a call with literals, or a sum of these.
+
+    SyntaxError for anything else; ValueError for an unknown name; errors of the literals and of the initialiser's class
+    pass through.
+    """
     match tree:
         case ast.BinOp(left=left, op=ast.Add(), right=right):
             return _make(left) + _make(right)
@@ -293,13 +298,15 @@ def _make(tree: ast.expr) -> Initialiser:
 
 
 def generator(seed: int, *place: object) -> torch.Generator:
-    """A generator for one place of a network, such as (layer, name of a matrix), independent of other places."""
+    """Return a generator for one place of a network, such as (layer, name of a matrix), independent of other places."""
     digest = hashlib.sha256(f"{seed} {place}".encode()).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest[:7]))
+    return torch.Generator().manual_seed(int.from_bytes(digest[:7]))  # 56 bits: torch takes seeds of up to 64
 
 
 def first_input(network: Network, inputs: Sequence[Any]) -> Tensor:
-    """The x of the first batch, on the network's device, in its dtype (token indices stay integers).
+    """Return the x (T, B, n_in) of the first batch, on the network's device and in its dtype.
+
+    Token indices stay integers.
 
     Raises:
         TypeError: if network is no network, or the batch is neither a tensor nor a tuple (x, ...).
@@ -329,12 +336,22 @@ _LACKS: dict[Need, str] = {
 
 
 class Layer:
-    """A layer of a network."""
+    """A layer of a network, as initialisers read and set it.
+
+    Attributes:
+        index: the layer, counted from 0.
+        cell: its cell.
+        name: its number, counted from 1, and class, to begin a message with.
+        inputs: its input matrices.
+        recurrent: its recurrent matrices.
+        matrices: both, inputs first.
+        membrane: the cell's membrane; None if it has none, where :meth:`require` did not ask for one.
+    """
 
     def __init__(self, network: Network, index: int) -> None:
         self.index = index
         self.cell = network.cells[index]
-        inner = getattr(self.cell, "layer", None)
+        inner = getattr(self.cell, "layer", None)  # of a wrapped cell the other library's layer
         of = ""
         if isinstance(inner, nn.Module):
             of = f" of a {type(inner).__name__}"
@@ -350,38 +367,44 @@ class Layer:
         return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in self.cell.modules())
 
     def require(self, *needs: Need) -> None:
+        """Raise a TypeError, which names another initialiser, if the layer lacks one of the needs."""
         for need in needs:
             if not getattr(self, need):
                 raise TypeError(f"{self.name} {_LACKS[need]}")
 
     def finding(self, problem: str, cure: str) -> Finding:
+        """Return a finding on this layer."""
         return Finding(self.index + 1, problem, cure)
 
     def normal(self, matrix: WeightMatrix, seed: int) -> Tensor:
-        """Standard normal numbers in the shape of a matrix, in float64 on the CPU."""
-        drawn = generator(seed, self.index, matrix.name)
-        return torch.randn(matrix.weights.shape, generator=drawn, dtype=torch.float64)
+        """Draw standard normal numbers in the shape of a matrix, in float64 on the CPU."""
+        draws = generator(seed, self.index, matrix.name)
+        return torch.randn(matrix.weights.shape, generator=draws, dtype=torch.float64)
 
     def orthogonal(self, matrix: WeightMatrix, seed: int) -> Tensor:
-        """A random matrix whose rows, or columns where these are fewer, are orthonormal."""
+        """Draw weights in the shape of a matrix whose rows, or columns if these are fewer, are orthonormal.
+
+        They are in float64 on the CPU. A row of a convolution is all weights of an output channel.
+        """
         rows = torch.empty(matrix.weights.flatten(1).shape, dtype=torch.float64)
-        drawn = generator(seed, self.index, matrix.name)
-        return nn.init.orthogonal_(rows, generator=drawn).view(matrix.weights.shape)
+        draws = generator(seed, self.index, matrix.name)
+        return nn.init.orthogonal_(rows, generator=draws).view(matrix.weights.shape)
 
     def resting_threshold(self) -> Tensor:
-        """The threshold of every neuron at rest (n_hidden,), in float64 on the CPU."""
+        """Return the threshold of every neuron at rest (n_hidden,), in float64 on the CPU."""
         with torch.no_grad():
             return self.membrane.thresholds(self.cell.initial_state(1))[0].double().cpu()
 
     def voltages(self, layer_input: Tensor) -> Tensor:
-        """The voltage after every step of a run from rest on an input (T, B, n_in): (T, B, n_hidden)."""
+        """Return the voltage (T, B, n_hidden) after every step of a run from rest on an input (T, B, n_in)."""
         return torch.stack([self.membrane.voltage(after) for _, _, after in steps_from_rest(self.cell, layer_input)])
 
     def impulse_response(self, length: int) -> Tensor:
-        r"""The voltage after an input current of 1 in the first step, without spikes (T, n_hidden).
+        r"""Return the voltage (length, n_hidden) at and after a step with an input current of 1, without spikes.
 
-        Measured with a current of a thousandth of the lowest threshold, while input matrices are replaced by the mean
-        over inputs, and biases, which might let neurons fire, by 0. Of LIF and ALIF it is :math:`e^{-t/\tau_v}`.
+        It is measured with a current of a thousandth of the lowest threshold, so that no neuron fires. Meanwhile every
+        input weight is one over the number of inputs, and biases, which might let neurons fire, are 0; afterwards all
+        are as they were. Of LIF and ALIF the response is :math:`e^{-t/\tau_v}`.
         """
         threshold = self.resting_threshold()
         size = 1e-3 * min(threshold[threshold > 0].tolist(), default=1.0)
@@ -405,7 +428,12 @@ class Layer:
 
 
 def layers_of(network: Network, *needs: Need, integrators: bool = False) -> list[Layer]:
-    """The layers that spike, with `integrators` all layers; each is checked for the needs.
+    """Return the layers that spike, or with `integrators` all layers.
+
+    Args:
+        network: the network.
+        needs: what each of the layers must have.
+        integrators: return integrators, which send no spikes, as well.
 
     Raises:
         TypeError: if network is no network, or a cell lacks a need.
@@ -422,7 +450,10 @@ def layers_of(network: Network, *needs: Need, integrators: bool = False) -> list
 
 
 def bottom_up(network: Network, x: Tensor, layers: Sequence[Layer]) -> Iterator[tuple[Layer, Tensor]]:
-    """Yield layers with their inputs (T, B, n_in) in a run on x; layers below may be changed on the way."""
+    """Yield some layers, from the bottom up, each with its input (T, B, n_in) in a run of the network on x.
+
+    A caller may change a layer before it asks for the next one, which then reads the changed layer's output.
+    """
     chosen = {layer.index: layer for layer in layers}
     for index, layer_input in enumerate(layer_inputs(network, x)):
         if index in chosen:
@@ -430,7 +461,10 @@ def bottom_up(network: Network, x: Tensor, layers: Sequence[Layer]) -> Iterator[
 
 
 def set_nonzero(matrix: WeightMatrix, weights: Tensor) -> None:
-    """Set the nonzero weights of a matrix, or all if all are 0: a single 0 is a connection that does not exist."""
+    """Set the nonzero weights of a matrix: a weight of 0 is a connection that does not exist.
+
+    A matrix of zeros alone has all its connections, and all are set. Frozen matrices stay.
+    """
     absent = matrix.weights == 0
     if not absent.all():
         weights = weights.to(matrix.weights).masked_fill(absent, 0)
@@ -438,7 +472,7 @@ def set_nonzero(matrix: WeightMatrix, weights: Tensor) -> None:
 
 
 def scaling(matrices: Sequence[WeightMatrix]) -> Callable[[float], None]:
-    """Return a function that sets matrices to exp(log) times their present values."""
+    """Return a function of a logarithm that sets matrices to exp(log) times the weights that they have now."""
     start = [matrix.weights.clone() for matrix in matrices]
 
     def scale(log: float) -> None:
@@ -449,6 +483,11 @@ def scaling(matrices: Sequence[WeightMatrix]) -> Callable[[float], None]:
 
 
 def by_neuron(values: Tensor, like: WeightMatrix) -> Tensor:
-    """Values of neurons (n_hidden,) as factors of a matrix's rows; their mean for all rows that are not neurons."""
+    """Return values of neurons (n_hidden,) as factors of the rows of a matrix, (rows, 1, ...).
+
+    Rows that are not neurons, as the channels of a convolution, all get the mean.
+    """
     rows = len(like.weights)
-    return (values if len(values) == rows else values.mean().expand(rows)).view(-1, *[1] * (like.weights.ndim - 1))
+    if len(values) != rows:
+        values = values.mean().expand(rows)
+    return values.view(-1, *[1] * (like.weights.ndim - 1))

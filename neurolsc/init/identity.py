@@ -47,7 +47,7 @@ CLOSEST = 0.02  # least distance of the voltage of a spike from the threshold, i
 WIDEST = 2.0  # largest input weight, in thresholds: with more, what a subtracted threshold leaves would spike again
 MARGIN = 0.25  # derivative of the surrogate at a spike, as a share of its largest
 AT_REST = 0.1  # and at rest: below, next to no gradient passes
-BOUND_ROUNDS = 3  # of bounding the recurrence and scaling the thresholds again
+BOUND_ROUNDS = 3  # most times that the recurrence is bounded and the thresholds are scaled again
 POINT_SAMPLES = 4  # samples on which the recurrent current is measured
 
 
@@ -68,9 +68,9 @@ class Identity(Initialiser):
     one threshold. :math:`W_{in}` is divided by the part of a current that a voltage takes.
 
     The lowest layers keep their drawn weights; their recurrence is bounded and their thresholds are scaled to the
-    rate. So is a layer that is narrower than the one below, or that would pass on less than 95 % of its spikes, as a
-    neuron does that remembers, or that is a convolution. An output that spikes keeps weights and thresholds. Above the
-    lowest layers biases begin at 0.
+    rate. The same is done to an upper layer that is a convolution, that is narrower than the one below, or that as the
+    identity would pass on less than 95 % of its spikes, as neurons with a long memory do. An output that spikes keeps
+    weights and thresholds. Above the lowest layers biases begin at 0.
 
     A learning rate acts on a neuron by the spikes that it reads within its memory: one step of Adam moves the voltage
     by as many learning rates. So by default the rate is the one at which that number is k,
@@ -115,7 +115,7 @@ class Identity(Initialiser):
             fault = surrogate_fault(network.cells[index], index)
             if fault is None:
                 continue
-            if fault.name == NO_SURROGATE:
+            if fault.name == NO_SURROGATE:  # nothing below it could be trained
                 raise ValueError(str(fault))
             findings.append(fault)
         with restored_on_error(network), eval_mode(network), torch.no_grad():
@@ -131,7 +131,18 @@ class Identity(Initialiser):
     def set_layer(
         self, network: Network, layer: Layer, layer_input: Tensor, fired: float, seed: int
     ) -> tuple[LayerReport, list[Finding]]:
-        """Set one layer; `fired` is its rate before. Return what was done, and findings on what is missed."""
+        """Set one layer in place.
+
+        Args:
+            network: the network.
+            layer: one of its layers.
+            layer_input: what it reads (T, B, n_in), with the layers below as they are set.
+            fired: its firing rate before the initialisation, for the report.
+            seed: seed of the draw of samples.
+
+        Returns:
+            What was done to the layer, and findings on what is missed.
+        """
         number_of_layer = layer.index + 1
         why = self.left_alone(network, layer)
         if why:
@@ -156,16 +167,17 @@ class Identity(Initialiser):
                 threshold_after=threshold,
             ), []
         wanted = self.rate or self.chosen_rate(network, layer, layer_input.shape[0])
-        drawn = copy.deepcopy(layer.cell.state_dict())
+        as_drawn = copy.deepcopy(layer.cell.state_dict())
         found = self.scale_drawn(layer, layer_input, wanted, seed)
         done = "drawn"
         why = self.no_identity(layer, layer_input)
         if not why:
+            # try the identity, from the weights as drawn; if it fails, go back to the drawn weights at the rate
             at_rate = copy.deepcopy(layer.cell.state_dict())
-            scaled = layer.resting_threshold().mean().item()
+            threshold_at_rate = layer.resting_threshold().mean().item()
             bounded = [matrix.weights.clone() for matrix in layer.recurrent]
-            layer.cell.load_state_dict(drawn)
-            passed = self.make_identity(layer, layer_input, scaled, bounded)
+            layer.cell.load_state_dict(as_drawn)
+            passed = self.make_identity(layer, layer_input, threshold_at_rate, bounded)
             if passed >= PASSED_ON:
                 done = "identity"
                 found = []
@@ -188,7 +200,7 @@ class Identity(Initialiser):
     # ---- decisions
 
     def left_alone(self, network: Network, layer: Layer) -> str:
-        """Why a layer stays as it is; empty if it is to be set."""
+        """Return in words why a layer stays as it is; empty if it is to be set."""
         cell = layer.cell
         if cell.integrator:
             return "integrates"
@@ -204,7 +216,7 @@ class Identity(Initialiser):
         return ""
 
     def no_identity(self, layer: Layer, layer_input: Tensor) -> str:
-        """Why a layer cannot begin as the identity; empty if it may."""
+        """Return in words why a layer that reads (T, B, n_in) cannot begin as the identity; empty if it may."""
         if layer.index < self.lowest:
             return "lowest"
         if not layer.inputs:
@@ -216,7 +228,11 @@ class Identity(Initialiser):
         return ""
 
     def chosen_rate(self, network: Network, layer: Layer, length: int) -> float:
-        """The rate at which a neuron above reads 9 or 30 spikes within its memory, as the class says."""
+        """Return the rate at which a neuron above reads 9 or 30 spikes within its memory, as the class says.
+
+        `length` is the number of time steps, and so the longest memory. For the last layer that spikes its own neurons
+        stand for those above.
+        """
         above = [index for index in network.spiking if index > layer.index]
         reader = layer
         if above:
@@ -232,17 +248,28 @@ class Identity(Initialiser):
         if output_spikes(network):
             spikes = SPIKES_OF_A_SPIKING_OUTPUT
             lowest = LOWEST_OF_A_SPIKING_OUTPUT
-        found = spikes * threshold / (read * max(memory, 1e-3))
-        return min(max(found, lowest), HIGHEST_RATE)
+        rate_of_spikes = spikes * threshold / (read * max(memory, 1e-3))  # a voltage may remember nothing
+        return min(max(rate_of_spikes, lowest), HIGHEST_RATE)
 
     # ---- what is set
 
     def scale_drawn(self, layer: Layer, layer_input: Tensor, wanted: float, seed: int) -> list[Finding]:
-        """Bound the recurrence of a layer with drawn weights and scale its thresholds to a rate."""
+        """Bound the recurrence of a layer with drawn weights and scale its thresholds to a rate, in place.
+
+        Args:
+            layer: the layer.
+            layer_input: what it reads (T, B, n_in).
+            wanted: the rate, in spikes per neuron and step.
+            seed: seed of the draw of samples on which the recurrent current is measured.
+
+        Returns:
+            A finding if the rate is missed by more than a quarter, else nothing.
+        """
         cell = layer.cell
         thresholds = cell.thresholds()
         assert thresholds is not None  # else the layer is left alone
         fires = scale_to_rate(cell, thresholds, layer_input, wanted, reach=THRESHOLDS_REACH)
+        # less recurrence moves the rate, and other thresholds move the recurrent current: in rounds
         for _ in range(BOUND_ROUNDS if layer.recurrent else 0):
             ratio = recurrence_share(points_of(cell, layer_input, generator(seed, "points")))
             if ratio <= 1.05 * self.recurrence:
@@ -255,14 +282,24 @@ class Identity(Initialiser):
         problem = f"fires {fires:.2g} spikes per neuron and step, not {wanted:.2g}"
         return [layer.finding(problem, "its rate moves in jumps; take a wider layer" if fires else "raise its weights")]
 
-    def make_identity(self, layer: Layer, layer_input: Tensor, scaled: float, bounded: list[Tensor]) -> float:
-        """Make a layer the identity plus a part of what was drawn; return the share of spikes that this passes on.
+    def make_identity(
+        self, layer: Layer, layer_input: Tensor, threshold_at_rate: float, bounded: list[Tensor]
+    ) -> float:
+        """Make a layer the identity plus a part of its drawn weights, in place.
 
-        `scaled` is the threshold at which the drawn layer fires at the rate, `bounded` its bounded recurrent weights.
+        Args:
+            layer: the layer, with its drawn input weights.
+            layer_input: what it reads (T, B, n_in).
+            threshold_at_rate: the threshold at which the drawn layer fires at the rate; below it none is lowered.
+            bounded: the drawn recurrent weights, bounded.
+
+        Returns:
+            The share of its spikes that the identity alone passes on.
         """
-        inputs = [matrix.weights.clone() for matrix in layer.inputs]
-        passed = best_identity(layer, layer_input, lower_thresholds(layer, scaled, self.adaptation))
-        for matrix, weights in zip(layer.inputs, inputs, strict=True):
+        drawn = [matrix.weights.clone() for matrix in layer.inputs]
+        margin = lower_thresholds(layer, threshold_at_rate, self.adaptation)
+        passed = best_identity(layer, layer_input, margin)
+        for matrix, weights in zip(layer.inputs, drawn, strict=True):
             matrix.set(matrix.weights + self.drawn * weights)
         for matrix, weights in zip(layer.recurrent, bounded, strict=True):
             matrix.set(matrix.weights + self.drawn * weights)
@@ -273,16 +310,18 @@ class Identity(Initialiser):
 
 
 def lower_thresholds(layer: Layer, lowest: float, adaptation: float) -> Tensor:
-    """Lower thresholds until the derivative of the surrogate of a neuron at rest is a tenth of its largest.
+    """Lower thresholds until the surrogate's derivative at rest is a tenth of its largest; find the margin of a spike.
+
+    Thresholds that cannot be set stay.
 
     Args:
         layer: the layer.
         lowest: the threshold below which they are not lowered.
-        adaptation: factor on what spikes add to the thresholds, where a time constant moves these.
+        adaptation: factor on what spikes add to the thresholds, of cells whose thresholds adapt.
 
     Returns:
-        The margin (n_hidden,) by which the voltage of a spike exceeds the threshold, in thresholds: there the
-        derivative is a quarter of its largest.
+        The margin (n_hidden,), in thresholds, by which the voltage of a spike is to exceed the threshold: there the
+        surrogate's derivative is a quarter of its largest. It is between 0.02 and 1.
     """
     now = layer.resting_threshold().mean().item()
     shares = torch.cat([torch.zeros(1), torch.logspace(-3, 0, 601)])  # 200 distances in each power of ten
@@ -290,7 +329,7 @@ def lower_thresholds(layer: Layer, lowest: float, adaptation: float) -> Tensor:
     slope = surrogate_slope(layer.membrane, distances).mean(1).nan_to_num(0, 0, 0).clamp(min=0)
 
     def farthest(share: float) -> float:
-        """The largest distance at which the derivative is this share of its largest."""
+        """Return the largest distance at which the derivative is at least this share of its largest."""
         return distances[slope >= share * slope.max()][-1].item()
 
     thresholds = layer.cell.thresholds()
@@ -299,42 +338,58 @@ def lower_thresholds(layer: Layer, lowest: float, adaptation: float) -> Tensor:
         rest = thresholds.rest()
         if rest is None:
             thresholds.scale(wanted / now)
-        else:
+        else:  # a threshold that adapts: scale what spikes add, then set what it is at rest
             thresholds.scale(adaptation)
             thresholds.set_rest(torch.full_like(rest, wanted))
     return (farthest(MARGIN) / layer.resting_threshold()).clamp(CLOSEST, 1)
 
 
 def best_identity(layer: Layer, layer_input: Tensor, margin: Tensor) -> float:
-    """Set the weights of a layer to the identity, by the margin of its spikes over the threshold.
+    """Set the weights of a layer to the identity, in place, and measure how well it passes spikes on.
+
+    Args:
+        layer: the layer.
+        layer_input: what it reads (T, B, n_in).
+        margin: by how many thresholds the voltage of a spike is to exceed the threshold (n_hidden,).
 
     Returns:
-        The share of its spikes that the layer passes on: spikes that it reads and also sends.
+        The share of its spikes that the layer passes on, as of :func:`set_identity`.
     """
     drawn = [matrix.weights.clone() for matrix in layer.recurrent]
     drive = 1 + margin
-    if not layer.recurrent:
+    if not layer.recurrent:  # nothing can take off the voltage that a spike leaves: leave none
         drive = exact_drive(layer, drive)
     passed = set_identity(layer, layer_input, drive, drawn)
     if passed >= PASSED_ON:
         return passed
-    return set_identity(layer, layer_input, torch.full_like(margin, WIDEST), drawn)
+    return set_identity(layer, layer_input, torch.full_like(margin, WIDEST), drawn)  # with the strongest input
 
 
 def exact_drive(layer: Layer, otherwise: Tensor) -> Tensor:
-    """Input weights, in thresholds, that leave no voltage one step after a spike; `otherwise` if none do."""
+    """Return input weights (n_hidden,), in thresholds, that leave no voltage one step after a spike.
+
+    Where no weight between 1.02 and 2 does so, it is the weight of `otherwise` (n_hidden,). Weights of the layer are
+    changed.
+    """
     at_widest = voltage_left(layer, torch.full_like(otherwise, WIDEST))
     at_less = voltage_left(layer, torch.full_like(otherwise, WIDEST - 0.5))
-    # the voltage is linear in the drive, or 0 at both: the root of the line
+    # The voltage is linear in the drive: take the root of the line. If it is 0 at both, this is NaN, and not chosen.
     exact = WIDEST - 0.5 * at_widest / (at_widest - at_less)
     return torch.where((exact > 1 + CLOSEST) & (exact < WIDEST), exact, otherwise)
 
 
 def set_identity(layer: Layer, layer_input: Tensor, drive: Tensor, drawn: Sequence[Tensor]) -> float:
-    """Set input weights to `drive`, in thresholds, and recurrent weights that take off what a spike leaves.
+    """Set input weights to the identity, and recurrent weights that take off the voltage that a spike leaves.
+
+    Args:
+        layer: the layer.
+        layer_input: what it reads (T, B, n_in).
+        drive: the input weight of each neuron (n_hidden,), in thresholds.
+        drawn: recurrent matrices as drawn, whose zeros are missing connections.
 
     Returns:
-        The share of its spikes that the layer passes on.
+        The share of its spikes that the layer passes on: spikes that it reads and sends at the same place and step,
+        over the mean of the numbers of spikes that it reads and that it sends.
     """
     cell = layer.cell
     left = voltage_left(layer, drive)
@@ -342,6 +397,7 @@ def set_identity(layer: Layer, layer_input: Tensor, drive: Tensor, drawn: Sequen
         matrix.set(weights)  # what is 0 in them is no connection, and stays
         set_nonzero(matrix, diagonal(matrix, -left))
     sent = cell.run(layer_input, cell.initial_state(layer_input.shape[1]))[0]
+    # a wider layer reads the neurons below in turn
     wanted = layer_input[..., torch.arange(cell.n_hidden, device=layer_input.device) % layer_input.shape[-1]]
     total = 0.5 * (sent.sum() + wanted.sum()).item()
     if total:
@@ -350,24 +406,29 @@ def set_identity(layer: Layer, layer_input: Tensor, drive: Tensor, drawn: Sequen
 
 
 def voltage_left(layer: Layer, drive: Tensor) -> Tensor:
-    """Set input weights to `drive`, in thresholds, and no recurrence; return the voltage one step after a spike."""
+    """Return the voltage (n_hidden,) one step after a spike of a neuron that reads nothing more.
+
+    To measure it, input weights are set to the identity times `drive` (n_hidden,), in thresholds, and recurrent weights
+    to 0; they stay so.
+    """
     cell = layer.cell
     first, second = layer.impulse_response(2).round(decimals=3)
-    # A voltage may take a part of what it reads, such as 1/tau. Where a current lasts, it adds up.
+    # A voltage may take only a part of what it reads, such as 1/tau: divide by that. A voltage that still rises in the
+    # second step is driven by a current that lasts, and takes all.
     taken = torch.where((first > 0) & (second <= first), first, 1.0)
     for matrix in layer.inputs:
         set_nonzero(matrix, diagonal(matrix, drive * layer.resting_threshold() / taken))
     for matrix in layer.recurrent:
         matrix.set(torch.zeros_like(matrix.weights))
     rest = cell.initial_state(1)
-    one = torch.ones(1, cell.n_in, **cell.dtype_and_device)
-    fired = cell.update(one, cell.output(rest), rest)
-    after = cell.update(0 * one, cell.output(fired), fired)
+    spikes = torch.ones(1, cell.n_in, **cell.dtype_and_device)
+    fired = cell.update(spikes, cell.output(rest), rest)
+    after = cell.update(0 * spikes, cell.output(fired), fired)
     return layer.membrane.voltage(after)[0].double().cpu()
 
 
 def diagonal(matrix: WeightMatrix, values: Tensor) -> Tensor:
-    """Weights by which neuron i reads input i, modulo their number, with the i-th value."""
+    """Return weights in the shape of a matrix (n_hidden, n_in): neuron i reads input i modulo n_in by values[i]."""
     n_hidden, n_in = matrix.weights.shape
     chosen = torch.arange(n_hidden)[:, None] % n_in == torch.arange(n_in)
     return by_neuron(values, matrix) * chosen
@@ -388,11 +449,12 @@ def output_spikes(network: Network) -> bool:
 
 
 def recurrence_share(t: Transitions) -> float:
-    r"""Return the recurrent current as a share of the input's, with g the step and norms over all points.
+    r"""Return the recurrent current as a share of the input current.
 
     .. math:: \frac{\lVert g(x, z; W) - g(x, z; 0) \rVert}{\lVert g(x, z; W) - g(0, z; W) \rVert}
 
-    0 without recurrent synapses; infinite where the input moves nothing.
+    with g the state after a step from the input x and the layer's last spikes z, and W its recurrent weights. Norms are
+    over the states at all points of t together. 0 without recurrent weights; infinite if the input moves nothing.
     """
     with torch.no_grad():
         z = t.cell.output(t.before)
@@ -412,7 +474,10 @@ def recurrence_share(t: Transitions) -> float:
 
 
 def points_of(cell: Cell, layer_input: Tensor, draw: torch.Generator) -> Transitions:
-    """The transitions of a layer at all steps of a run, on some samples drawn at random."""
+    """Return the transitions of a cell at all steps of a run on an input (T, B, n_in), of some samples drawn at random.
+
+    They are for derivatives through time: the layer below is left out.
+    """
     some = torch.randperm(layer_input.shape[1], generator=draw)[:POINT_SAMPLES].to(layer_input.device)
     states = [before for _, before, _ in steps_from_rest(cell, layer_input[:, some])]
     return Transitions(cell, layer_input[:, some].flatten(0, 1), stacked(states), None, None)

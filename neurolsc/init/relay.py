@@ -70,7 +70,7 @@ class FiringRate(Initialiser):
         reached = match_firing_rates(network, x, [self.rate] * len(network.cells), tolerance=math.inf)
         found = _surrogate_faults(network)
         for layer, fires in enumerate(reached, start=1):
-            if abs(fires - self.rate) > 0.1 * self.rate:
+            if abs(fires - self.rate) > 0.1 * self.rate:  # not of an integrator, whose rate is NaN
                 problem = f"fires {fires:.3g} spikes per neuron and step, not {self.rate:g}"
                 jumps = "its rate moves in jumps; take a wider layer, or weaker recurrence"
                 found.append(Finding(layer, problem, jumps if fires else "raise its weights"))
@@ -78,7 +78,7 @@ class FiringRate(Initialiser):
 
 
 def _require_thresholds(layer: Layer) -> None:
-    """Raise if no thresholds of a layer can be scaled: it has none, or they are frozen."""
+    """Raise if the thresholds of a layer cannot be scaled: TypeError if it has none, ValueError if they are frozen."""
     thresholds = layer.cell.thresholds()
     if thresholds is None:
         raise TypeError(no_thresholds(layer.name))
@@ -87,8 +87,9 @@ def _require_thresholds(layer: Layer) -> None:
 
 
 def _surrogate_faults(network: Network) -> list[Finding]:
-    found = (surrogate_fault(network.cells[layer], layer) for layer in network.spiking)
-    return [finding for finding in found if finding is not None]
+    """Return a finding for each surrogate without a derivative, or with one that is not finite."""
+    faults = (surrogate_fault(network.cells[layer], layer) for layer in network.spiking)
+    return [fault for fault in faults if fault is not None]
 
 
 # ---------------------------------------------------------------- layer by layer
@@ -102,7 +103,7 @@ _OTHER_BATCH = 0.25  # likewise of a rate on another batch, as batches differ
 
 
 class _Quantity(NamedTuple):
-    """What a layer is set to, and what to do where it is missed."""
+    """A quantity of a layer that is set to a target, and what to do if the target is missed."""
 
     name: str
     cure: str
@@ -118,7 +119,7 @@ _RATE = _Quantity("firing rate", "it moves in jumps: take a wider layer or a wea
 
 
 class _Goal(NamedTuple):
-    """A quantity that a scale of matrices moves to a target."""
+    """A target of a quantity, the matrices whose common scale moves it, and a function that measures it."""
 
     quantity: _Quantity
     target: float
@@ -171,7 +172,7 @@ class LayerwiseScaling(Initialiser):
         for layer in layers_of(network, "inputs"):
             if self.rate:
                 _require_thresholds(layer)
-        return self.set_all(network, inputs, seed, self.set_layer, [])
+        return self.set_all(network, inputs, seed, self.set_layer, other_rates=[])
 
     def set_all(
         self,
@@ -179,21 +180,27 @@ class LayerwiseScaling(Initialiser):
         inputs: Sequence[Tensor],
         seed: int,
         set_layer: Callable[[Layer, Points, int], list[Finding]],
-        identity: list[int],
+        other_rates: list[int],
     ) -> InitReport:
         """Set layer after layer on the first input, and report rates and radii before and after on the last one.
 
-        `set_layer` may append to `identity` layers, counted from 1, whose rates there are no findings.
+        Args:
+            network: the network.
+            inputs: batches x (T, B, n_in).
+            seed: seed of the draws of points, passed on to `set_layer`.
+            set_layer: sets a layer in place, given its points and the seed, and returns findings on what it misses.
+            other_rates: layers, counted from 1, that need not fire at `rate`. `set_layer` appends them while it runs.
         """
         x = first_input(network, inputs)
         last = first_input(network, inputs[-1:])
         for fault in _surrogate_faults(network):
-            if fault.name == NO_SURROGATE:
+            if fault.name == NO_SURROGATE:  # no radius, and nothing to train
                 raise ValueError(str(fault))
         missed: list[Finding] = []
         with eval_mode(network), torch.no_grad():
             rates_before, radii_before = self._measured(network, last, seed)
-            for index, points in enumerate(layer_points(network, x, *self._drawn(x, seed))):
+            samples, steps = self._points(x, seed)
+            for index, points in enumerate(layer_points(network, x, samples, steps)):
                 if index in network.spiking:
                     missed += set_layer(Layer(network, index), points, seed)
             rates, radii = self._measured(network, last, seed)
@@ -201,9 +208,9 @@ class LayerwiseScaling(Initialiser):
         known = {finding.layer for finding in found}
         for index, fires, radius in zip(network.spiking, rates, radii, strict=True):
             layer = index + 1
-            if layer in known:  # one finding for each layer
+            if layer in known:  # it missed on the first batch already
                 continue
-            if self.rate and layer not in identity and abs(fires / self.rate - 1) > _OTHER_BATCH:
+            if self.rate and layer not in other_rates and abs(fires / self.rate - 1) > _OTHER_BATCH:
                 problem = f"fires {fires:.2g} spikes per neuron and step on another batch, not {self.rate:g}"
                 found.append(Finding(layer, problem, "give the initialisation a larger first batch"))
             if radius > (1 + _MISSED) * self.time:
@@ -215,33 +222,38 @@ class LayerwiseScaling(Initialiser):
             f"largest radius through time {max(radii_before):.3g} -> {max(radii):.3g}",
         )
 
-    def _drawn(self, x: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-        """Samples and steps of a batch at which radii are taken."""
+    def _points(self, x: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+        """Draw the indices of samples and of steps of an input (T, B, n_in) at which radii are taken."""
         draw = generator(seed, "points")
-        some = torch.randperm(x.shape[1], generator=draw)[: self.samples].to(x.device)
-        return some, draw_steps(x.shape[0], min(self.steps, x.shape[0]), draw)
+        samples = torch.randperm(x.shape[1], generator=draw)[: self.samples].to(x.device)
+        return samples, draw_steps(x.shape[0], min(self.steps, x.shape[0]), draw)
 
     def _measured(self, network: Network, x: Tensor, seed: int) -> tuple[list[float], list[float]]:
-        """Rates and mean radii through time of the layers that spike."""
-        some, times = self._drawn(x, seed)
+        """Return the rate and the mean radius through time of each layer that spikes, on x (T, B, n_in)."""
+        samples, steps = self._points(x, seed)
         spikes = network.run(x).spikes
-        transitions, _ = follow(network, x[:, some], times)
+        transitions, _ = follow(network, x[:, samples], steps)
         rates = [spikes[layer].double().mean().item() for layer in network.spiking]
         radii = [mean_time_radius(transitions[layer], layer) for layer in network.spiking]
         return rates, radii
 
     def set_layer(self, layer: Layer, points: Points, seed: int) -> list[Finding]:
-        """Set one layer; the findings are what it misses."""
+        """Set one layer in place; return findings on the targets that it misses.
+
+        In rounds, thresholds are scaled to the rate, and matrices to the depth radius and the recurrent current. If
+        the radius through time is then above its bound, the recurrence is scaled until it is at the bound, and the
+        rounds are repeated for the rest.
+        """
         cell = layer.cell
-        own = layer.recurrent
+        recurrent = layer.recurrent
         if self.recurrence == 0:
-            for matrix in own:
+            for matrix in recurrent:
                 set_nonzero(matrix, torch.zeros_like(matrix.weights))
 
         def measure_depth() -> float:
-            now = points.now()
-            now = now.at(affordable(len(now.x), min(now.states, now.states_below)))
-            return depth_radius(now, layer.index, "submatrix", generator(seed, layer.index)).radius.mean().item()
+            t = points.now()
+            t = t.at(affordable(len(t.x), min(t.states, t.states_below)))
+            return depth_radius(t, layer.index, "submatrix", generator(seed, layer.index)).radius.mean().item()
 
         def measure_recurrence() -> float:
             return recurrence_share(points.now())
@@ -257,12 +269,12 @@ class LayerwiseScaling(Initialiser):
             return scale_to_rate(cell, thresholds, points.x, self.rate, reach=_REACH)
 
         goals: list[_Goal] = []
-        below = weight_matrices(cell, "depth")
-        if layer.index and below and self.depth:
-            goals.append(_Goal(_DEPTH, self.depth, below, measure_depth))
-        if own and self.recurrence:
-            goals.append(_Goal(_RECURRENCE, self.recurrence, own, measure_recurrence))
-        share = 1.0  # of the drawn recurrence
+        inputs = weight_matrices(cell, "depth")
+        if layer.index and inputs and self.depth:  # not of the first layer: its derivative has no surrogate
+            goals.append(_Goal(_DEPTH, self.depth, inputs, measure_depth))
+        if recurrent and self.recurrence:
+            goals.append(_Goal(_RECURRENCE, self.recurrence, recurrent, measure_recurrence))
+        share = 1.0  # of the drawn recurrence that is left
 
         def approach() -> None:
             """Scale thresholds and matrices in rounds until all goals are met."""
@@ -271,10 +283,10 @@ class LayerwiseScaling(Initialiser):
                 fire()
                 factors = []
                 for goal in goals:
-                    now = goal.measure()
+                    value = goal.measure()
                     factor = 1.0
-                    if now:  # 0 is moved by nothing
-                        factor = min(max(goal.target / now, 1 / _MOST_IN_A_ROUND), _MOST_IN_A_ROUND)
+                    if value:  # no factor moves 0
+                        factor = min(max(goal.target / value, 1 / _MOST_IN_A_ROUND), _MOST_IN_A_ROUND)
                     if goal.quantity is _RECURRENCE:  # a bound: at most the weights as they were drawn
                         factor = min(factor, 1 / share)
                         share *= factor
@@ -286,21 +298,23 @@ class LayerwiseScaling(Initialiser):
                         set_nonzero(matrix, factor * matrix.weights)
 
         approach()
-        bounded = bool(own) and measure_time() > (1 + _SETTLED) * self.time
+        bounded = bool(recurrent) and measure_time() > (1 + _SETTLED) * self.time
         if bounded:  # scale the recurrence down until the radius through time is at its bound
+            # from here on the radius, not the current, decides the scale of the recurrence
             goals = [goal for goal in goals if goal.quantity is not _RECURRENCE]
-            scale = scaling(own)
+            scale = scaling(recurrent)
 
             def scale_and_fire(log: float) -> None:
                 scale(log)
                 fire()
 
             solve(scale_and_fire, measure_time, self.time, reach=math.log(_REACH), tolerance=_SETTLED * self.time)
-            approach()
+            approach()  # it has moved the depth radius, too
 
         missed: list[Finding] = []
 
         def check(quantity: _Quantity, reached: float, target: float) -> None:
+            """Note a finding if the quantity is more than 5 % from its target."""
             if abs(reached / target - 1) > _MISSED:
                 missed.append(layer.finding(f"{quantity.name} {reached:.3g}, not {target:g}", quantity.cure))
 
@@ -310,7 +324,7 @@ class LayerwiseScaling(Initialiser):
             if goal.quantity is _RECURRENCE:  # less than a bound is no miss
                 reached = max(reached, goal.target)
             check(goal.quantity, reached, goal.target)
-        if bounded:
+        if bounded:  # this is a bound, too
             check(_TIME, max(measure_time(), self.time), self.time)
         if self.rate:
             check(_RATE, fires, self.rate)
@@ -318,7 +332,7 @@ class LayerwiseScaling(Initialiser):
 
 
 def _span(rates: Sequence[float]) -> str:
-    """The lowest and the highest rate, once if they are alike."""
+    """Return the lowest and the highest rate as text; only one if they read alike."""
     ends = (f"{min(rates):.2g}", f"{max(rates):.2g}")
     return " to ".join(dict.fromkeys(ends))
 
@@ -345,8 +359,8 @@ class Relay(Initialiser):
 
     The margin m is the distance, in thresholds, at which the surrogate's derivative is a quarter of its largest, at
     most 1: 1 for a fast sigmoid of sharpness 1 and a threshold of 1. Under a narrow surrogate an identity layer at rest
-    would pass next to no gradient: where it would be less than a tenth of the most, its threshold is lowered until it
-    is that, or to where the drawn layer fires at ``rate`` if that is higher.
+    would pass next to no gradient. So where the derivative at rest is less than a tenth of its largest, the threshold
+    is lowered until it is a tenth, but not below the threshold at which the drawn layer fires at ``rate``.
 
     The lowest layers keep their random weights, at a rate and with a bounded recurrence, as by
     :class:`LayerwiseScaling`.
@@ -360,7 +374,7 @@ class Relay(Initialiser):
         recurrence: bound on the recurrent current of the lowest layers, as a share of their input current; 0: none.
         time: bound on their mean radius through time.
         adaptation: share that is left of what spikes add to the thresholds of identity layers.
-        drawn: how many are the lowest; a network of no more has no identity layers.
+        drawn: how many layers are the lowest; a network of no more layers has no identity layers.
 
     Source: ours; after the identity initialisation of rate networks, through time (Le, Jaitly & Hinton,
     arXiv:1504.00941) and through depth (Zhao, Schäfer & Anandkumar, arXiv:2110.12661).
@@ -373,16 +387,16 @@ class Relay(Initialiser):
     drawn: int = 2
 
     def __post_init__(self) -> None:
-        self._lowest()  # refuses a rate or a bound
+        self._lowest()  # checks rate, recurrence and time
         number("adaptation", self.adaptation, zero_allowed=True)
         whole("drawn", self.drawn, at_least=0)
 
     def _lowest(self) -> LayerwiseScaling:
-        """What sets the lowest layers."""
+        """Return the initialiser of the lowest layers, which refuses a rate or a bound out of range."""
         return LayerwiseScaling(depth=0, recurrence=self.recurrence, rate=self.rate, time=self.time)
 
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> InitReport:
-        """Set all layers on the first batch; what is no identity layer, or is missed, is a finding."""
+        """Set all layers on the first batch; an upper layer that is no identity, or a missed target, is a finding."""
         layers = layers_of(network, "inputs")
         for layer in layers:
             if layer.index < self.drawn:
@@ -390,16 +404,17 @@ class Relay(Initialiser):
                     _require_thresholds(layer)
                 continue
             layer.require("membrane")
-            if layer.cell.thresholds() is not None:  # of which an identity layer changes what spikes add
+            if layer.cell.thresholds() is not None:  # an identity layer lowers thresholds if it can
                 _require_thresholds(layer)
             if any(matrix.weights.ndim > 2 for matrix in layer.matrices):
                 raise TypeError(
                     f"{layer.name} is a convolution: an identity layer needs a matrix. Use FiringRate(0.15)."
                 )
         lowest = self._lowest()
-        identity: list[int] = []
+        identity: list[int] = []  # layers that become identities, counted from 1
 
         def set_layer(layer: Layer, points: Points, seed: int) -> list[Finding]:
+            """Set a layer as the lowest are, or as an identity, which is then noted in the list; return findings."""
             cell = layer.cell
             layer_input = points.x
             if layer.index < self.drawn:
@@ -407,23 +422,27 @@ class Relay(Initialiser):
             if not layer_input.any():
                 return [layer.finding("reads no spikes", "let the layer below fire")]
             if cell.n_hidden < layer_input.shape[-1]:
-                few = f"as an identity layer it would read {cell.n_hidden} of {layer_input.shape[-1]} neurons"
-                return [layer.finding(few, _KEEPS), *lowest.set_layer(layer, points, seed)]
-            # Set as the lowest are first: that gives the least threshold of the identity, and what to go back to.
-            drawn = copy.deepcopy(cell.state_dict())
+                problem = f"as an identity layer it would read {cell.n_hidden} of {layer_input.shape[-1]} neurons"
+                return [layer.finding(problem, _KEEPS), *lowest.set_layer(layer, points, seed)]
+            # First set the layer as the lowest are. Its threshold is then the least that an identity may have, and its
+            # parameters are what it goes back to if the identity fails.
+            as_drawn = copy.deepcopy(cell.state_dict())
             missed = lowest.set_layer(layer, points, seed)
             at_rate = copy.deepcopy(cell.state_dict())
-            rate_matched = layer.resting_threshold().mean().item()
-            cell.load_state_dict(drawn)
+            threshold_at_rate = layer.resting_threshold().mean().item()
+            cell.load_state_dict(as_drawn)
             zero_biases(layer)
-            same = best_identity(layer, layer_input, lower_thresholds(layer, rate_matched, self.adaptation))
-            if same >= PASSED_ON:
+            margin = lower_thresholds(layer, threshold_at_rate, self.adaptation)
+            passed = best_identity(layer, layer_input, margin)
+            if passed >= PASSED_ON:
                 identity.append(layer.index + 1)
                 return []
             cell.load_state_dict(at_rate)
-            return [layer.finding(f"as an identity layer it would pass on {same:.0%} of its spikes", _KEEPS), *missed]
+            problem = f"as an identity layer it would pass on {passed:.0%} of its spikes"
+            return [layer.finding(problem, _KEEPS), *missed]
 
-        report = lowest.set_all(network, inputs, seed, set_layer, identity)
+        # an identity fires as the layer below does, not at the rate
+        report = lowest.set_all(network, inputs, seed, set_layer, other_rates=identity)
         done = ""
         if identity:
             done = f"; identity: layer {', '.join(map(str, identity))}"

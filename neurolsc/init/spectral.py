@@ -22,7 +22,7 @@ from neurolsc.stability.transitions import Transitions, depth_operators, draw_st
 from neurolsc.validation import number, one_of, setting, whole
 
 _REACH = math.log(1e4)  # logarithm of the largest scale
-_TURNS = 6  # most rounds, each through depth and time
+_TURNS = 6  # most rounds of scaling through depth and then through time
 _CLOSE = 0.01  # relative distance from the target at which scaling stops
 Method = Literal["gradient", "scale"]
 
@@ -56,7 +56,7 @@ class LSC(PretrainOptions, Initialiser):
             raise ValueError(f"{', '.join(sorted(unused))}: of the loop, which method='scale' does without.")
 
     def _changed(self) -> dict[str, Any]:
-        """The options of pre-training that differ from their defaults."""
+        """Return the options of pre-training that differ from their defaults, by name."""
         changed = {}
         for f in fields(PretrainOptions):
             value = getattr(self, f.name)
@@ -76,7 +76,10 @@ class LSC(PretrainOptions, Initialiser):
         checkpoint: str | PathLike[str] | None = None,
         progress: bool = False,
     ) -> PretrainResult:
-        """Set the radii, with the arguments of :func:`neurolsc.pretrain`; the whole result."""
+        """Set the radii, and return the whole result; the arguments are those of :func:`neurolsc.pretrain`.
+
+        With ``method="scale"`` only the first input is used, and no checkpoint is written.
+        """
         x = first_input(network, inputs)
         options = self._changed()
         if self.method == "scale":
@@ -118,12 +121,12 @@ class LSCSingular(Initialiser):
         """
         x = first_input(network, inputs)
         x = x[:, torch.randperm(x.shape[1], generator=generator(seed, "samples"))[: self.samples]]
-        at = draw_steps(x.shape[0], min(self.steps, x.shape[0]), generator(seed, "steps"))
+        steps = draw_steps(x.shape[0], min(self.steps, x.shape[0]), generator(seed, "steps"))
         layers = {layer.index: layer for layer in layers_of(network, "inputs", integrators=True)}
         all_samples = torch.arange(x.shape[1], device=x.device)
         found = []
         with eval_mode(network), torch.no_grad():
-            for index, points in enumerate(layer_points(network, x, all_samples, at)):
+            for index, points in enumerate(layer_points(network, x, all_samples, steps)):
                 # The points of a layer are computed after the layers below it have been scaled.
                 for direction, value in self._scale(points).items():
                     if abs(value / self.target - 1) <= 0.05:
@@ -136,10 +139,10 @@ class LSCSingular(Initialiser):
         return tuple(found)
 
     def _scale(self, points: Points) -> dict[str, float]:
-        """Scale a layer; return the mean largest singular values that it then has."""
+        """Scale a layer in place; return its mean largest singular values afterwards, by "depth" and "time"."""
         cell = points.transitions.cell
         rule = TransitionRule(hold_threshold=True)
-        start: dict[str, Tensor] = {}
+        start: dict[str, Tensor] = {}  # parameters of the cell at the scale 1 through time
 
         def through_depth() -> float:
             t = points.now()
@@ -150,13 +153,14 @@ class LSCSingular(Initialiser):
             return largest_singular(t, [time_operator(t)]).mean().item()
 
         def scale(log: float) -> None:
+            """Scale the derivative through time by exp(log), from where the round began."""
             cell.load_state_dict(start)
             rule.apply(cell, time=math.exp(log), depth=1.0)
 
         depth = through_depth()
         time = 0.0
         for _ in range(_TURNS):  # in norse's cells one scale moves the other value
-            if depth:
+            if depth:  # no scale moves 0
                 rule.apply(cell, time=1.0, depth=self.target / depth)
             start = copy.deepcopy(cell.state_dict())
             time = solve(scale, through_time, self.target, reach=_REACH, tolerance=_CLOSE * self.target)
@@ -202,7 +206,7 @@ class LSCLyapunov(Initialiser):
                     return largest_exponent(cell, layer_input, seed).mean().item()
 
                 reached = solve(scaling(layer.recurrent), exponent, self.exponent, reach=_REACH, tolerance=0.001)
-                if not abs(reached - self.exponent) <= 0.01:
+                if not abs(reached - self.exponent) <= 0.01:  # NaN is a miss, too
                     problem = f"its largest Lyapunov exponent is {reached:.3g}, not {self.exponent:g}"
                     above = reached > self.exponent
                     cure = "let it fire more"
@@ -213,7 +217,10 @@ class LSCLyapunov(Initialiser):
 
 
 def largest_exponent(cell: Cell, layer_input: Tensor, seed: int) -> Tensor:
-    """The largest finite-time Lyapunov exponent of a cell's run from rest on an input (T, B, n_in): (B,)."""
+    """Return the largest finite-time Lyapunov exponent (B,), in nats per step, of a cell on an input (T, B, n_in).
+
+    The run starts from rest; the seed draws the first direction.
+    """
     states = stacked([before for _, before, _ in steps_from_rest(cell, layer_input)])
     with torch.no_grad():
         return layer_exponents(

@@ -26,7 +26,7 @@ from neurolsc.stability.scale import rate, solve
 from neurolsc.surrogate import Surrogate
 from neurolsc.validation import number, one_of, whole
 
-ROUNDS = 20  # of drawing a recurrence for the rate at which the layer fires with it
+ROUNDS = 20  # most rounds of setting a recurrence for a rate and measuring the rate that it gives
 
 
 @register
@@ -62,8 +62,8 @@ class Glorot(Initialiser):
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
         for layer in layers_of(network, "inputs", integrators=True):
             for matrix in layer.matrices:
-                drawn = generator(seed, layer.index, matrix.name)
-                uniform = torch.rand(matrix.weights.shape, generator=drawn, dtype=torch.float64)
+                draws = generator(seed, layer.index, matrix.name)
+                uniform = torch.rand(matrix.weights.shape, generator=draws, dtype=torch.float64)
                 set_nonzero(matrix, self.gain * (math.sqrt(6 / (matrix.fan_in + matrix.fan_out)) * (2 * uniform - 1)))
         return ()
 
@@ -134,8 +134,8 @@ class LSUV(Initialiser):
 
     .. math:: W \leftarrow c_l\, Q, \quad \mathrm{Var}_{t,b,i}\, v_{t,b,i}(c_l) = s^2
 
-    with Q orthonormal rows or columns. One scale per layer, of its input and recurrent matrices together, is found as a
-    root. Ours is the run over time.
+    with Q a matrix of orthonormal rows or columns. One scale per layer, of its input and recurrent matrices together,
+    is found as a root. That the variance is taken over the steps of a run is ours.
 
     Attributes:
         variance: :math:`s^2`.
@@ -160,13 +160,14 @@ class LSUV(Initialiser):
                 for matrix in layer.matrices:
                     set_nonzero(matrix, layer.orthogonal(matrix, seed))
 
+                # the defaults bind the layer of this turn of the loop
                 def log_variance(layer: Layer = layer, layer_input: Tensor = layer_input) -> float:
                     return math.log(max(layer.voltages(layer_input).double().var(correction=0).item(), least))
 
                 log = solve(scaling(layer.matrices), log_variance, target, reach=reach, tolerance=0.01)
                 if abs(math.exp(log) / self.variance - 1) > 0.05:
                     reached = 0.0
-                    if log > math.log(least):
+                    if log > math.log(least):  # else the voltages do not vary at all
                         reached = math.exp(log)
                     problem = f"the variance of its voltages is {reached:.3g}, not {self.variance:g}"
                     cure = "nothing reaches it: let the layer below fire"
@@ -230,17 +231,23 @@ class FluctuationDriven(Initialiser):
         whole("steps", self.steps, at_least=0)
 
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
+        """Set all layers, bottom up.
+
+        A layer that reads no spikes or stops firing is a finding, and one whose mean weight alone makes more variance
+        than sigma allows.
+        """
         found = list[Finding]()
         layers = layers_of(network, "membrane", "inputs")
-        if self.rate and self.steps:
+        if self.rate and self.steps:  # no input is needed
             x = None
         else:
             x = first_input(network, inputs)
         length = self.steps or len(x)  # type: ignore[arg-type]
         with eval_mode(network):
-            pairs: Any = bottom_up(network, x, layers)  # type: ignore[arg-type]
             if self.rate:  # nothing is run
-                pairs = ((layer, None) for layer in layers)
+                pairs: Any = ((layer, None) for layer in layers)
+            else:
+                pairs = bottom_up(network, x, layers)  # type: ignore[arg-type]
             for layer, layer_input in pairs:
                 if layer_input is not None and not layer_input.any():
                     found.append(layer.finding("reads no spikes", "let the layer below fire"))
@@ -250,12 +257,12 @@ class FluctuationDriven(Initialiser):
                 drawn = [layer.normal(matrix, seed) for matrix in layer.matrices]
                 response = layer.impulse_response(length)
                 threshold = layer.resting_threshold()
-                mean = square = self.rate  # of the inputs; spikes are 0 or 1
+                mean = square = self.rate  # of the inputs; spikes are 0 or 1, so that both are the rate
                 if layer_input is not None:
                     mean = layer_input.double().mean().item()
                     square = layer_input.double().square().mean().item()
-                share = self.alpha if own else 1.0
-                own_rate = mean
+                share = self.alpha if own else 1.0  # of the variance that comes from the inputs
+                own_rate = mean  # a first guess
                 short = False
                 for _ in range(ROUNDS):  # until the layer fires at the rate for which its recurrence is drawn
                     # of each matrix: mean and mean square of what it reads, and its share of the variance
@@ -272,13 +279,13 @@ class FluctuationDriven(Initialiser):
                         short |= bool((variance < 0).any())
                         deviation = variance.clamp(min=0).sqrt()
                         set_nonzero(matrix, by_neuron(mean_weight, matrix) + by_neuron(deviation, matrix) * numbers)
-                    if layer_input is None:
+                    if layer_input is None:  # the rate is given
                         fires = own_rate
                     else:
                         fires = rate(layer.cell, layer_input)
                     if not own or abs(fires - own_rate) <= 0.01 * own_rate:
                         break
-                    if not fires:
+                    if not fires:  # at a rate of 0 no recurrent weights make a variance
                         cure = f"its recurrence was drawn for {own_rate:.3g} spikes per step; raise sigma"
                         found.append(layer.finding("never fires", cure))
                         short = False
@@ -305,12 +312,12 @@ class ActivityPropagation(Initialiser):
     """
 
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
-        power = first_input(network, inputs).double().square().mean().item()
+        power = first_input(network, inputs).double().square().mean().item()  # mean square of what a layer reads
         layers = layers_of(network, "membrane", "inputs")
         if not power:
             return (Finding(1, "reads nothing", "give inputs that are not all 0"),)
         for layer in layers:
-            fires = torch.special.ndtr(-layer.resting_threshold()).mean().item()
+            fires = torch.special.ndtr(-layer.resting_threshold()).mean().item()  # of a voltage of variance 1
             drive = sum(m.fan_in * power for m in layer.inputs) + sum(m.fan_in * fires for m in layer.recurrent)
             for matrix in layer.matrices:
                 set_nonzero(matrix, layer.normal(matrix, seed) / math.sqrt(drive))
@@ -356,7 +363,7 @@ class FourConditions(Initialiser):
         layers = layers_of(network, "membrane", "inputs", "recurrent")
         for layer in layers:
             spike = next((part for part in layer.cell.modules() if isinstance(part, Surrogate)), None)
-            if spike is None or spike in spikes:
+            if spike is None or spike in spikes:  # one that is shared cannot have a dampening for each layer
                 raise TypeError(f"{layer.name} needs a surrogate of neurolsc of its own, which no other layer has.")
             spikes.append(spike)
         with eval_mode(network), torch.no_grad():
@@ -367,25 +374,30 @@ class FourConditions(Initialiser):
 
 
 def _set_weights(layer: Layer, layer_input: Tensor, seed: int) -> list[Finding]:
-    """Set recurrent weights by conditions 1 and 2, for a layer's input (T, B, n_in)."""
+    """Set recurrent weights by conditions 1 and 2, for a layer's input (T, B, n_in).
+
+    Returns:
+        Findings if the rate misses 1/2 by more than 0.05, or no variance is left for the weights.
+    """
     own = layer.recurrent
     found = list[Finding]()
     fan_in = sum(matrix.fan_in for matrix in own)
     drawn = [layer.normal(matrix, seed) for matrix in own]
     power = sum(m.fan_in * m.weights.double().square().mean().item() for m in layer.inputs)
-    from_input = layer_input.double().square().mean().item() * power
+    from_input = layer_input.double().square().mean().item() * power  # variance of the input current
+    # the mean weight at which the recurrent weights of a neuron sum to its threshold
     unit = layer.resting_threshold().mean().item() / fan_in
     variance = 0.0
 
     def set_to(sums: float) -> None:
-        """Set the sum of a neuron's recurrent weights, in thresholds."""
+        """Set the mean sum of a neuron's recurrent weights, in thresholds, and their variance by condition 2."""
         nonlocal variance
         variance = 2 * from_input / fan_in - (unit * sums) ** 2 / 2
         for matrix, numbers in zip(own, drawn, strict=True):
             set_nonzero(matrix, unit * sums + math.sqrt(max(variance, 0.0)) * numbers)
 
     fires = solve(set_to, lambda: rate(layer.cell, layer_input), 0.5, reach=1024, tolerance=0.005)
-    if not abs(fires - 0.5) <= 0.05:
+    if not abs(fires - 0.5) <= 0.05:  # NaN is a miss, too
         problem = f"fires {fires:.3g} spikes per neuron and step, not 0.5"
         cure = "its spikes feed on each other, and the rate jumps: raise its input weights"
         found.append(layer.finding(problem, cure))
@@ -396,7 +408,11 @@ def _set_weights(layer: Layer, layer_input: Tensor, seed: int) -> list[Finding]:
 
 
 def _set_dampening(layer: Layer, spike: Surrogate) -> list[Finding]:
-    """Set the dampening by condition 3; a frozen one stays."""
+    """Set the dampening of a layer's surrogate by condition 3; a frozen one stays.
+
+    Returns:
+        A finding if no dampening meets the condition, else nothing.
+    """
     peak = float(spike.shape(torch.zeros(1, dtype=torch.float64)))
     excitation = torch.stack([m.weights.double().clamp(min=0).flatten(1).sum(1) for m in layer.recurrent]).sum(0)
     leak = _decay_factor(layer)
@@ -417,12 +433,13 @@ def _set_dampening(layer: Layer, spike: Surrogate) -> list[Finding]:
 
 
 def _decay_factor(layer: Layer) -> float:
-    """The factor by which the voltage at rest decays in a step, mean over neurons."""
+    """Return the factor by which the voltage's distance from rest decays in a step, mean over neurons."""
     cell = layer.cell
-    of = layer.membrane
-    by = -0.125  # below rest, where nothing fires; exact in floating point
+    membrane = layer.membrane
+    shift = -0.125  # below rest, where nothing fires; exact in floating point
     rest = cell.initial_state(1)
     x = torch.zeros(1, cell.n_in, **cell.dtype_and_device)
     z = cell.output(rest)
-    lowered, as_is = (of.voltage(cell.update(x, z, state)) for state in (of.moved(rest, by), rest))
-    return ((lowered - as_is)[0].double() / by).mean().item()
+    lowered = membrane.voltage(cell.update(x, z, membrane.moved(rest, shift)))
+    as_is = membrane.voltage(cell.update(x, z, rest))
+    return ((lowered - as_is)[0].double() / shift).mean().item()

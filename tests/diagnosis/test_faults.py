@@ -16,6 +16,7 @@ from neurolsc.diagnosis.causes import growth, step_sizes
 from neurolsc.diagnosis.faults import BY_NAME, findings, of_labels
 from neurolsc.diagnosis.report import examined
 from neurolsc.stability.scale import layer_inputs
+from neurolsc.surrogate import Rectangular
 from tests.diagnosis.networks import HEALTHY, PLANTS, batch, exploding, healthy
 
 FEW = {"samples": 2, "steps": 4}
@@ -155,6 +156,20 @@ def test_a_recurrence_that_explodes_is_blamed_though_the_leak_is_the_largest_par
     with torch.no_grad():
         network.cells[1].w_rec.mul_(share)
     assert abs(growth(network, x[:, :2], 1).rate) < 0.3 * found.measurements.layers[1].exponent
+
+
+def test_a_gradient_of_the_loss_that_is_nan_blames_no_part_that_passes_nothing_through_time(make_spikes):
+    torch.manual_seed(0)
+    cell = LIF(5, 6, reset="zero", spike=Rectangular(sharpness=1e6))  # 0 at all voltages that occur
+    cell.tau_v = 1e-3  # no memory
+    with torch.no_grad():
+        cell.w_in.fill_(1.0)
+    network, x = Network([cell], 3), make_spikes(T=10, B=8, N=5)
+    y = torch.arange(8) % 3
+    found = diagnose(network, x, y, loss=lambda out, y: (0 * out).sum().sqrt(), **FEW)  # d sqrt(s) / ds at 0
+    assert cell.w_rec.any() and math.isnan(found.measurements.layers[0].gradient)
+    assert found.measurements.layers[0].exponent == -math.inf
+    assert growth(network, x, 0).part == "leak"
 
 
 def test_thresholds_that_explode_are_blamed_though_the_leak_is_the_largest_part(make_spikes):
