@@ -254,7 +254,8 @@ class Text(Words):
         def read(path: str | PathLike[str]) -> list[str]:
             return characters_of(read_words(path)) if characters else read_words(path)
 
-        words = {one_of("split", split, SPLITS): [], "train": read(train)}
+        one_of("split", split, SPLITS)
+        words = {"train": read(train)}
         paths = {"train": train, "validation": validation or train, "test": test}
         if validation is None:
             if not 0 < share < 1:
@@ -268,8 +269,10 @@ class Text(Words):
                 )
             words |= {"train": whole_text[:end], "validation": whole_text[end:]}
         vocabulary = Vocabulary.of(words["train"], at_least=at_least)
+        if split not in words:
+            words[split] = read(paths[split])
         with refusing(paths[split], "it does not fit its vocabulary"):
-            text = vocabulary.encode(words[split] or read(paths[split]))
+            text = vocabulary.encode(words[split])
         return cls(text, vocabulary, split, **options)
 
     @classmethod
