@@ -137,16 +137,16 @@ def radii(
     x = experiment.first_inputs("train", samples)
     profile = radius_profile(network, x, steps=min(times, x.shape[0]), seed=seed, progress=True)
     click.echo(profile)
-    if alone := neurons_below_threshold(network):
+    if neurons := neurons_below_threshold(network):  # by layer; empty if no layer has this measure
         rows = [
             (
                 name,
-                f"{part.radius.mean():.3f}",
-                f"{part.radius.max():.3f}",
-                f"{part.outside:.0%}",
-                f"{part.oscillating:.0%}",
+                f"{layer.radius.mean():.3f}",
+                f"{layer.radius.max():.3f}",
+                f"{layer.outside:.0%}",
+                f"{layer.oscillating:.0%}",
             )
-            for name, part in alone.items()
+            for name, layer in neurons.items()
         ]
         click.echo(Table(("below threshold", "mean radius", "largest", "outside", "oscillating"), rows))
     for finding in diagnose_network(network, x, seed=seed):
@@ -162,7 +162,7 @@ def radii(
         with run_folder(out, experiment.settings) as folder:
             write_profile(profile, folder / "profile", experiment.title)
             # neurons of two variables: those of one have no trace and determinant to be drawn by
-            if drawn := {name: part for name, part in alone.items() if part.matrix.shape[1] > 1}:
+            if drawn := {name: layer for name, layer in neurons.items() if layer.matrix.shape[1] > 1}:
                 plot_neurons(drawn, folder / "neurons.png", title=experiment.title)
 
 

@@ -364,7 +364,8 @@ class SequentialMNIST(MNISTPixels):
         if permutation is None:
             permutation = torch.arange(n)
         elif not isinstance(permutation, Tensor):
-            permutation = carve(n, {"order": n}, whole("permutation", permutation, at_least=0))["order"]
+            seed_of_order = whole("permutation", permutation, at_least=0)
+            permutation = carve(n, {"order": n}, seed_of_order)["order"]  # one part with all pixels
         if permutation.shape != (n,) or not torch.equal(permutation.sort().values, torch.arange(n)):
             got = f"{permutation.dtype} {tuple(permutation.shape)}"
             raise ValueError(f"permutation must hold each of the places 0 ... {n - 1} once, int64 ({n},), got {got}.")

@@ -388,8 +388,8 @@ def make(kind: type[Any], values: Mapping[str, Any]) -> Any:
         value = values[f.name]
         words = words_of(f.type)
         wanted: Any = str if words else f.type  # a setting with known words is text here
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if number and (wanted is float or f.name == "target"):  # a target is text: a number, or a word
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if is_number and (wanted is float or f.name == "target"):  # a target is text: a number, or a word
             value = wanted(value)
         if type(value) is not wanted:
             raise ValueError(f"{f.name} must be {wanted.__name__}, got {clean(reprlib.repr(value))}.")

@@ -47,7 +47,8 @@ class Scores(Displayed):
     Attributes:
         loss: the task's loss, in nats.
         measures: the task's measures by name; they are attributes, too, such as ``scores.mode_accuracy``.
-        share_without_vote: :func:`neurolsc.metrics.share_without_vote`.
+        share_without_vote: share of (step, sample) pairs in which several logits are the largest: such a step does not
+            vote for a class (:func:`neurolsc.metrics.share_without_vote`).
         firing_rate: spikes per neuron and step of every layer; None where outputs are not binary.
         silent_steps: share of (step, sample) pairs in which the last layer is silent; None if its output is not binary.
         synops: synaptic operations per sample, those of input events among them; None if they are not known.
@@ -105,8 +106,9 @@ def evaluate(network: Network, dataset: Data, *, task: Task = Classification(), 
     """
     network = as_network(network)
     device = network.dtype_and_device["device"]
-    states = None
-    sizes: list[tuple[int, int]] = []  # samples, and steps of all samples within the mask; these three: one per batch
+    states = None  # at rest
+    # each with an entry per batch:
+    sizes: list[tuple[int, int]] = []  # number of samples, and of the steps of all samples within the mask
     task_rows: list[dict[str, float]] = []  # loss and measures
     activity_rows: list[dict[str, Any]] = []  # votes and spikes, whatever the task
     with eval_mode(network), torch.no_grad():
@@ -115,7 +117,7 @@ def evaluate(network: Network, dataset: Data, *, task: Task = Classification(), 
             run = network.run(x, states, mask=mask)
             states, size = carry_state(dataset, run, mask)
             sizes.append(size)
-            spikes = [layer if metrics.is_binary(layer) else None for layer in run.spikes]
+            spikes = [layer if metrics.is_binary(layer) else None for layer in run.spikes]  # None: numbers, no spikes
             row = {"loss": task.loss(run.logits, targets, mask).item()}
             if math.isfinite(row["loss"]):  # measures refuse NaN with an error that does not name the loss
                 row |= task.measures(run.logits, targets, mask)
@@ -158,7 +160,7 @@ def _synops(network: Network, x: Tensor, spikes: list[Tensor | None]) -> float |
         spikes: output (T, B, n_hidden) of every layer, None where it is not binary.
 
     Returns:
-        None if the output of a layer is not binary, or if some number of synapses is not known.
+        The number of operations; None if the output of a layer is not binary, or a number of synapses is not known.
     """
     without_weights = (nn.Sequential, nn.Identity, nn.Flatten, nn.Dropout)
     match [part for part in network.readout.modules() if not isinstance(part, without_weights)]:
@@ -183,10 +185,18 @@ def _synops(network: Network, x: Tensor, spikes: list[Tensor | None]) -> float |
 def batches(
     name: str, dataset: Data, batch_size: int, generator: torch.Generator | None = None
 ) -> DataLoader[tuple[Tensor, ...]]:
-    """Return a loader of the time-first batches of a data set; refuse one that does not fit, with its name.
+    """Return a loader of the time-first batches of a data set.
 
-    With a generator items are shuffled anew in every epoch, but those of a data set with ``streams`` keep their order.
-    A ``DataLoader`` is checked and returned as it is: its own order and batch size hold.
+    Args:
+        name: name of the data set in messages.
+        dataset: the data set. A ``DataLoader`` is checked and returned as it is: its own order and batch size hold.
+        batch_size: samples in a batch; with ``streams`` a batch has one piece of each stream instead.
+        generator: shuffles the items anew in every epoch, but those of a data set with ``streams`` keep their order.
+            None: in order.
+
+    Raises:
+        ValueError: if the data set is empty, or its batches would have another layout or order.
+        TypeError: if it is of another kind.
     """
     if isinstance(dataset, DataLoader):
         if isinstance(dataset.dataset, IterableDataset) and not hasattr(dataset.dataset, "__len__"):
@@ -213,7 +223,7 @@ def batches(
     shuffled = generator is not None and streams is None
     return DataLoader(
         cast("Dataset[Any]", dataset),
-        batch_size=batch_size if streams is None else streams,  # one piece of every stream
+        batch_size=batch_size if streams is None else streams,
         shuffle=shuffled,
         collate_fn=collate,
         generator=generator if shuffled else torch.Generator(),  # None would draw from torch's global generator

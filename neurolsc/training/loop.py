@@ -219,6 +219,9 @@ def train(
             checkpoint, too.
         settings: fields of :class:`TrainSettings`: epochs, batch_size, lr, schedule, optimizer ...
 
+    Returns:
+        The history, a row per epoch, and which epoch was the best.
+
     Raises:
         ValueError: if a data set is empty or does not fit, a setting is out of range, there are several processes, or
             the checkpoint is damaged or of a run with other settings, which the message names.
@@ -231,7 +234,7 @@ def train(
     """
     chosen = TrainSettings(**settings)
     network = as_network(network)
-    processes = rank_of_processes()[1]
+    _, processes = rank_of_processes()
     if processes > 1:
         raise ValueError(
             f"train works in one process, got {processes}: each would train a network of its own. Write a loop with "
@@ -243,7 +246,7 @@ def train(
     device = network.dtype_and_device["device"]
     metric = metric_spec(task, task.score)
     order = torch.Generator()  # of the samples; seeded anew in every epoch
-    train_batches = batches("training", training, chosen.batch_size, order)
+    train_batches = batches("training", training, chosen.batch_size, generator=order)
     batches("validation", validation, chosen.batch_size)  # refuses before the first epoch, not after it
     schedule = SCHEDULES[chosen.schedule] if isinstance(chosen.schedule, str) else chosen.schedule
     make: Any = OPTIMIZERS[chosen.optimizer] if isinstance(chosen.optimizer, str) else chosen.optimizer
@@ -295,7 +298,7 @@ def train(
                         )
                 fingerprint |= data_fingerprint(name, data)
             if isinstance(schedule, FromTorch):
-                # without the rates: they follow from the gains of the weights, which are now those before the training
+                # without its learning rates: they follow from the gains of the weights that the network happens to have
                 kind = type(scheduler).__name__
                 at_first = re.sub(RATES, "", repr(scheduler.state_dict()))
                 fingerprint["schedule"] = f"{kind}, every {schedule.every}, {at_first}"
