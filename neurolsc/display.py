@@ -29,8 +29,11 @@ class Table:
                 side = "<"
             width = max(map(len, (name, *cells)))
             forms.append(f"{side}{width}")  # a format specification
-        lines = (zip(row, forms, strict=True) for row in (self.head, *self.rows))
-        return "\n".join("  ".join(format(cell, form) for cell, form in line).rstrip() for line in lines)
+        lines = []
+        for row in (self.head, *self.rows):
+            cells = map(format, row, forms)
+            lines.append("  ".join(cells).rstrip())
+        return "\n".join(lines)
 
 
 class Displayed(ABC):

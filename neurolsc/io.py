@@ -285,6 +285,7 @@ def _digest(value: Any) -> str:
     sha = hashlib.sha256()
 
     def update(value: Any) -> None:
+        """Add a value, and all that is in it, to the hash."""
         if isinstance(value, Tensor):
             sha.update(f"{tuple(value.shape)} {value.dtype}".encode())
             sha.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
@@ -480,7 +481,8 @@ def refusing(path: str | PathLike[str], what: str) -> Iterator[None]:
 
 def clean(text: object, most: int = 80) -> str:
     """A text from a file, for a message: on one line, without control characters, cut to `most` characters."""
-    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text)[: most + 1])
+    start = str(text)[: most + 1]  # the text may be long; one character more shows that it was cut
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in start)
     if len(shown) > most:
         return shown[: most - 1] + "…"
     return shown

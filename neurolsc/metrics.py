@@ -195,27 +195,27 @@ def span_f1(predicted: Sequence[Sequence[str]], true: Sequence[Sequence[str]]) -
     lengths = [[len(tags) for tags in sequences] for sequences in (predicted, true)]
     if lengths[0] != lengths[1]:
         raise ValueError(f"predicted and true tags must have the same lengths, got {lengths[0]} and {lengths[1]}.")
-    guessed, wanted = (
-        {(i, *span) for i, tags in enumerate(sequences) for span in _spans(tags)} for sequences in (predicted, true)
-    )
+    guessed = set(_spans(predicted))
+    wanted = set(_spans(true))
     total = len(guessed) + len(wanted)
     if total == 0:
         return 1.0
     return 2 * len(guessed & wanted) / total
 
 
-def _spans(tags: Sequence[str]) -> Iterator[tuple[int, int, str]]:
-    """Yield the index of its first tag, the index after its last tag, and the name of each span."""
-    start = 0
-    open_name = ""  # of the span that goes on; empty outside of all spans
-    for i, tag in enumerate([*tags, "O"]):  # the last one ends a span that goes on until the end
-        kind, _, name = tag.partition("-")
-        if kind == "I" and name == open_name:  # the span goes on
-            continue
-        if open_name:
-            yield start, i, open_name
-        start = i
-        open_name = name  # empty for O
+def _spans(sequences: Sequence[Sequence[str]]) -> Iterator[tuple[int, int, int, str]]:
+    """Yield for each span its sequence, the place of its first tag, the place after its last tag, and its name."""
+    for number, tags in enumerate(sequences):
+        start = 0
+        open_name = ""  # of the span that goes on; empty outside of all spans
+        for i, tag in enumerate([*tags, "O"]):  # the last one ends a span that goes on until the end
+            kind, _, name = tag.partition("-")
+            if kind == "I" and name == open_name:  # the span goes on
+                continue
+            if open_name:
+                yield number, start, i, open_name
+            start = i
+            open_name = name  # empty for O
 
 
 def class_losses(logits: Tensor, targets: Tensor) -> Tensor:

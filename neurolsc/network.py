@@ -28,7 +28,7 @@ class NetworkState(NamedTuple):
 
     def detach(self) -> "NetworkState":
         """The same values without their history, for truncated backpropagation through time."""
-        layers = tuple(type(s)(*(leaf.detach() for leaf in s)) for s in self.layers)
+        layers = tuple(type(s)(*(leaf.detach() for leaf in s)) for s in self.layers)  # each a named tuple of tensors
         return NetworkState(layers, None if self.x is None else self.x.detach())
 
     def __repr__(self) -> str:
@@ -368,7 +368,8 @@ class Network(nn.Module):
                 f"states must be those of {len(self.cells)} cells with layer_delay={self.layer_delay}, got "
                 f"{len(states.layers)} {'with' if pending else 'without'} a pending input."
             )
-        sizes = {leaf.shape[0] for leaf in (*pending, *(leaf for layer in states.layers for leaf in layer))}
+        leaves = [leaf for layer in states.layers for leaf in layer]
+        sizes = {leaf.shape[0] for leaf in (*pending, *leaves)}
         if sizes != {batch}:
             raise ValueError(f"states must be those of {batch} samples, as x is, got {sorted(sizes)}.")
         return x, mask, states

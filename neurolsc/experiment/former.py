@@ -25,6 +25,7 @@ def read_settings(path: str | PathLike[str]) -> dict[str, Any]:
     """
 
     def with_current_names(part: Any) -> Any:
+        """A table, a list or a value of the file, with the current names in it and in all that it holds."""
         if isinstance(part, list):
             return [with_current_names(item) for item in part]
         if not isinstance(part, dict):

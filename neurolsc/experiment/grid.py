@@ -228,7 +228,8 @@ def make_grid(content: dict[str, Any]) -> Grid:
         if alternatives:
             factors.append(tuple(map(dict, alternatives)))
     # a setting that stood in two places would have two values in one trial
-    places = [set(fixed), *({name for option in factor for name in option} for factor in factors)]
+    names_of_factors = [{name for option in factor for name in option} for factor in factors]
+    places = [set(fixed), *names_of_factors]
     if twice := {name for place, other in itertools.combinations(places, 2) for name in place & other}:
         raise ValueError(f"{', '.join(sorted(twice))}: more than once in fixed, grid and either.")
 

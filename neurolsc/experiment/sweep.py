@@ -76,6 +76,7 @@ class Job:
                 experiment = replace(self.trial, device=self.device)
 
                 def measure(network: Network, unfinished: Path) -> None:
+                    """Write what the table says of a network before its training."""
                     if not (unfinished / BEFORE).exists():  # else it was written before the run was stopped
                         content = {"environment": environment(self.device)}
                         write_json(unfinished / BEFORE, content | {"statistics": statistics(network, experiment)})

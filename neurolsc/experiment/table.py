@@ -79,6 +79,7 @@ def statistics(network: Network, experiment: Experiment) -> Row:
         "noise",
     ):
         values = [getattr(layer, name) for layer in measured.layers]
+        # JSON has no NaN and no infinity
         row[name] = [value if value is not None and math.isfinite(value) else None for value in values]
     return row
 
@@ -264,6 +265,7 @@ def markdown(grid: "Grid", rows: Iterable[Row], by: Sequence[str] = ()) -> str:
     # these three read `arm`, the arm of the loop below, and return "" if it has no value
 
     def over_seeds(column: str, form: str, factor: float = 1) -> str:
+        """Mean and deviation of a column, times a factor, each in a form such as ``.1f``."""
         values = [factor * value for value in arm.values(column)]
         if not values:
             return ""
@@ -273,6 +275,7 @@ def markdown(grid: "Grid", rows: Iterable[Row], by: Sequence[str] = ()) -> str:
         return f"{mean(values):{form}}{deviation}"
 
     def scores(column: str) -> str:
+        """Mean and deviation of a column of scores, shares in per cent."""
         if not share:
             return over_seeds(column, ".4g")
         text = over_seeds(column, ".1f", factor=100)
@@ -313,8 +316,10 @@ def markdown(grid: "Grid", rows: Iterable[Row], by: Sequence[str] = ()) -> str:
     titles = []
     if lines:
         titles = [title for title in lines[0] if any(line[title] for line in lines)]  # no empty column
-    cells = [titles, ["---"] * len(titles), *([line[title] or "-" for title in titles] for line in lines)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in cells) + "\n"
+    cells = [titles, ["---"] * len(titles)]
+    for line in lines:
+        cells.append([line[title] or "-" for title in titles])
+    return "\n".join("| " + " | ".join(row) + " |" for row in cells) + "\n"
 
 
 def shown(value: Any) -> str:

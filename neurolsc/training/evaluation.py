@@ -220,13 +220,17 @@ def batches(
     streams = getattr(dataset, "streams", None)
     if streams is not None and len(dataset) % whole("streams", streams):
         raise ValueError(f"{name} must have equally long streams, got {len(dataset)} items of {streams} streams.")
+    if streams is not None:
+        batch_size = streams
     shuffled = generator is not None and streams is None
+    if not shuffled:
+        generator = torch.Generator()  # with None the loader would draw a seed from torch's global generator
     return DataLoader(
         cast("Dataset[Any]", dataset),
-        batch_size=batch_size if streams is None else streams,
+        batch_size=batch_size,
         shuffle=shuffled,
         collate_fn=collate,
-        generator=generator if shuffled else torch.Generator(),  # None would draw from torch's global generator
+        generator=generator,
     )
 
 
