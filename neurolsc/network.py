@@ -212,7 +212,7 @@ class Network(nn.Module):
         return dtype_and_device(self)
 
     def initial_states(self, batch: int) -> NetworkState:
-        """Every cell at rest, and no input yet."""
+        """The state of a batch with every cell at rest; with a layer delay the input that is yet to be read is 0."""
         whole("batch", batch)
         layers = tuple(cell.initial_state(batch) for cell in self.cells)
         pending = None

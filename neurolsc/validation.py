@@ -18,7 +18,7 @@ def numpy_hint(value: object) -> str:
 
 
 def tensor(name: str, value: object) -> Tensor:
-    """Return the value if it is a tensor."""
+    """Return the value if it is a tensor; else raise a TypeError."""
     if isinstance(value, Tensor):
         return value
     if isinstance(value, tuple | list):
@@ -82,7 +82,7 @@ BATCH_FIRST = "x looks batch first: give x.transpose(0, 1)"
 
 
 def swapped_axes(x: Tensor, targets: object) -> str:
-    """Say that x, which should be (T, B, ...), looks batch first, as its targets fit to that; empty if it does not."""
+    """Return a message if x (T, B, ...) looks batch first by the shape of its targets; else an empty text."""
     if not isinstance(targets, Tensor) or x.ndim < 2 or x.shape[0] == x.shape[1]:  # it cannot be told
         return ""
     steps, samples = x.shape[:2]
@@ -96,7 +96,10 @@ def swapped_axes(x: Tensor, targets: object) -> str:
 
 
 def positive(name: str, value: float | Tensor, *, zero_allowed: bool = False) -> Tensor:
-    """Return the value as a detached float tensor if every entry is positive and finite."""
+    """Return the value as a detached float tensor if every entry is positive and finite; else raise a ValueError.
+
+    With zero_allowed entries may also be 0.
+    """
     if isinstance(value, Tensor):
         entries = value.detach()
     else:
@@ -116,7 +119,10 @@ def positive(name: str, value: float | Tensor, *, zero_allowed: bool = False) ->
 
 
 def number(name: str, value: float, *, zero_allowed: bool = False) -> float:
-    """Return the value as a float if it is one positive, finite number."""
+    """Return the value as a float if it is one positive, finite number; else raise a TypeError or ValueError.
+
+    With zero_allowed it may also be 0.
+    """
     if type(value) is float and 0 < value < math.inf:
         return value  # without the detour of a tensor, which takes a hundred times as long
     if isinstance(value, Tensor) and value.ndim:
@@ -125,7 +131,7 @@ def number(name: str, value: float, *, zero_allowed: bool = False) -> float:
 
 
 def probability(name: str, value: float) -> float:
-    """The value as a float, in [0, 1)."""
+    """Return the value as a float if it lies in [0, 1); else raise a ValueError."""
     chance = number(name, value, zero_allowed=True)
     if chance >= 1:
         raise ValueError(f"{name} must be a probability in [0, 1), got {value}.")
@@ -133,7 +139,7 @@ def probability(name: str, value: float) -> float:
 
 
 def whole(name: str, value: int, *, at_least: int = 1) -> int:
-    """Return the value if it is an int not below a bound."""
+    """Return the value if it is an int not below a bound; else raise a TypeError or ValueError."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an int, got {type(value).__name__} ({value!r}).")
     if value < at_least:
@@ -142,7 +148,7 @@ def whole(name: str, value: int, *, at_least: int = 1) -> int:
 
 
 def one_of(name: str, value: str, known: tuple[str, ...]) -> str:
-    """Return the value if it is one of the known words."""
+    """Return the value if it is one of the known words; else raise a ValueError that guesses which is meant."""
     if value not in known:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, got {value!r}{meant(known, value)}")
     return value

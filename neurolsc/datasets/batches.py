@@ -309,7 +309,12 @@ _DRAW: ContextVar[tuple[int, int | None] | None] = ContextVar("_DRAW", default=N
 
 @contextmanager
 def drawn_from(seed: int, epoch: int | None = None) -> Iterator[None]:
-    """Let random changes of items depend on a seed, the epoch of a training, and the indices of the items alone."""
+    """Let random changes of items follow from a seed and the indices of the items alone.
+
+    Args:
+        seed: the seed; in a training every epoch has another one.
+        epoch: the epoch, which :func:`epoch_of_training` returns meanwhile; None outside of a training.
+    """
     token = _DRAW.set((seed, epoch))
     try:
         yield
@@ -326,10 +331,10 @@ def epoch_of_training() -> int | None:
 
 
 def generator(indices: Sequence[int]) -> np.random.Generator:
-    """The generator of random changes of some items.
+    """NumPy's generator for random changes of the items with these indices.
 
-    Inside of :func:`drawn_from` it follows from seed and indices, else from torch's random numbers, so that
-    ``torch.manual_seed`` repeats it.
+    Inside of :func:`drawn_from` its seed is made of the seed there and the indices. Elsewhere it is drawn from torch's
+    random numbers, so that ``torch.manual_seed`` repeats it.
     """
     if (draw := _DRAW.get()) is None:
         return np.random.default_rng(int(torch.randint(2**62, ())))

@@ -34,12 +34,12 @@ class Events(NamedTuple):
 
     @property
     def counts(self) -> np.ndarray:
-        """Spikes of each utterance (B,)."""
+        """Number of spikes of each utterance (B,)."""
         return np.diff(self.offsets)
 
     @property
     def owners(self) -> np.ndarray:
-        """Utterance of each spike (S,), int64."""
+        """Index of the utterance of each spike (S,), int64."""
         return np.repeat(np.arange(len(self.offsets) - 1), self.counts)
 
     def take(self, indices: np.ndarray) -> "Events":
@@ -443,7 +443,7 @@ class SHD(BatchDataset):
         augment: Sequence[Augmentation] = (),
         **binning: Any,
     ) -> None:
-        """Set all attributes from a whole file; the split is only its name."""
+        """Set all attributes to those of a whole file; the constructor then keeps the items of the split."""
         self.binning = Binning(**binning)
         file = EventFile(path)
         self._events = file.events

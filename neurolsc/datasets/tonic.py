@@ -75,7 +75,7 @@ class TonicFrames(BatchDataset):
         return x, self._label(index, target)
 
     def _binned(self, index: int, events: Any, dt: float) -> Tensor:
-        """The events of an item counted in bins of dt seconds: (T, N), uint8. Its index is for messages."""
+        """Count the events of an item in bins of dt seconds: (T, N), uint8; the index of the item is for messages."""
         assert self.sensor_size is not None and self.n_in is not None
         W, H, P = self.sensor_size
         wanted = ["t", "x"]

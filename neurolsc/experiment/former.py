@@ -25,7 +25,7 @@ def read_settings(path: str | PathLike[str]) -> dict[str, Any]:
     """
 
     def with_current_names(part: Any) -> Any:
-        """A table, a list or a value of the file, with the current names in it and in all that it holds."""
+        """A table or list of the file in which settings have their current names, at every depth; a value as it is."""
         if isinstance(part, list):
             return [with_current_names(item) for item in part]
         if not isinstance(part, dict):

@@ -179,7 +179,7 @@ class Experiment:
 
     @classmethod
     def of(cls, run: str | PathLike[str]) -> "Experiment":
-        """The experiment of the folder of a finished run; ``ValueError`` if it is another folder."""
+        """The experiment of a finished run, by its folder; ``ValueError`` if that holds no finished run."""
         folder = Path(run)
         if lacking := [name for name in (SETTINGS, NETWORK) if not (folder / name).exists()]:
             raise ValueError(f"{folder} is not the folder of a finished run: it has no {' and no '.join(lacking)}.")
@@ -459,7 +459,7 @@ class Experiment:
 
 
 def load_network(run: str | PathLike[str], *, device: str = "cpu") -> Network:
-    """The network of the folder of a finished run; ``ValueError`` if it is another folder."""
+    """The network of a finished run, by its folder; ``ValueError`` if that holds no finished run."""
     CELLS.find(Experiment.of(run).network.cell)  # imports the module of a cell of one's own, which load needs
     return load(Path(run) / NETWORK).to(usable_device(device))
 
@@ -467,7 +467,7 @@ def load_network(run: str | PathLike[str], *, device: str = "cpu") -> Network:
 def score(run: str | PathLike[str], split: Split, *, batch_size: int = 256, device: str = "cpu") -> Scores:
     """Score a finished run on a split of its data, and write the scores into its folder, as ``<split>.json``.
 
-    ``ValueError`` if the folder is not that of a finished run.
+    ``ValueError`` if the folder holds no finished run.
     """
     data = Experiment.of(run).data
     network = load_network(run, device=device)
@@ -479,8 +479,8 @@ def score(run: str | PathLike[str], split: Split, *, batch_size: int = 256, devi
 def diagnose_run(run: str | PathLike[str], *, samples: int = 64, cures: bool = False) -> Diagnosis:
     """Diagnose the network of a finished run, with samples of its training split drawn by its seed, and its history.
 
-    With ``cures`` the cure of every finding is tried on copies of the network. ``ValueError`` if the folder is not that
-    of a finished run.
+    With ``cures`` the cure of every finding is tried on copies of the network. ``ValueError`` if the folder holds no
+    finished run.
     """
     experiment = Experiment.of(run)
     network = load_network(run)

@@ -85,7 +85,7 @@ def statistics(network: Network, experiment: Experiment) -> Row:
 
 
 def environment(device: str = "cpu") -> Row:
-    """Versions, and the kinds of machine and device, without their names."""
+    """Versions of the software, and what kind of machine and device this is, by name; the machine stays nameless."""
     gpu = device.startswith("cuda") and torch.cuda.is_available()
     return {
         "neurolsc": neurolsc.__version__,
@@ -101,7 +101,7 @@ def environment(device: str = "cpu") -> Row:
 
 
 def visible(trial: Experiment) -> Row:
-    """The settings of a trial as the table shows them: of a path the last part alone; the rest is of one machine."""
+    """The settings of a trial as the table shows them: of a path the last part, since the folders are one machine's."""
     return {name: Path(value).name if name in ("root", "weights") else value for name, value in trial.settings.items()}
 
 
@@ -218,11 +218,11 @@ class Arm:
 
     @property
     def name(self) -> str:
-        """The settings in words."""
+        """The settings in words; "all" if there are none."""
         return ", ".join(f"{name} {shown(value)}" for name, value in self.settings.items()) or "all"
 
     def values(self, column: str) -> list[float]:
-        """A column, of the finished trials that have it."""
+        """The values of a column, of the finished trials that have one."""
         return [row[column] for row in self.finished if row.get(column) is not None]
 
 
