@@ -367,7 +367,7 @@ def train(
                             at = f"layer {bad[-1]}, a {type(network.cells[bad[-1] - 1]).__name__},"
                         raise diverged(
                             f"the gradient of {at} is not finite {where}, at a loss of {value:.3g}",
-                            "use a surrogate whose derivative is finite everywhere, such as fast_sigmoid or atan",
+                            cure="use a surrogate whose derivative is finite everywhere, such as fast_sigmoid or atan",
                         )
                     optimizer.step()
                     update = (epoch - 1) * length + index
