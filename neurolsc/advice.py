@@ -29,7 +29,7 @@ def initialize(
     """Set weights and thresholds of a network before its training, in place.
 
     What is set depends on one batch of inputs alone, neither on labels nor on the learning rate. With `lr` and `y` the
-    report warns where that learning rate is too high for the network as it is then. The recommended method,
+    report warns if that learning rate is too high for the initialised network. The recommended method,
     :class:`neurolsc.init.Identity`, decides for each layer:
 
     - a layer that integrates, sends no spikes (RNN, GRU, LSTM, LRU), or whose currents a batch norm normalises, is left
@@ -38,7 +38,7 @@ def initialize(
       keep their drawn weights: their recurrence is bounded and their thresholds are scaled to a low firing rate;
     - every other layer begins by passing on the spikes that it reads, plus a part of its drawn weights.
 
-    It costs some runs of the batch; with lr as much as :func:`neurolsc.diagnose`.
+    It takes the time of some runs of the batch, with lr that of :func:`neurolsc.diagnose` as well.
 
     Args:
         net: a :class:`neurolsc.Network`, or a module of snnTorch, norse, spikingjelly or PyTorch.
@@ -52,7 +52,8 @@ def initialize(
         seed: seed of all draws.
 
     Returns:
-        What was done, a line a layer; a tuple of the findings, what could not be reached.
+        A report with a line for each layer, what was done to it. As a tuple it holds the findings: what could not be
+        reached.
 
     Raises:
         TypeError: if net cannot be wrapped, or x, y, lr or method is of another kind.
@@ -77,17 +78,18 @@ def initialize(
     initialiser = as_initialiser(method)
     if lr is not None:
         lr = learning_rate(lr)
-    has_targets = y is not None or isinstance(x, tuple)
+    has_targets = y is not None or isinstance(x, tuple)  # a batch (x, y)
     if (lr is None and y is not None) or (lr is not None and not has_targets):
         raise ValueError("y and lr belong together: with both, a copy of the network is trained for some updates.")
     if lr is not None:
         diagnose(net, x, y, loss=loss, samples=1, steps=1)  # refuses what does not fit before anything is set
-    of_any_module: Any = initialiser.apply
-    report = of_any_module(net, x, seed=seed, prefers_membrane=loss == "membrane")
+    apply: Any = initialiser.apply  # declared for a Network; its decorator wraps any other module
+    report = apply(net, x, seed=seed, prefers_membrane=loss == "membrane")
     if not isinstance(report, InitReport):
         report = InitReport(report, title=str(initialiser))
     if lr is None:
         return report
+    # of the initialised network, and of all that diagnose finds only what is about the learning rate
     warnings = [finding for finding in diagnose(net, x, y, loss=loss, lr=lr) if finding.name in OF_THE_RATE]
     return InitReport([*report, *warnings], report.summary, report.layers, report.title, report.layout, report.left_out)
 

@@ -27,15 +27,19 @@ class Table:
             side = ">"
             if any(cell[:1].isalpha() for cell in cells):
                 side = "<"
-            forms.append(f"{side}{max(map(len, (name, *cells)))}")
-        lines = (zip(row, forms, strict=True) for row in (self.head, *self.rows))
-        return "\n".join("  ".join(format(cell, form) for cell, form in line).rstrip() for line in lines)
+            width = max(map(len, (name, *cells)))
+            forms.append(f"{side}{width}")  # a format specification
+        lines = []
+        for row in (self.head, *self.rows):
+            cells = map(format, row, forms)
+            lines.append("  ".join(cells).rstrip())
+        return "\n".join(lines)
 
 
 class Displayed(ABC):
-    """A result whose text, printed or at the end of a notebook's cell, is lines and tables.
+    """A result that prints as lines and tables, in a notebook too.
 
-    A dataclass among them is made with ``repr=False``, or its own repr comes first.
+    A subclass that is a dataclass is made with ``repr=False``: else it gets a repr of its own.
     """
 
     @abstractmethod
@@ -50,29 +54,34 @@ class Displayed(ABC):
 
 
 def or_dash(value: float | None, form: str) -> str:
-    """A number, or a dash where there is none: None or NaN."""
+    """A number as text in a form such as ``.4f``, or a dash for None and NaN."""
     if value is None or value != value:
         return "-"
     return format(value, form)
 
 
 def shapes(axes: str, **tensors: Tensor | Sequence[Tensor] | None) -> str:
-    """Names and shapes of tensors, such as ``logits (T=50, B=32, 10)``; `axes` names the first ones, a letter each."""
+    """Names and shapes of tensors as text, such as ``logits (T=50, B=32, 10)``.
+
+    Args:
+        axes: names of the first axes of each tensor, a letter each, such as "TB".
+        **tensors: tensors, or several under one name, whose equal shapes are counted; None is left out.
+    """
     parts = []
     for name, value in tensors.items():
         if value is None:
             continue
-        found = []
+        each = []
         for tensor in [value] if isinstance(value, Tensor) else value:
             named = [f"{axis}={size}" for axis, size in zip(axes, tensor.shape, strict=False)]
-            found.append(f"({', '.join([*named, *map(str, tensor.shape[len(axes) :])])})")
-        texts = [f"{count} x {shape}" if count > 1 else shape for shape, count in counted(found)]
+            each.append(f"({', '.join([*named, *map(str, tensor.shape[len(axes) :])])})")
+        texts = [f"{count} x {shape}" if count > 1 else shape for shape, count in counted(each)]
         parts.append(f"{name} {', '.join(texts)}")
     return ", ".join(parts)
 
 
 def counted(values: Iterable[Any]) -> list[tuple[Any, int]]:
-    """Values, each with how many equal ones follow one another."""
+    """Runs of equal values: each value once, and how often it comes in a row."""
     return [(value, len(list(equal))) for value, equal in groupby(values)]
 
 
@@ -82,12 +91,19 @@ def state_repr(self: Any) -> str:
 
 
 def progress_bar(total: float | None, *, desc: str, unit: str, shown: bool = True, **options: Any) -> tqdm:
-    """A bar of tqdm on standard error, in a log renewed every ten seconds.
+    """A bar of tqdm on standard error; if that is no terminal but a log, it is renewed every ten seconds.
 
-    ``TQDM_DISABLE=1`` in the environment hides all; options are tqdm's, such as ``initial`` or ``delay``.
+    ``TQDM_DISABLE=1`` in the environment hides all bars.
+
+    Args:
+        total: number of units of the work; None if it is not known.
+        desc: what is done.
+        unit: name of a unit.
+        shown: False: the bar is hidden.
+        **options: options of tqdm, such as ``initial`` or ``delay``.
     """
     if not sys.stderr.isatty():
         options.setdefault("mininterval", LOG_INTERVAL)
-    if not shown:  # unset, TQDM_DISABLE decides
+    if not shown:  # disable=False would show the bar against TQDM_DISABLE
         options["disable"] = True
     return tqdm(total=total, desc=desc, unit=unit, **options)

@@ -14,24 +14,31 @@ DEEPEST = 16  # groups within groups
 
 
 class MemoryBudget:
-    """The memory that the content of a file may fill: 64 MiB and 16 times its length in bytes."""
+    """The memory that the content of a file may fill: 64 MiB and 16 times its length in bytes.
+
+    Args:
+        length: length of the file, in bytes.
+
+    Attributes:
+        left: bytes that may still be taken.
+    """
 
     def __init__(self, length: int) -> None:
         self.length = length
         self.left = 64 * 2**20 + 16 * length
 
     def take(self, size: int, what: str) -> None:
-        """Take some bytes; a ``ValueError`` if fewer are left."""
+        """Take some bytes; a ``ValueError`` if fewer are left, which names what they are for."""
         if size > self.left:
             raise ValueError(
-                f"{clean(what, 200)} would fill {size / 1e9:.3g} GB, more than a file of {self.length:,} bytes may "
+                f"{clean(what, most=200)} would fill {size / 1e9:.3g} GB, more than a file of {self.length:,} bytes may "
                 "(64 MiB and 16 times its length)."
             )
         self.left -= size
 
 
 class HDF5:
-    """An open HDF5 file, by its path or its bytes; a context manager.
+    """An HDF5 file that is open to read, by its path or its bytes; a context manager, which closes it.
 
     Every method raises ``ValueError`` at a link, at values of another file, at values of another kind than wanted, and
     at more values than `memory` still allows.
@@ -66,13 +73,13 @@ class HDF5:
         return self.find(name) is not None
 
     def group(self, name: str) -> list[str]:
-        """The names in a group."""
+        """The names of the groups and data sets in a group."""
         if not isinstance(found := self.find(name), h5py.Group):
             raise ValueError(f"wanted a group {clean(name)}, got {clean(found)}.")
         return list(found)
 
     def tree(self, name: str) -> dict[str, Any]:
-        """All values in a group; groups in it are dicts, texts strings."""
+        """All values in a group, by name; a group in it is a dict of its own, and a text is a string."""
         if name.count("/") > DEEPEST:
             raise ValueError(f"{clean(name)} lies deeper than {DEEPEST} groups, or a group holds itself.")
         values: dict[str, Any] = {}
@@ -86,7 +93,13 @@ class HDF5:
         return values
 
     def dataset(self, name: str, ndim: int | None = None, kinds: str = "") -> h5py.Dataset:
-        """A data set with values in this file, of so many axes and one of the kinds (NumPy's letters)."""
+        """A data set that has values, and has them in this file; it is not read yet.
+
+        Args:
+            name: its path in the file.
+            ndim: the number of axes that it must have; None: any.
+            kinds: the kinds that it may have, letters of NumPy's ``dtype.kind``; empty: any.
+        """
         data = self.find(name)
         shown = clean(name)
         if not isinstance(data, h5py.Dataset) or data.shape is None:
@@ -99,11 +112,12 @@ class HDF5:
             raise ValueError(f"{shown} must hold {wanted}, got {data.dtype}.")
         if ndim is not None and data.ndim != ndim:
             raise ValueError(f"{shown} must have {ndim} axes, got the shape {data.shape}.")
+        # h5py unpacks a chunk at a time: a damaged file may claim a huge one. Its memory is free again afterwards.
         MemoryBudget(self.memory.length).take(math.prod(data.chunks or ()) * data.dtype.itemsize, f"a chunk of {name}")
         return data
 
     def values(self, name: str, ndim: int | None = None, kinds: str = "biufSO") -> Any:
-        """All values of a data set: an array, or one value; texts are bytes."""
+        """All values of a data set: an array, or one value; texts are bytes. Arguments are as in :meth:`dataset`."""
         data = self.dataset(name, ndim, kinds)
         if data.dtype.kind == "O" and h5py.check_string_dtype(data.dtype) is None:
             raise ValueError(f"{clean(name)} must hold numbers or texts, got {data.dtype}.")

@@ -34,7 +34,8 @@ from neurolsc.neurons.cell import CELLS, SURROGATES, Cell
 
 FORMAT = 3
 TRAINED = Path(__file__).parent / "trained"
-CONVERTERS: list[Callable[[Network], Network]] = []  # cells of another library into ours; export adds its own
+# each turns cells of another library in a network into ours, and leaves other cells; export adds its own
+CONVERTERS: list[Callable[[Network], Network]] = []
 
 # networks
 
@@ -53,11 +54,13 @@ def save(network: Network, path: str | PathLike[str]) -> None:
         "layer_delay": network.layer_delay,
         "readout_bias": getattr(network.readout, "bias", None) is not None,
         "cells": [{"class": CELLS.name_of(type(cell))} | cell.config() for cell in network.cells],
-        **({} if network.embedding is None else {"embedding": network.embedding.config()}),
-        "frozen": [name for name, parameter in network.named_parameters() if not parameter.requires_grad],
     }
+    if network.embedding is not None:
+        config["embedding"] = network.embedding.config()
+    config["frozen"] = [name for name, parameter in network.named_parameters() if not parameter.requires_grad]
     tensors = network.state_dict()
     check_storable(tensors)
+    # a network that could not be read again is refused now: what config() does not tell would be lost
     shapes = {name: value.shape for name, value in tensors.items()}
     rebuilt = {name: value.shape for name, value in _build(config, tensors).state_dict().items()}
     if differing := sorted(name for name in shapes | rebuilt if shapes.get(name) != rebuilt.get(name)):
@@ -75,6 +78,7 @@ def load(path: str | PathLike[str]) -> Network:
     tensors, config = read_tensors(path, "network")
     with refusing(path, "does not describe a network of this version"):
         network = _build(config, tensors)
+        # load_state_dict compares names and shapes; with assign it would take any dtype
         for name, built in network.state_dict().items():
             if name in tensors and built.is_floating_point() != tensors[name].is_floating_point():
                 raise ValueError(f"{clean(name)} is {tensors[name].dtype}, its layout needs {built.dtype}.")
@@ -92,7 +96,18 @@ def check_storable(tensors: Mapping[str, Tensor]) -> None:
 
 
 def write_tensors(path: str | PathLike[str], tensors: Mapping[str, Tensor], kind: str, content: dict[str, Any]) -> None:
-    """Write tensors, with content as JSON, as a safetensors file of a kind such as "network", whole or not at all."""
+    """Write tensors as a safetensors file, whole or not at all.
+
+    Args:
+        path: path of the file.
+        tensors: the tensors, by name.
+        kind: what the file holds, such as "network"; :func:`read_tensors` asks for it.
+        content: JSON values that are written with the tensors.
+
+    Raises:
+        TypeError: for a tensor that such a file cannot hold.
+        OSError: if the file could not be written.
+    """
     from neurolsc import __version__  # the package imports this file before it knows its version
 
     check_storable(tensors)
@@ -104,9 +119,10 @@ def write_tensors(path: str | PathLike[str], tensors: Mapping[str, Tensor], kind
 
 
 def read_tensors(path: str | PathLike[str], kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and the content of a file that :func:`write_tensors` wrote.
+    """The tensors, by name, and the content of a file that :func:`write_tensors` wrote.
 
-    ``ValueError`` if it is damaged, of another kind or format, or holds NaN or infinity.
+    Raises:
+        ValueError: if the file is damaged, of another kind or format, or holds NaN or infinity.
     """
     data = Path(path).read_bytes()  # not mapped into memory: a mapped file that is cut short ends the process
     with refusing(path, "damaged or not a safetensors file"):
@@ -117,9 +133,9 @@ def read_tensors(path: str | PathLike[str], kind: str) -> tuple[dict[str, Tensor
             raise ValueError(f"not a {kind} of this version of neurolsc.")
         header = json.loads(metadata["neurolsc"])
         if header["kind"] != kind or header["format"] != FORMAT:
-            found = clean(f"a {header['kind']} in format {header['format']}, by neurolsc {header['version']}")
+            got = clean(f"a {header['kind']} in format {header['format']}, by neurolsc {header['version']}")
             cure = {"module": ": give load(path, net) a new module of its classes", "network": ": give load(path)"}
-            raise ValueError(f"wanted a {kind} in format {FORMAT}, got {found}{cure.get(header['kind'], '')}.")
+            raise ValueError(f"wanted a {kind} in format {FORMAT}, got {got}{cure.get(header['kind'], '')}.")
         check_finite(tensors)
     return tensors, header["content"]
 
@@ -130,7 +146,12 @@ def trained() -> list[str]:
 
 
 def _build(config: dict[str, Any], tensors: dict[str, Tensor]) -> Network:
-    """A network of the layout; the caller replaces its initial values."""
+    """A network of the layout that :func:`save` writes; its values are not those of the tensors yet.
+
+    Args:
+        config: the layout.
+        tensors: the tensors of the file, which limit how large the network may be.
+    """
     if len(config["cells"]) > len(tensors):
         raise ValueError(f"it has {len(config['cells'])} cells and only {len(tensors)} tensors.")
     # what a constructor makes on the way may be somewhat larger than what it keeps
@@ -144,13 +165,13 @@ def _build(config: dict[str, Any], tensors: dict[str, Tensor]) -> Network:
                 cell["spike"] = SURROGATES.known(spike.pop("name"))(**spike)
             cells.append(CELLS.known(cell.pop("class"))(**cell))
         options = {name: config[name] for name in ("layer_delay", "readout_bias")}
-        if words := config.get("embedding"):
-            return Network(cells, embedding=Embedding(words["words"], words["width"]), **options)
+        if embedding := config.get("embedding"):
+            return Network(cells, embedding=Embedding(embedding["words"], embedding["width"]), **options)
         return Network(cells, config["n_out"], **options)
 
 
 class _Limited(TorchFunctionMode):
-    """Refuses tensors with more than `most` entries, since a damaged layout may claim any; draws no matrices."""
+    """Refuse tensors with more than `most` entries, as a damaged layout may ask for any; draw no matrices."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
@@ -200,41 +221,49 @@ def read_tree(path: str | PathLike[str]) -> Any:
 
 
 def network_fingerprint(network: Network) -> dict[str, Any]:
-    """What a network is besides its weights, by name: cells, resets, surrogates, shapes and dtypes."""
-    found: dict[str, Any] = {"layer_delay": network.layer_delay}
+    """What a network is besides its weights, by name: cells, resets, surrogates, shapes and dtypes.
+
+    Two networks with equal ones can go on from the same checkpoint.
+    """
+    entries: dict[str, Any] = {"layer_delay": network.layer_delay}
     for i, cell in enumerate(network.cells, start=1):
         config: dict[str, Any] = {"cell": stable_repr(cell)}
-        if type(cell).config is not Cell.config:
+        if type(cell).config is not Cell.config:  # the cell describes itself
             with contextlib.suppress(TypeError, ValueError):  # raised if no file can describe the cell
                 config = {"cell": type(cell).__name__} | cell.config()
         spike = config.get("spike")
-        if isinstance(spike, dict) and spike.get("learnable"):  # then these two are weights
+        if isinstance(spike, dict) and spike.get("learnable"):  # then dampening and sharpness are weights
             config["spike"] = {name: value for name, value in spike.items() if name not in ("dampening", "sharpness")}
-        found |= {f"{name} of layer {i}": value for name, value in config.items()}
-    if not isinstance(network.readout, nn.Linear):
-        found["readout"] = stable_repr(network.readout)
-    return found | {name: f"{tuple(value.shape)} {value.dtype}" for name, value in network.state_dict().items()}
+        entries |= {f"{name} of layer {i}": value for name, value in config.items()}
+    if not isinstance(network.readout, nn.Linear):  # of a linear one the shapes below say all
+        entries["readout"] = stable_repr(network.readout)
+    return entries | {name: f"{tuple(value.shape)} {value.dtype}" for name, value in network.state_dict().items()}
 
 
 def data_fingerprint(name: str, data: Any) -> dict[str, Any]:
-    """Length and public attributes of a data set: texts, numbers, dataclasses, and digests of arrays.
+    """What two data sets must have in common to be the same, by name: length and public attributes.
 
-    No sample is read. Subset and DataLoader are followed to the data below them.
+    Attributes are compared that are text, numbers, dataclasses, or arrays, and of arrays a digest; others are left
+    out. No sample is read, but of a list or tuple all items are. Subset and DataLoader are followed to the data below.
+
+    Args:
+        name: name of the data set, with which the names of the entries are made.
+        data: the data set, or a loader of it.
     """
-    found: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     if isinstance(data, DataLoader):
-        found |= {f"{name}.{key}": getattr(data, key) for key in ("batch_size", "drop_last")}
-        found[f"{name}.sampler"] = type(data.sampler).__name__
-        return found | data_fingerprint(name, data.dataset)
-    if not hasattr(data, "__getitem__"):
-        return found
+        entries |= {f"{name}.{key}": getattr(data, key) for key in ("batch_size", "drop_last")}
+        entries[f"{name}.sampler"] = type(data.sampler).__name__
+        return entries | data_fingerprint(name, data.dataset)
+    if not hasattr(data, "__getitem__"):  # an IterableDataset, of which nothing is known
+        return entries
     if isinstance(data, list | tuple):
         return {f"items of {name}": _digest(data)}
     if hasattr(data, "__len__"):
-        found[f"length of {name}"] = len(data)
+        entries[f"length of {name}"] = len(data)
     if isinstance(data, Subset):
-        found[f"{name}.indices"] = _digest(list(data.indices))
-        return found | data_fingerprint(f"{name}.dataset", data.dataset)
+        entries[f"{name}.indices"] = _digest(list(data.indices))
+        return entries | data_fingerprint(f"{name}.dataset", data.dataset)
     for key, value in getattr(data, "__dict__", {}).items():
         if key.startswith("_"):
             continue
@@ -243,19 +272,20 @@ def data_fingerprint(name: str, data: Any) -> dict[str, Any]:
         else:
             parts = (value,)
         if isinstance(value, str | int | float):
-            found[f"{name}.{key}"] = value
+            entries[f"{name}.{key}"] = value
         elif all(is_dataclass(part) for part in parts):
-            found[f"{name}.{key}"] = stable_repr(value)
+            entries[f"{name}.{key}"] = stable_repr(value)
         elif all(isinstance(part, Tensor | np.ndarray) for part in parts):
-            found[f"{name}.{key}"] = _digest(value)
-    return found
+            entries[f"{name}.{key}"] = _digest(value)
+    return entries
 
 
 def _digest(value: Any) -> str:
-    """Shape and dtype, or length, and a hash of the content."""
+    """Of a tensor or array its shape and dtype, of a list or tuple its length, and a hash of all that is in it."""
     sha = hashlib.sha256()
 
     def update(value: Any) -> None:
+        """Add a value, and all that is in it, to the hash."""
         if isinstance(value, Tensor):
             sha.update(f"{tuple(value.shape)} {value.dtype}".encode())
             sha.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
@@ -264,7 +294,7 @@ def _digest(value: Any) -> str:
         elif isinstance(value, list | tuple) and not all(isinstance(v, int) for v in value):
             for item in value:
                 update(item)
-        else:
+        else:  # a number or text, a list of integers in one piece, or an array of objects
             sha.update(repr(value.tolist() if isinstance(value, np.ndarray) else value).encode())
 
     update(value)
@@ -307,7 +337,7 @@ def read_checkpoint(
 
 
 def differences(before: dict[str, Any], now: dict[str, Any]) -> str:
-    """The first four settings that differ, by name with both values, and how many more; empty if none does."""
+    """Name the first four settings that differ, with both values, and say how many more do; empty if none does."""
     names = [name for name in now | before if before.get(name) != now.get(name)]
     parts = [f"{name} was {before.get(name)!r}, is now {now.get(name)!r}" for name in names[:4]]
     if len(names) > 4:
@@ -342,7 +372,7 @@ def atomic_write(path: str | PathLike[str], write: Callable[[BinaryIO], object])
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, target)
-        except BaseException:
+        except BaseException:  # Ctrl-C as well leaves no temporary file
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
             raise
@@ -361,7 +391,7 @@ def write_json(path: str | PathLike[str], content: object) -> None:
 
 
 def spread(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of a table, with every list as a column for each of its items: name_1, name_2, ..."""
+    """A row of a table in which each item of a list has a column of its own: name_1, name_2, ..."""
     columns = {}
     for name, value in row.items():
         if isinstance(value, list):
@@ -383,7 +413,12 @@ def write_csv(path: str | PathLike[str], rows: Iterable[Mapping[str, Any]]) -> N
 
 
 def remove_temporaries(folder: Path, name: str = "") -> None:
-    """Remove temporary files that killed writers left, of file `name` or of all; nobody else may be writing."""
+    """Remove temporary files that killed writers left in a folder; nobody else may be writing to it.
+
+    Args:
+        folder: the folder.
+        name: the file that was written; empty: any.
+    """
     for path in folder.glob(f".{glob.escape(name[:40]) or '*'}.*{TEMPORARY}"):
         path.unlink(missing_ok=True)
 
@@ -429,13 +464,14 @@ def locked(path: str | PathLike[str] | None) -> Iterator[None]:
 def refusing(path: str | PathLike[str], what: str) -> Iterator[None]:
     """Turn any error inside the block into a ``ValueError`` that names the file.
 
-    A ``ValueError`` keeps its text; for other errors, and those of a decoder, the text starts with `what` is wrong.
+    A ``ValueError`` keeps its text. That of another error, and of a decoder, does not say what is wrong with the file:
+    it comes after `what`, which does.
     """
     try:
         with np.errstate(all="ignore"):
             yield
     except Exception as error:  # libraries raise whatever they like at content that they did not expect
-        text = clean(error, 600)
+        text = clean(error, most=600)
         if not isinstance(error, ValueError) or isinstance(
             error, UnicodeError | json.JSONDecodeError | tomllib.TOMLDecodeError
         ):
@@ -445,7 +481,8 @@ def refusing(path: str | PathLike[str], what: str) -> Iterator[None]:
 
 def clean(text: object, most: int = 80) -> str:
     """A text from a file, for a message: on one line, without control characters, cut to `most` characters."""
-    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text)[: most + 1])
+    start = str(text)[: most + 1]  # the text may be long; one character more shows that it was cut
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in start)
     if len(shown) > most:
         return shown[: most - 1] + "…"
     return shown

@@ -107,7 +107,8 @@ def mean_accuracy(logits: Tensor, labels: Tensor) -> float:
     """Share of samples whose label (B,) alone has the largest mean logit."""
     _check("logits", logits)
     check_classes(labels, logits)
-    return (_votes(logits.double().mean(0, keepdim=True))[0] == labels).double().mean().item()
+    mean = logits.double().mean(0, keepdim=True)
+    return (_votes(mean)[0] == labels).double().mean().item()
 
 
 def step_accuracy(logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> float:
@@ -123,7 +124,9 @@ def share_without_vote(logits: Tensor, mask: Tensor | None = None) -> float:
 
 
 def step_overlap(logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> float:
-    r"""Mean over steps of the overlap of predictions, the positive logits, and targets (T, B, C).
+    r"""Mean over steps of the overlap of predictions and binary targets y (T, B, C).
+
+    A positive logit o predicts 1. The overlap of a step is
 
     .. math:: |\{o > 0\} \cap \{y = 1\}| \,/\, |\{o > 0\} \cup \{y = 1\}|,
         \quad 1 \text{ where both are empty}
@@ -192,23 +195,27 @@ def span_f1(predicted: Sequence[Sequence[str]], true: Sequence[Sequence[str]]) -
     lengths = [[len(tags) for tags in sequences] for sequences in (predicted, true)]
     if lengths[0] != lengths[1]:
         raise ValueError(f"predicted and true tags must have the same lengths, got {lengths[0]} and {lengths[1]}.")
-    guessed, wanted = (
-        {(i, *span) for i, tags in enumerate(sequences) for span in _spans(tags)} for sequences in (predicted, true)
-    )
+    guessed = set(_spans(predicted))
+    wanted = set(_spans(true))
     total = len(guessed) + len(wanted)
-    return 2 * len(guessed & wanted) / total if total else 1.0
+    if total == 0:
+        return 1.0
+    return 2 * len(guessed & wanted) / total
 
 
-def _spans(tags: Sequence[str]) -> Iterator[tuple[int, int, str]]:
-    """Yield the begin, the end and the name of each span."""
-    start, open_name = 0, ""
-    for i, tag in enumerate([*tags, "O"]):
-        kind, _, name = tag.partition("-")
-        if kind == "I" and name == open_name:  # the span goes on
-            continue
-        if open_name:
-            yield start, i, open_name
-        start, open_name = i, name
+def _spans(sequences: Sequence[Sequence[str]]) -> Iterator[tuple[int, int, int, str]]:
+    """Yield for each span its sequence, the place of its first tag, the place after its last tag, and its name."""
+    for number, tags in enumerate(sequences):
+        start = 0
+        open_name = ""  # of the span that goes on; empty outside of all spans
+        for i, tag in enumerate([*tags, "O"]):  # the last one ends a span that goes on until the end
+            kind, _, name = tag.partition("-")
+            if kind == "I" and name == open_name:  # the span goes on
+                continue
+            if open_name:
+                yield number, start, i, open_name
+            start = i
+            open_name = name  # empty for O
 
 
 def class_losses(logits: Tensor, targets: Tensor) -> Tensor:
@@ -240,7 +247,7 @@ def silent_steps(spikes: Tensor, mask: Tensor | None = None) -> float:
 
 
 def synops(spikes: Tensor, fan_out: int) -> float:
-    """Synaptic operations per sample of a layer: each spike is read by `fan_out` synapses, here and in the next."""
+    """Synaptic operations per sample of a layer: `fan_out` synapses, in this layer and the next, read each spike."""
     _check("spikes", spikes)
     return int(spikes.count_nonzero()) * whole("fan_out", fan_out) / spikes.shape[1]
 
@@ -311,7 +318,13 @@ def check_classes(targets: Tensor, logits: Tensor, *, per_step: bool = False) ->
 
 
 def _check(name: str, x: Tensor, like: Tensor | None = None) -> None:
-    """Refuse logits, binary targets of the shape of logits, or spikes, which are none."""
+    """Raise a ValueError if x is not what its name says.
+
+    Args:
+        name: ``"logits"`` (T, B, C), without NaN; ``"spikes"`` (T, B, N) or ``"targets"`` (T, B, C), zeros and ones.
+        x: the tensor.
+        like: logits, whose shape targets must have.
+    """
     letters = "(T, B, N)"
     if name == "logits":
         letters = "(T, B, C)"

@@ -28,12 +28,14 @@ class NetworkState(NamedTuple):
 
     def detach(self) -> "NetworkState":
         """The same values without their history, for truncated backpropagation through time."""
-        layers = tuple(type(s)(*(leaf.detach() for leaf in s)) for s in self.layers)
+        layers = tuple(type(s)(*(leaf.detach() for leaf in s)) for s in self.layers)  # each a named tuple of tensors
         return NetworkState(layers, None if self.x is None else self.x.detach())
 
     def __repr__(self) -> str:
-        layers = (f"{count} x {state}" for state, count in counted(map(state_repr, self.layers)))
-        return f"NetworkState({', '.join(filter(None, (*layers, shapes('B', x=self.x))))})"
+        parts = [f"{count} x {state}" for state, count in counted(map(state_repr, self.layers))]
+        if self.x is not None:
+            parts.append(shapes("B", x=self.x))
+        return f"NetworkState({', '.join(parts)})"
 
 
 class Run(NamedTuple):
@@ -58,7 +60,7 @@ class StepRecord(NamedTuple):
 
 
 class Embedding(nn.Module):
-    r"""A vector for each word; the same vectors are the readout.
+    r"""A vector for each word, which the first layer reads; the same vectors are the readout.
 
     The network then reads token indices x (T, B, 1), and its first layer reads their vectors. The logits of the words
     are products with the same vectors, :math:`o[t] = E\, z[t, L]`, so that the last layer is as wide as a vector.
@@ -154,7 +156,7 @@ class Network(nn.Module):
             if below.n_hidden != cell.n_in:
                 raise ValueError(f"cell {i} reads {cell.n_in} inputs, but cell {i - 1} has {below.n_hidden} outputs.")
         for cell in cells:
-            if not type(cell).__module__.startswith("neurolsc."):
+            if not type(cell).__module__.startswith("neurolsc."):  # a cell of one's own
                 refuse_wrong_step(cell)
         if layer_delay not in (0, 1):
             raise ValueError(f"layer_delay must be 0 or 1, got {layer_delay!r}.")
@@ -210,7 +212,7 @@ class Network(nn.Module):
         return dtype_and_device(self)
 
     def initial_states(self, batch: int) -> NetworkState:
-        """Every cell at rest, and no input yet."""
+        """The state of a batch with every cell at rest; with a layer delay the input that is yet to be read is 0."""
         whole("batch", batch)
         layers = tuple(cell.initial_state(batch) for cell in self.cells)
         pending = None
@@ -226,21 +228,22 @@ class Network(nn.Module):
         return self.readout(record.outputs[-1]), record.after
 
     def records(self, x: Tensor, states: NetworkState | None = None) -> Iterator[StepRecord]:
-        """Run over time, one :class:`StepRecord` after the other; arguments as in :meth:`run`."""
-        x, _, states = self._checked(x, None, states)
+        """Run over time, and yield a :class:`StepRecord` after each step; arguments as in :meth:`run`."""
+        x, _, states = self._check_arguments(x, None, states)
         z = tuple(cell.output(state) for cell, state in zip(self.cells, states.layers, strict=True))
         for now in x.unbind(0):
-            yield (record := self._record(now, z, states))
+            record = self._record(now, z, states)
+            yield record
             z = record.outputs
             states = record.after
 
     def _record(self, x: Tensor, z: tuple[Tensor, ...], states: NetworkState) -> StepRecord:
-        """One step with the input x (B, n_in) and the last outputs z of all cells."""
+        """One step with the input x (B, n_in) and the outputs z of all cells in the step before."""
         x = x.to(**self.dtype_and_device)
         inputs = []
         outputs = []
         after = []
-        below = x if states.x is None else states.x
+        below = x if states.x is None else states.x  # with a layer delay the first layer reads the last input
         for i, (cell, state) in enumerate(zip(self.cells, states.layers, strict=True)):
             inputs.append(below)
             after.append(cell.update(below, z[i], state))
@@ -273,11 +276,13 @@ class Network(nn.Module):
             TypeError: if x is complex.
         """
         if torch.compiler.is_compiling():  # a loop over time would be unrolled: a minute for 50 steps
-            run: Any = torch.compiler.disable(self._run_beside_graph)  # not with fullgraph=True: use cell.run there
-            return run(x, states, mask)
+            # an error of torch with fullgraph=True: use cell.run there
+            run_beside_graph: Any = torch.compiler.disable(self._run_beside_graph)
+            return run_beside_graph(x, states, mask)
         return self._run(x, states, mask)
 
     def _run_beside_graph(self, x: Tensor, states: NetworkState | None, mask: Tensor | None) -> Run:
+        """:meth:`run` within ``torch.compile``, with a warning that the network is not compiled."""
         warnings.warn(
             "torch.compile leaves a neurolsc.Network out of its graph: its layers run over all steps in kernels of "
             "their own. Loops over cell.run or cell.step are compiled.",
@@ -287,7 +292,7 @@ class Network(nn.Module):
 
     def _run(self, x: Tensor, states: NetworkState | None, mask: Tensor | None) -> Run:
         """:meth:`run`, layer by layer: each runs over all steps before the next one does."""
-        x, mask, states = self._checked(x, mask, states)
+        x, mask, states = self._check_arguments(x, mask, states)
         lengths = None if mask is None else mask.sum(0)
         # no longer than the longest sample, so that padding has no effect, not even by rounding
         if lengths is None:
@@ -296,7 +301,7 @@ class Network(nn.Module):
             steps = max(int(lengths.max()), 1)
         below = x[:steps]
         pending = states.x
-        late = pending  # what a layer reads in the first step, where it reads one step late
+        late = pending  # with a layer delay: what a layer reads in the first step; else None
         spikes = []
         layers = []
         for cell, state in zip(self.cells, states.layers, strict=True):
@@ -306,14 +311,15 @@ class Network(nn.Module):
                 late = cell.output(state)
             spikes.append(below if steps == len(x) else pad(below, (0, 0, 0, 0, 0, len(x) - steps)))
             layers.append(last)
+        # the input that the first layer has yet to read: of each sample that of its last step
         if pending is not None and lengths is None:
             pending = x[-1].to(pending.dtype)
-        elif pending is not None:  # of each sample the input of its last step
-            inputs = torch.cat([pending[None], x.to(pending.dtype)])
+        elif pending is not None:
+            inputs = torch.cat([pending[None], x.to(pending.dtype)])  # 0: the pending one, of a sample without steps
             pending = inputs[lengths, torch.arange(len(pending), device=inputs.device)]
         if mask is not None:
             spikes = [layer * mask.unsqueeze(-1) for layer in spikes]
-        if isinstance(self.readout, nn.Linear | Tied):
+        if isinstance(self.readout, nn.Linear | Tied):  # these take all steps at once
             logits = self.readout(spikes[-1])
         else:
             logits = torch.stack([self.readout(z) for z in spikes[-1]])
@@ -325,10 +331,15 @@ class Network(nn.Module):
         """Logits at every step (T, B, n_out) of an input (T, B, n_in); see :meth:`run`."""
         return self.run(x).logits
 
-    def _checked(
+    def _check_arguments(
         self, x: Tensor, mask: Tensor | None, states: NetworkState | None
     ) -> tuple[Tensor, Tensor | None, NetworkState]:
-        """The arguments of :meth:`run`, checked: x embedded and on the network's device, states at rest if missing."""
+        """Check the arguments of :meth:`run`, whose errors these are, and complete them.
+
+        Returns:
+            x (T, B, n_in of the first cell), embedded and on the network's device; the mask on it, or None; and the
+            states, at rest if they were None.
+        """
         if tensor("x", x).ndim != 3 or x.shape[2] != self.n_in or 0 in x.shape:
             raise ValueError(f"x must have shape (T, B, {self.n_in}) with T, B >= 1, got {tuple(x.shape)}.")
         if x.is_complex():
@@ -357,14 +368,15 @@ class Network(nn.Module):
                 f"states must be those of {len(self.cells)} cells with layer_delay={self.layer_delay}, got "
                 f"{len(states.layers)} {'with' if pending else 'without'} a pending input."
             )
-        sizes = {leaf.shape[0] for leaf in (*pending, *(leaf for layer in states.layers for leaf in layer))}
+        leaves = [leaf for layer in states.layers for leaf in layer]
+        sizes = {leaf.shape[0] for leaf in (*pending, *leaves)}
         if sizes != {batch}:
             raise ValueError(f"states must be those of {batch} samples, as x is, got {sorted(sizes)}.")
         return x, mask, states
 
 
 def copied(module: M) -> M:
-    """An independent copy of a module, whose states may have a history, as layers of other libraries hold them.
+    """An independent copy of a module, which may hold tensors with a gradient history, such as states of its layers.
 
     ``deepcopy`` refuses tensors with a history: these are copied without it.
     """
@@ -372,6 +384,7 @@ def copied(module: M) -> M:
     for part in module.modules():
         memories = getattr(part, "_memories", {})  # spikingjelly keeps states there
         tensors += [*part._buffers.values(), *vars(part).values(), *memories.values()]
+    # deepcopy takes what is in the memo as copied already
     memo = {id(t): t.detach().clone() for t in tensors if isinstance(t, Tensor) and not t.is_leaf}
     return copy.deepcopy(module, memo)
 

@@ -51,7 +51,7 @@ STYLE: Any = {
     "savefig.dpi": 115,
 }
 styled = mpl.rc_context(STYLE)
-"""Decorator of functions that draw in our style and leave matplotlib's settings as they were."""
+"""Decorator: the function draws in our style, and matplotlib's settings are then as they were."""
 
 
 def color(number: int) -> str:
@@ -60,12 +60,16 @@ def color(number: int) -> str:
 
 
 def line_style(number: int) -> dict[str, str]:
-    """A colour of the palette, with other dashes in its second and third round."""
+    """A colour of the palette, with other dashes each time that the palette repeats."""
     return {"color": color(number), "linestyle": ("-", "--", ":", "-.")[number // len(COLORS) % 4]}
 
 
 def arm_styles(curves: Mapping[str, Mapping[str, object]]) -> dict[str, dict[str, Any]]:
-    """A line style for every arm, the same in all panels."""
+    """A line style for every arm, the same in all panels.
+
+    Args:
+        curves: for each panel its arms, by name; what they hold is not read.
+    """
     names = dict.fromkeys(name for arms in curves.values() for name in arms)
     return {name: line_style(number) for number, name in enumerate(names)}
 
@@ -86,13 +90,23 @@ class Picture(Figure):
 
 
 def panels(rows: int, columns: int, *, figsize: tuple[float, float], **settings: Any) -> tuple[Figure, np.ndarray]:
-    """A figure, inches wide and high, and its axes (rows, columns); settings are matplotlib's."""
+    """Make a figure with a grid of panels.
+
+    Args:
+        rows: panels from top to bottom.
+        columns: panels from left to right.
+        figsize: width and height, in inches.
+        **settings: settings of matplotlib's ``subplots``.
+
+    Returns:
+        The figure, and its axes, an array (rows, columns).
+    """
     figure = Picture(figsize=figsize, layout="constrained")
     return figure, figure.subplots(rows, columns, squeeze=False, **settings)
 
 
 def finish(figure: Figure, path: Where, title: str) -> Figure:
-    """Give a figure its title, and write it whole or not at all if there is a path."""
+    """Give a figure its title, if there is one, write it if there is a path, and return it."""
     if title:
         lines = textwrap.fill(title, round(10 * figure.get_figwidth()))
         figure.suptitle(lines, x=0.01, ha="left", fontsize="large", parse_math=False)
@@ -137,18 +151,18 @@ def plot_profile(
         notes: sentences below the picture.
     """
     count = len(contributions)
-    rows = math.ceil((count + 1) / _ACROSS)  # of the legend
+    rows = math.ceil((count + 1) / _ACROSS)  # of the legend: layers and a target
     figure, ((*axes,),) = panels(1, 3, figsize=(13, 3.6 + 0.2 * rows), width_ratios=(1, 1, 0.28))
     titles = (
         "through time, $\\partial h_{t,l}/\\partial h_{t-1,l}$",
         "through depth, $\\partial h_{l}/\\partial h_{l-1}$",
     )
-    for direction, (ax, radii, what) in enumerate(zip(axes, (time, depth), titles, strict=False)):
+    for direction, (ax, radii, what) in enumerate(zip(axes, (time, depth), titles, strict=False)):  # 0: time, 1: depth
         for layer, radius in enumerate(np.asarray(radii)):
             name = f"layer {layer + 1}"
             if direction and layer == 0:
                 name += " (from the input)"
-            if direction and any(starred[layer : layer + 1]):
+            if direction and layer < len(starred) and starred[layer]:
                 name += "*"
             ax.fill_between(steps, radius.min(1), radius.max(1), color=color(layer), alpha=0.15, linewidth=0)
             ax.plot(
@@ -162,11 +176,11 @@ def plot_profile(
         ax.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=_ACROSS, columnspacing=1)
     axes[0].set_ylabel("spectral radius")
 
-    # The terms of the radius through time: of those that add to it the share of each.
+    # The terms of the radius through time: each positive one as its share of the sum of all positive ones.
     ax = axes[2]
-    left = np.zeros(count)
+    left = np.zeros(count)  # where the next bar of each layer begins
     others = dict.fromkeys(name for shares in contributions for name in shares if name not in colors)
-    free = [shade for shade in COLORS if shade not in colors.values()] or COLORS
+    free = [shade for shade in COLORS if shade not in colors.values()] or COLORS  # colours for the other terms
     positive = [{term: max(value, 0.0) for term, value in terms.items()} for terms in contributions]
     shades = dict(colors) | {name: free[i % len(free)] for i, name in enumerate(others)}
     for name, shade in shades.items():
@@ -186,8 +200,8 @@ def plot_profile(
     ax.set_title("Radius through time, by term", loc="right")
     if any(contributions):
         ax.legend(ncols=2, fontsize="small", loc="upper right", bbox_to_anchor=(1.05, -0.16), columnspacing=1)
-    lines = "Line: mean over samples. Band: smallest to largest."
-    notes = [lines, "Right: spikes per neuron and step, shares of what adds to the mean radius.", *notes]
+    about_lines = "Line: mean over samples. Band: smallest to largest."
+    notes = [about_lines, "Right: spikes per neuron and step, shares of what adds to the mean radius.", *notes]
     figure.supxlabel("   ".join(notes), x=0.04, ha="left", fontsize="small")
     return finish(figure, path, title)
 
@@ -215,35 +229,36 @@ def plot_diagnosis(
     """
     lines = [line for finding in findings for line in textwrap.wrap(finding, 140, subsequent_indent="    ")]
     figure, axes = panels(2, 2, figsize=(10, 6.6 + 0.19 * len(lines)))
-    (does, factor), (course, norm) = axes
-    for ax, series in ((does, activity), (factor, stretch)):
+    (activity_ax, factor_ax), (course_ax, norm_ax) = axes
+    for ax, series in ((activity_ax, activity), (factor_ax, stretch)):
         for number, (name, values) in enumerate(series.items()):
             layers = range(1, len(values) + 1)
             ax.plot(layers, values, color=color(number), marker="o", markersize=4, linewidth=1.2, label=name)
         low, high = ax.get_ylim()
         ax.set_ylim(min(0, low), max(1.05, high))
         ax.legend(fontsize="small")
-    does.set(title="What the neurons do", ylabel="share")
-    factor.set(title="What a step multiplies", ylabel="factor")
-    factor.axhline(1, color="black", linestyle="--", linewidth=1)
-    course.set(title="Gradient of the last step's loss, by the state", xlabel="steps back", ylabel="norm")
-    norm.set(title="Gradient of the loss by the weights", ylabel="norm")
-    count = len(next(iter(activity.values())))
-    for ax in (does, factor, norm):
+    activity_ax.set(title="What the neurons do", ylabel="share")
+    factor_ax.set(title="What a step multiplies", ylabel="factor")
+    factor_ax.axhline(1, color="black", linestyle="--", linewidth=1)
+    course_ax.set(title="Gradient of the last step's loss, by the state", xlabel="steps back", ylabel="norm")
+    norm_ax.set(title="Gradient of the loss by the weights", ylabel="norm")
+    count = len(next(iter(activity.values())))  # of layers
+    for ax in (activity_ax, factor_ax, norm_ax):
         ax.set_xlim(0.5, count + 0.5)
         ax.set_xticks(range(1, count + 1), [f"layer {i}" for i in range(1, count + 1)])
     if back is None or gradient is None:
-        for ax in (course, norm):
+        for ax in (course_ax, norm_ax):
             ax.text(0.5, 0.5, "needs targets", ha="center", va="center", transform=ax.transAxes, fontsize="small")
     else:
         for layer, (norms, whole) in enumerate(zip(back, gradient, strict=True)):
+            # a logarithmic axis has no place for 0: NaN is not drawn
             shown = np.where(norms > 0, norms, np.nan)
-            course.plot(range(len(norms)), shown, color=color(layer), linewidth=1.4, label=f"layer {layer + 1}")
-            norm.plot(layer + 1, whole if whole > 0 else np.nan, color=color(layer), marker="o", markersize=7)
-        for ax, known in ((course, back), (norm, np.array(gradient))):
-            if (known > 0).any():
+            course_ax.plot(range(len(norms)), shown, color=color(layer), linewidth=1.4, label=f"layer {layer + 1}")
+            norm_ax.plot(layer + 1, whole if whole > 0 else np.nan, color=color(layer), marker="o", markersize=7)
+        for ax, values in ((course_ax, back), (norm_ax, np.array(gradient))):
+            if (values > 0).any():
                 ax.set_yscale("log")
-        course.legend(fontsize="small")
+        course_ax.legend(fontsize="small")
     figure.supxlabel("\n".join(lines), x=0.01, ha="left", fontsize="small", parse_math=False)
     return finish(figure, path, title)
 
@@ -262,9 +277,9 @@ def plot_monitor(
 
     Args:
         updates: the updates at which was measured (K,).
-        loss: losses (K,), by name.
-        findings: update, layer (from 1, or None) and sentence of what happened, a vertical line each; the sentences
-            stand below, with their numbers.
+        loss: losses (K,), by name; at most two.
+        findings: update, layer (from 1, or None) and sentence of what happened; each is a vertical line with a number,
+            and the sentences stand below with their numbers.
         layers: for each layer K numbers, NaN where there is none: rate, dead, saturated, similarity, active, gradient,
             radius_time, radius_depth and step; threshold, weights and recurrent over their first values.
     """
@@ -289,7 +304,7 @@ def plot_monitor(
             for number, values in enumerate(layers[name]):
                 ax.plot(updates, values, color=color(number), linestyle=dashes, linewidth=1.4)
         ax.set(title=question, ylabel=label)
-        if label == "share" or names == ("similarity",):
+        if label == "share" or names == ("similarity",):  # from 0 to 1
             ax.set_ylim(-0.03, 1.03)
         every = np.concatenate([np.ravel(layers[name]) for name in names])
         if names[0] in ("gradient", "step", "threshold") and (every > 0).any():
@@ -297,22 +312,20 @@ def plot_monitor(
         if names[0] == "threshold":  # small changes look small
             low, high = ax.get_ylim()
             ax.set_ylim(min(low, 0.5), max(high, 2))
-    axes[1, 2].axhline(1, color="black", linestyle=":", linewidth=1)
-    learns = axes[2, 2]
+    axes[1, 2].axhline(1, color="black", linestyle=":", linewidth=1)  # a radius of 1
+    loss_ax = axes[2, 2]
     for number, (name, values) in enumerate(loss.items()):
-        learns.plot(updates, values, color="black", linestyle=("-", "--")[number], linewidth=1.4, label=name)
-    learns.set(title="Does it learn?", ylabel="loss")
-    learns.legend(fontsize="small")
+        loss_ax.plot(updates, values, color="black", linestyle=("-", "--")[number], linewidth=1.4, label=name)
+    loss_ax.set(title="Does it learn?", ylabel="loss")
+    loss_ax.legend(fontsize="small")
     for update in dict.fromkeys(update for update, _, _ in findings):
         here = [number for number, (at, _, _) in enumerate(findings) if at == update]
-        among = {findings[number][1] for number in here}
-        layer = among.pop()
-        if among:  # of several layers
-            layer = None
+        layers_here = {findings[number][1] for number in here}
+        layer = layers_here.pop()
+        shade = "black"  # of several layers, or of none
+        if layer is not None and not layers_here:
+            shade = color(layer - 1)
         for ax in axes.flat:
-            shade = "black"
-            if layer is not None:
-                shade = color(layer - 1)
             ax.axvline(update, color=shade, linestyle=":", linewidth=1.1)
         numbers = ", ".join(str(number + 1) for number in here)
         top = axes[0, 0].get_xaxis_transform()
@@ -343,13 +356,18 @@ def plot_raster(
     figure, axes = panels(len(layers), 1, figsize=(9, 1.9 * len(layers)), sharex=True)
     for number, (ax, (name, layer)) in enumerate(zip(axes[:, 0], layers.items(), strict=True)):
         step, neuron = layer.nonzero()
-        ax.scatter(step, neuron, s=3, color=color(number - 1) if number else "black", linewidths=0)
-        counts = np.array_equal(layer, np.rint(layer))  # several spikes in one bin, not graded ones
-        rate = (layer.sum() if counts else np.count_nonzero(layer)) / layer.size
+        ax.scatter(step, neuron, s=3, color=color(number - 1) if number else "black", linewidths=0)  # 0: the input
+        if np.array_equal(layer, np.rint(layer)):  # numbers of spikes in a bin
+            rate = layer.sum() / layer.size
+        else:  # graded spikes, which have any height
+            rate = np.count_nonzero(layer) / layer.size
         ax.set(title=f"{name}: {rate:.4f} spikes per neuron and step", ylim=(-1, layer.shape[1]))
         ax.set_ylabel("neuron")
     axes[-1, 0].set(xlabel="time step", xlim=(-1, max(map(len, layers.values()))))
-    return finish(figure, path, "; ".join(filter(None, (f"label {label}" if label else "", title))))
+    parts = [f"label {label}"] if label else []
+    if title:
+        parts.append(title)
+    return finish(figure, path, "; ".join(parts))
 
 
 @styled
@@ -378,8 +396,9 @@ def plot_stable_region(
             label = f"{name}: {label}"
         ax.scatter(t, d, s=7, color=color(number), linewidths=0, alpha=0.6, label=label)
     points = np.concatenate([np.stack([np.ravel(t), np.ravel(d)], 1) for t, d in neurons.values()])
-    (left, bottom) = np.minimum(points.min(0), (1.9, 0.9))
-    (right, top) = np.maximum(points.max(0), (2, 1))
+    # the view holds all neurons and the corner of the triangle at trace 2 and determinant 1
+    left, bottom = np.minimum(points.min(0), (1.9, 0.9))
+    right, top = np.maximum(points.max(0), (2, 1))
     ax.set_xlim(left - 0.1 * (right - left), right + 0.1 * (right - left))
     ax.set_ylim(bottom - 0.1 * (top - bottom), top + 0.1 * (top - bottom))
     ax.set(xlabel="trace", ylabel="determinant", title="A step below threshold, neuron by neuron")
@@ -436,14 +455,14 @@ def plot_pretraining(
     rows = [row for row in history if "depth" in row]
     if not rows:
         raise ValueError("only the history of pretrain can be drawn over steps.")
-    every = {"time": "Mean radius through time", "depth": "Mean radius through depth"}
-    every["firing_rate"] = "Spikes per neuron and step"
+    titles = {"time": "Mean radius through time", "depth": "Mean radius through depth"}
+    titles["firing_rate"] = "Spikes per neuron and step"
     steps = [row["step"] for row in rows]
     aims = {}
     if target is not None:
-        aims = dict(zip(every, target, strict=False))
-    courses = {key: np.array([row[key] for row in rows], dtype=float) for key in every}  # None is NaN
-    drawn = {key: what for key, what in every.items() if not np.isnan(courses[key]).all()}
+        aims = dict(zip(titles, target, strict=False))  # time and depth; a firing rate has none
+    courses = {key: np.array([row[key] for row in rows], dtype=float) for key in titles}  # None is NaN
+    drawn = {key: what for key, what in titles.items() if not np.isnan(courses[key]).all()}
     figure, ((*axes,),) = panels(1, len(drawn), figsize=(4.3 * len(drawn) + 0.1, 3.4))
     for ax, (key, what) in zip(axes, drawn.items(), strict=True):
         for layer, values in enumerate(courses[key].T):
@@ -453,7 +472,7 @@ def plot_pretraining(
         ax.set(xlabel="pre-training step", title=what)
         ax.set_ylim(bottom=0)
         ax.locator_params(axis="x", integer=True)
-    lines = {line.get_label(): line for ax in axes for line in ax.lines}
+    lines = {line.get_label(): line for ax in axes for line in ax.lines}  # each label once
     figure.legend(lines.values(), lines, loc="outside lower center", ncols=min(len(lines), 8), fontsize="small")
     return finish(figure, path, title)
 
@@ -577,12 +596,14 @@ def plot_scores(
     styles = arm_styles({"": arms})
     values = list(dict.fromkeys(value for runs in arms.values() for value in runs))
     words = any(isinstance(value, str) for value in values)
-    places = {value: place for place, value in enumerate(values if words else sorted(values))}
+    if not words:
+        values = sorted(values)
+    places = {value: place for place, value in enumerate(values)}
     height = 1.4 + 0.45 * len(places) if words else 4
     figure, ((ax,),) = panels(1, 1, figsize=(8.5 if words else 6.5, height + 0.25 * len(styles)))
     for number, (name, runs) in enumerate(arms.items()):
         style = styles[name]
-        shade = styles[name]["color"]
+        shade = style["color"]
         shift = (0.5 if words else 0.1) / len(arms) * (number - (len(arms) - 1) / 2)  # or arms would hide each other
         ordered = sorted(runs, key=lambda value: places[value])
         at = [places[value] + shift for value in ordered]

@@ -20,17 +20,17 @@ HALF = (torch.bfloat16, torch.float16)
 
 
 def in_full_precision(function: Callable[P, R]) -> Callable[P, R]:
-    """Let a function read the original modules, outside of autocast; modules of half precision in float32.
+    """Let a function run outside of autocast, on the original modules, and on those of half precision in float32.
 
     The original of a compiled module is the module before ``torch.compile``. Parameters and buffers of half precision
-    are float32 while the function runs; then all have their own dtype and storage again, with the values that were set,
-    rounded.
+    are float32 while the function runs. Then they have their own dtype and storage again, with the values that the
+    function gave them, rounded.
     """
 
     @wraps(function)
-    def inner(*args: P.args, **words: P.kwargs) -> R:
+    def inner(*args: P.args, **keywords: P.kwargs) -> R:
         values: list[Any] = [_originals(value) for value in args]
-        named: dict[str, Any] = {name: _originals(value) for name, value in words.items()}
+        named: dict[str, Any] = {name: _originals(value) for name, value in keywords.items()}
         with full_precision(*values, *named.values()):
             return function(*values, **named)  # type: ignore[arg-type]
 
@@ -39,7 +39,11 @@ def in_full_precision(function: Callable[P, R]) -> Callable[P, R]:
 
 @contextmanager
 def full_precision(*values: Any) -> Iterator[None]:
-    """Leave autocast, and give the modules among some values float32 for a while, as :func:`in_full_precision`."""
+    """Leave autocast, and turn the modules among some values to float32 for a while, as :func:`in_full_precision`.
+
+    Args:
+        *values: modules, lists of modules, and anything else, which is left as it is.
+    """
     with without_autocast(), ExitStack() as stack:
         for value in values:
             for module in value if isinstance(value, list) else [value]:
@@ -63,7 +67,11 @@ def without_autocast() -> Iterator[None]:
 
 @contextmanager
 def _as_float32(module: nn.Module) -> Iterator[None]:
-    """Give tensors of half precision float32 data for a while; what is set is copied to where they were before."""
+    """Turn parameters and buffers of half precision to float32 for a while, then back into their own storage.
+
+    What was set meanwhile is rounded. Gradients are put aside, since they have the dtype of half precision.
+    """
+    # of each tensor the dict that holds it, its name there, its data and its gradient
     halves: list[tuple[dict[str, Any], str, Tensor, Tensor | None]] = []
     for part in module.modules():
         for tensors in (part._parameters, part._buffers):
@@ -77,7 +85,7 @@ def _as_float32(module: nn.Module) -> Iterator[None]:
     finally:
         for tensors, name, data, grad in halves:
             tensor = tensors.get(name)
-            if tensor is None:
+            if tensor is None:  # removed meanwhile
                 continue
             data.copy_(tensor.data)
             tensor.grad = None
@@ -86,11 +94,11 @@ def _as_float32(module: nn.Module) -> Iterator[None]:
 
 
 def original(net: Any, *, parallel: bool = True) -> Any:
-    """A module as it was made, which shares everything with it; anything else as it is.
+    """The module inside of ``torch.compile`` or DistributedDataParallel, whose parameters are the same.
 
     Args:
-        net: perhaps a module in ``torch.compile`` or in DistributedDataParallel.
-        parallel: take it out of the second as well.
+        net: a module; anything else is returned as it is.
+        parallel: take it out of DataParallel and DistributedDataParallel as well; else only out of ``torch.compile``.
 
     Raises:
         TypeError: if its parameters are sharded by FSDP.
@@ -120,7 +128,7 @@ def rank_of_processes() -> tuple[int, int]:
 
 
 def _originals(value: Any) -> Any:
-    """The original of a module, or those of a list of modules."""
+    """The original of a module, those of a list of modules, or anything else as it is."""
     if isinstance(value, list) and value and isinstance(value[0], nn.Module):
         return [original(module) for module in value]
     return original(value)

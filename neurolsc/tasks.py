@@ -17,10 +17,10 @@ __all__ = ["BinaryPerStep", "ClassPerStep", "Classification", "Task", "cross_ent
 class Task(Protocol):
     """A task of :func:`neurolsc.train` and :func:`neurolsc.evaluate`: logits (T, B, C) and targets in, numbers out.
 
-    The numbers are means over samples, and within a sample over its own time steps, True in the mask (T, B). Make a
-    task a dataclass: its ``repr`` is compared when a training continues from a checkpoint. A measure is taken for a
-    share of samples, the higher the better; the attribute ``kinds`` maps the name of any other measure to a
-    :class:`neurolsc.metrics.MetricSpec`.
+    The numbers are means over samples, and within a sample over its own time steps, those that are True in the mask
+    (T, B). Make a task a dataclass: its ``repr`` is compared when a training continues from a checkpoint. A measure is
+    by default a share of samples, the higher the better; the attribute ``kinds`` maps the name of any other measure to
+    a :class:`neurolsc.metrics.MetricSpec`.
     """
 
     @property
@@ -39,7 +39,7 @@ class Task(Protocol):
 
 @dataclass(frozen=True)
 class Classification:
-    """One label for a whole sample, at every step; targets are classes (B,).
+    """One label for a whole sample, which is the target of every step; targets are classes (B,).
 
     The loss is :func:`cross_entropy`; the measures are :func:`neurolsc.metrics.mode_accuracy` (the score) and
     :func:`neurolsc.metrics.mean_accuracy`.
@@ -66,21 +66,21 @@ class Classification:
         return {name: getattr(metrics, name)(logits, targets) for name in self.kinds}
 
     def _counted(self, logits: Tensor, targets: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Logits, targets and mask of the last steps, which count."""
+        """The arguments with the steps that count: without a mask only these, with one all steps and a smaller mask."""
         if self.last is None:
             return logits, targets, mask
         if mask is None:
             return logits[-self.last :], targets, None
-        left = mask.flip(0).cumsum(0).flip(0)  # steps to the end, this one included
-        counted = mask & (left <= self.last)
-        return logits * counted.unsqueeze(-1), targets, counted
+        to_end = mask.flip(0).cumsum(0).flip(0)  # steps to the end of the sample, this one included
+        counted = mask & (to_end <= self.last)
+        return logits * counted.unsqueeze(-1), targets, counted  # a step of zeros casts no vote
 
 
 class _PerStep:
-    """Targets at every step: a loss of each step and measures of the same arguments."""
+    """A task with targets at every step; a subclass defines `kinds` and `_losses`."""
 
-    kinds: Mapping[str, MetricSpec]
-    _losses: Callable[[Tensor, Tensor], Tensor]
+    kinds: Mapping[str, MetricSpec]  # of each measure, by the name of its function in neurolsc.metrics
+    _losses: Callable[[Tensor, Tensor], Tensor]  # from logits and targets to the loss of each step (T, B)
 
     def loss(self, logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
         losses = self._losses(logits, targets)

@@ -11,14 +11,14 @@ from torch import Tensor
 
 
 def numpy_hint(value: object) -> str:
-    """How to make a tensor, for an error message, if a NumPy array was passed; else empty."""
+    """The end of an error message, how to make a tensor, if a NumPy array was passed; else empty."""
     if type(value).__module__ == "numpy":
         return ": torch.from_numpy makes it one"
     return ""
 
 
 def tensor(name: str, value: object) -> Tensor:
-    """Return the value if it is a tensor."""
+    """Return the value if it is a tensor; else raise a TypeError."""
     if isinstance(value, Tensor):
         return value
     if isinstance(value, tuple | list):
@@ -71,7 +71,7 @@ def as_batch(batch: object, name: str = "a batch") -> BatchParts:
     mask = parts[2] if len(parts) == 3 else None
     if 1 <= len(parts) <= 3 and isinstance(parts[0], Tensor) and isinstance(mask, Tensor | None):
         return BatchParts(*parts)
-    kinds = ", ".join(type(part).__name__ for part in parts[:4])
+    kinds = ", ".join(type(part).__name__ for part in parts[:4])  # of many parts a few say what came
     if isinstance(batch, tuple | list):
         kinds = f"({kinds}{', ...' * (len(parts) > 4)})"
     hint = numpy_hint(parts[0]) if parts else ""
@@ -82,8 +82,8 @@ BATCH_FIRST = "x looks batch first: give x.transpose(0, 1)"
 
 
 def swapped_axes(x: Tensor, targets: object) -> str:
-    """Why x (T, B, ...) looks batch first, by the number of targets; empty if it does not."""
-    if not isinstance(targets, Tensor) or x.ndim < 2 or x.shape[0] == x.shape[1]:
+    """Return a message if x (T, B, ...) looks batch first by the shape of its targets; else an empty text."""
+    if not isinstance(targets, Tensor) or x.ndim < 2 or x.shape[0] == x.shape[1]:  # it cannot be told
         return ""
     steps, samples = x.shape[:2]
     if targets.ndim == 1:
@@ -96,24 +96,33 @@ def swapped_axes(x: Tensor, targets: object) -> str:
 
 
 def positive(name: str, value: float | Tensor, *, zero_allowed: bool = False) -> Tensor:
-    """Return the value as a detached float tensor if every entry is positive and finite."""
+    """Return the value as a detached float tensor if every entry is positive and finite; else raise a ValueError.
+
+    With zero_allowed entries may also be 0.
+    """
     if isinstance(value, Tensor):
-        tensor = value.detach()
+        entries = value.detach()
     else:
-        tensor = torch.tensor(value, dtype=torch.float64)
-    if not tensor.is_floating_point():
-        tensor = tensor.to(torch.get_default_dtype())
-    good = tensor.isfinite() & ((tensor >= 0) if zero_allowed else (tensor > 0))
-    if not good.all():
+        entries = torch.tensor(value, dtype=torch.float64)
+    if not entries.is_floating_point():
+        entries = entries.to(torch.get_default_dtype())
+    if zero_allowed:
+        wanted = "zero or positive"
+        in_range = entries >= 0
+    else:
         wanted = "positive"
-        if zero_allowed:
-            wanted = "zero or positive"
-        raise ValueError(f"{name} must be {wanted} and finite, got {tensor[~good].flatten()[0].item():g}.")
-    return tensor.clone()
+        in_range = entries > 0
+    good = entries.isfinite() & in_range
+    if not good.all():
+        raise ValueError(f"{name} must be {wanted} and finite, got {entries[~good].flatten()[0].item():g}.")
+    return entries.clone()
 
 
 def number(name: str, value: float, *, zero_allowed: bool = False) -> float:
-    """Return the value as a float if it is one positive, finite number."""
+    """Return the value as a float if it is one positive, finite number; else raise a TypeError or ValueError.
+
+    With zero_allowed it may also be 0.
+    """
     if type(value) is float and 0 < value < math.inf:
         return value  # without the detour of a tensor, which takes a hundred times as long
     if isinstance(value, Tensor) and value.ndim:
@@ -122,7 +131,7 @@ def number(name: str, value: float, *, zero_allowed: bool = False) -> float:
 
 
 def probability(name: str, value: float) -> float:
-    """The value as a float, in [0, 1)."""
+    """Return the value as a float if it lies in [0, 1); else raise a ValueError."""
     chance = number(name, value, zero_allowed=True)
     if chance >= 1:
         raise ValueError(f"{name} must be a probability in [0, 1), got {value}.")
@@ -130,7 +139,7 @@ def probability(name: str, value: float) -> float:
 
 
 def whole(name: str, value: int, *, at_least: int = 1) -> int:
-    """Return the value if it is an int not below a bound."""
+    """Return the value if it is an int not below a bound; else raise a TypeError or ValueError."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an int, got {type(value).__name__} ({value!r}).")
     if value < at_least:
@@ -139,7 +148,7 @@ def whole(name: str, value: int, *, at_least: int = 1) -> int:
 
 
 def one_of(name: str, value: str, known: tuple[str, ...]) -> str:
-    """Return the value if it is one of the known words."""
+    """Return the value if it is one of the known words; else raise a ValueError that guesses which is meant."""
     if value not in known:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, got {value!r}{meant(known, value)}")
     return value
@@ -160,25 +169,34 @@ def meant(known: Iterable[str], *unknown: object) -> str:
 
 
 def words_of(kind: Any) -> tuple[str, ...]:
-    """The words of a ``Literal``, also inside a union; none of another type."""
+    """The words of a ``Literal``, or of the first one in a union; empty for another type."""
     if get_origin(kind) is Literal:
         return get_args(kind)
-    return next(filter(None, map(words_of, get_args(kind))), ())
+    for part in get_args(kind):
+        if words := words_of(part):
+            return words
+    return ()
 
 
 def setting(default: Any, help: str, *data: str) -> Any:
-    """A field with its default, its line of --help, and the data sets it is for (none: all)."""
+    """A field of a dataclass of settings.
+
+    Args:
+        default: its default.
+        help: its line of ``--help``.
+        *data: names of the data sets that it is for; none: it is for all.
+    """
     return field(default=default, metadata={"help": help, "data": data})
 
 
 def usable_device(name: str) -> torch.device:
-    """The device of a name, such as cpu, cuda or cuda:1, if torch can use it here."""
+    """The device of a name, such as cpu, cuda or cuda:1; ``ValueError`` if torch cannot use it here."""
     try:
-        one = torch.ones(1, device=name)
-        one.item()  # which a device without values, meta, does not have
-    except (RuntimeError, AssertionError) as error:  # the latter of a torch that is built without CUDA
-        why = str(error).partition("\n")[0].partition(". ")[0].rstrip(".")
+        probe = torch.ones(1, device=name)
+        probe.item()  # fails on the device meta, which holds no values
+    except (RuntimeError, AssertionError) as error:  # AssertionError: torch is built without CUDA
+        why = str(error).partition("\n")[0].partition(". ")[0].rstrip(".")  # its first sentence
         raise ValueError(
             f"torch cannot use the device {name!r} here: {why}. Write cuda for a GPU (cuda:1 for the second), cpu for none."
         ) from error
-    return one.device
+    return probe.device

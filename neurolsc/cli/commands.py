@@ -40,9 +40,10 @@ class _Group(click.Group):
             click.echo(f"\nStopped; {error}. To go on:\n\n  {shlex.join(['neurolsc', *sys.argv[1:]])}", err=True)
             ctx.exit(130)
         except (ValueError, TypeError, FloatingPointError, OSError, ImportError) as error:
+            # a TypeError that a line did not raise itself is a mistake in code, such as that of a cell of one's own
             line = str(traceback.extract_tb(error.__traceback__)[-1].line)
             if isinstance(error, TypeError) and not line.startswith("raise "):
-                raise  # a mistake in code, such as that of a cell of one's own
+                raise
             raise click.ClickException(str(error)) from error
 
 
@@ -76,7 +77,10 @@ OF_AN_INIT = ("network", "data", "init")
 
 
 def _use_run(ctx: click.Context, _: click.Parameter, saved: Path | None) -> Path | None:
-    """Take the settings of a run; return its network file, or the argument as it is if it names no folder."""
+    """Take the settings of a run as defaults of the flags, and return its network file.
+
+    An argument that is no folder names a network file, or a trained network in the package: it is returned as it is.
+    """
     if saved is not None and saved.is_dir():
         Experiment.of(saved)  # refuses any folder but a finished run
         options.use_file(ctx, saved / SETTINGS, OF_AN_INIT)
@@ -118,41 +122,47 @@ def radii(
     source = click.get_current_context().get_parameter_source
     seed = experiment.network.seed
     if saved is not None:
-        own = [name for name in setting_names(["network"]) if name not in ("cell", "seed")]  # cell: its module
-        flags = [f"--{name.replace('_', '-')}" for name in own if source(name) is ParameterSource.COMMANDLINE]
+        # a saved network has all settings of a network but the seed; cell names the module that defines its cells
+        fixed = [name for name in setting_names(["network"]) if name not in ("cell", "seed")]
+        flags = [f"--{name.replace('_', '-')}" for name in fixed if source(name) is ParameterSource.COMMANDLINE]
         if flags:
             raise click.UsageError(f"{saved} is a whole network; leave out {', '.join(flags)}.")
         experiment = replace(experiment, network=replace(experiment.network, weights=str(saved)))
+    # without --init a network is measured as it is built; a saved one has its initialisation behind it
     if source("init") is not ParameterSource.COMMANDLINE and (saved is not None or not experiment.init.init):
-        experiment = replace(experiment, init=InitSettings("Default"))  # a saved network is initialised
+        experiment = replace(experiment, init=InitSettings("Default"))
     network, findings = experiment.begin()
     for finding in findings:
         click.echo(finding)
     x = experiment.first_inputs("train", samples)
     profile = radius_profile(network, x, steps=min(times, x.shape[0]), seed=seed, progress=True)
     click.echo(profile)
-    if alone := neurons_below_threshold(network):
+    if neurons := neurons_below_threshold(network):  # by layer; empty if no layer has this measure
         rows = [
             (
                 name,
-                f"{part.radius.mean():.3f}",
-                f"{part.radius.max():.3f}",
-                f"{part.outside:.0%}",
-                f"{part.oscillating:.0%}",
+                f"{layer.radius.mean():.3f}",
+                f"{layer.radius.max():.3f}",
+                f"{layer.outside:.0%}",
+                f"{layer.oscillating:.0%}",
             )
-            for name, part in alone.items()
+            for name, layer in neurons.items()
         ]
         click.echo(Table(("below threshold", "mean radius", "largest", "outside", "oscillating"), rows))
     for finding in diagnose_network(network, x, seed=seed):
         click.echo(finding)
     if truncation:
         _, targets, *_ = experiment.first_samples("train", samples)
-        targets = (targets[: len(x)] if targets.ndim > 1 else targets).to(network.dtype_and_device["device"])
-        click.echo(truncation_errors(network, x, lambda o: experiment.data.task.loss(o, targets), progress=True))
+        if targets.ndim > 1:  # one for every step, of which x may have fewer
+            targets = targets[: len(x)]
+        targets = targets.to(network.dtype_and_device["device"])
+        task = experiment.data.task
+        click.echo(truncation_errors(network, x, lambda logits: task.loss(logits, targets), progress=True))
     if out is not None:
         with run_folder(out, experiment.settings) as folder:
             write_profile(profile, folder / "profile", experiment.title)
-            if drawn := {name: part for name, part in alone.items() if part.matrix.shape[1] > 1}:
+            # neurons of two variables: those of one have no trace and determinant to be drawn by
+            if drawn := {name: layer for name, layer in neurons.items() if layer.matrix.shape[1] > 1}:
                 plot_neurons(drawn, folder / "neurons.png", title=experiment.title)
 
 
@@ -195,7 +205,7 @@ def train(experiment: Experiment, chip: str | None, monitor: int, out: Path) -> 
     """
     if chip is not None:
         try:
-            quantize(experiment.build(), force=True)  # whatever its weights become
+            quantize(experiment.build(), force=True)  # refuses cells that do not fit, whatever their weights are now
         except (TypeError, ValueError) as error:
             raise click.UsageError(f"not for {chip}: {error}") from error
     result = experiment.run(out, say=click.echo, monitor=monitor).training
@@ -252,9 +262,9 @@ def diagnose(run: Path, cures: bool, samples: int, out: Path | None) -> None:
     click.echo(f"written to {out}")
 
 
-SAMPLES = 200  # of a run, compared
-SIMULATED = 20  # of these that Lava runs, a second or two each
-SLOWER = 5  # the run's learning rate over that of fine-tuning
+SAMPLES = 200  # validation samples of a run, on which the network and its integers are compared
+SIMULATED = 20  # how many of these Lava runs, a second or two each
+SLOWER = 5  # fine-tuning divides the run's learning rate by this
 
 
 @app.command()
@@ -295,8 +305,10 @@ def export(
     simulator runs the file, compared spike by spike, if it is there (make lava-env). If this is stopped, the same
     command goes on where it was. nir: the network is written as network.nir.
     """
-    netx_only = {"samples": samples, "fine-tune": fine_tune, "verify": simulate}
-    for name, value in ({"dt": dt} if target == "netx" else netx_only).items():
+    of_the_other: dict[str, Any] = {"samples": samples, "fine-tune": fine_tune, "verify": simulate}
+    if target == "netx":
+        of_the_other = {"dt": dt}
+    for name, value in of_the_other.items():
         if value:
             raise click.UsageError(f"--{name} does not fit --to {target}.")
     experiment = Experiment.of(run)
@@ -367,7 +379,7 @@ def sweep(grid: Path, out: Path | None, workers: int, device: str, ray: str | No
 
 
 def _report_failures(rows: list[dict[str, Any]]) -> None:
-    """Print why trials failed; an error if all did."""
+    """Print why trials failed; raise an error, with which the command ends, if all of them did."""
     failed = [row for row in rows if row["error"]]
     for row in failed:
         click.echo(f"{row['trial']}: {row['error']}", err=True)
@@ -460,10 +472,13 @@ def demo(out: Path, epochs: int, seed: int, workers: int) -> None:
     rows = experiments.run_sweep(grid, out, experiments.Processes(workers))
     curves = {}
     for trial in grid.trials:
-        s = trial.settings
+        chosen = trial.settings
+        name = chosen["init"]
+        if chosen["shift"]:  # the last arm
+            name += f", {chosen['cell']}, images moved"
         history = read_history(out / trial.name)
-        if history:
-            curves[s["init"] + (f", {s['cell']}, images moved" if s["shift"] else "")] = history
+        if history:  # else the trial failed
+            curves[name] = history
     title = f"Initialisations of two layers of {fixed['width']} neurons, 1,800 spike-latency MNIST digits, seed {seed}"
     plot_learning_curves(curves, out / "learning.png", chance=0.1, title=title)
     table = experiments.markdown(grid, rows)

@@ -32,7 +32,7 @@ READERS = {".nir": "neurolsc.export.from_nir(path, dt=...)", ".net": "neurolsc.e
 
 
 class RunFolder(click.Path):
-    """The folder of a run; a file of another format is sent to what reads it."""
+    """An argument that names the folder of a run; the error for a file of another format says what reads it."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         path = Path(value)
@@ -65,6 +65,7 @@ class Command(click.Command):
     """A command whose --help shows the settings of each kind under a heading."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        # for each setting the first sentence of its dataclass
         headings = {
             f.name: (kind.__doc__ or "").partition(".")[0] for kind in PARTS.values() for f in dataclasses.fields(kind)
         }
@@ -78,27 +79,35 @@ class Command(click.Command):
 
 
 def settings(*parts: str) -> Callable[[Function], Function]:
-    """Give a command a flag per setting of some parts, --config and --device; it gets an Experiment."""
+    """Decorate a command with a flag for each setting of some parts of an experiment, --config and --device.
+
+    The command is called with the Experiment of these, and with the flags of its own as keywords.
+
+    Args:
+        *parts: names of the parts, such as "network".
+    """
 
     def decorate(command: Function) -> Function:
         names = setting_names(parts)
 
         def call(**flags: Any) -> None:
             values = {name: flags.pop(name) for name in names}
-            on = flags.pop("device")
-            if flags.get("chip"):
+            device_name = flags.pop("device")
+            if flags.get("chip"):  # a flag of some commands
                 values = _fit_to_chip(values)
-            command(Experiment.from_settings(values, parts=parts, device=on), **flags)
+            command(Experiment.from_settings(values, parts=parts, device=device_name), **flags)
 
+        # what click reads from a function: its help, its name, and the flags that decorators gave it before
         call.__doc__ = command.__doc__
         call.__name__ = command.__name__
         call.__click_params__ = list(getattr(command, "__click_params__", []))  # type: ignore[attr-defined]
         call = device(call)
+        # click lists flags from the last decorator to the first
         for f in reversed([f for part in parts for f in dataclasses.fields(PARTS[part])]):
             flag = "--" + f.name.replace("_", "-")
             words = words_of(f.type)
             more: dict[str, Any] = {"type": click.Choice(words) if words else f.type}
-            if f.type is bool:
+            if f.type is bool:  # click takes no type with a pair of flags
                 flag = f"{flag}/--no-{flag[2:]}"
                 more = {}
             owners = ", ".join(f.metadata["data"])
@@ -121,23 +130,45 @@ def settings(*parts: str) -> Callable[[Function], Function]:
 
 
 def _fit_to_chip(values: dict[str, Any]) -> dict[str, Any]:
-    """Choose the settings without a flag that an export needs, and print them as flags."""
+    """Set what an export needs, unless the user gave it, and print it as flags.
+
+    Args:
+        values: the settings of a command, by name.
+
+    Returns:
+        All settings: those of :data:`NETX` in the place of defaults.
+
+    Raises:
+        ValueError: if the user gave a cell other than that of :data:`NETX`.
+    """
     source = click.get_current_context().get_parameter_source
-    wanted = NETX | ({"binary": True} if values["data"] == "shd" else {})
+    wanted = dict(NETX)
+    if values["data"] == "shd":  # counts above 1 cannot be exported
+        wanted["binary"] = True
     free = {name: value for name, value in wanted.items() if source(name) is ParameterSource.DEFAULT}
     if "cell" not in free and values["cell"] != NETX["cell"]:
         raise ValueError(f"--for netx trains cells {NETX['cell']}, which fit it for sure, got {values['cell']}.")
     words: list[str] = []
     for name, value in free.items():
         if value != values[name]:
-            flag = f"--{name.replace('_', '-')}"
-            words += [flag] if value is True else [flag, str(value)]
+            words.append(f"--{name.replace('_', '-')}")
+            if value is not True:  # a flag that is set has no value
+                words.append(str(value))
     click.echo(f"--for netx sets {shlex.join(words) or 'nothing: every setting has a flag'}")
     return values | free
 
 
 def use_file(ctx: click.Context, path: Path | None, parts: tuple[str, ...]) -> None:
-    """Take settings without a flag from a TOML file."""
+    """Take settings that have no flag on the command line from a TOML file.
+
+    Args:
+        ctx: context of the command.
+        path: the file; None: nothing is taken.
+        parts: the parts of an experiment that the command has flags for; settings of other parts are passed over.
+
+    Raises:
+        ValueError: if the file cannot be read, or has an unknown setting or a wrong value.
+    """
     if path is None:
         return
     values = read_settings(path)
@@ -147,4 +178,4 @@ def use_file(ctx: click.Context, path: Path | None, parts: tuple[str, ...]) -> N
         raise ValueError(f"{path}: {error}") from error
     values = {name: value for name, value in values.items() if name in setting_names(parts)}
     Experiment.from_settings(values, parts=parts)  # refuses a wrong value by its name
-    ctx.default_map = dict(ctx.default_map or {}) | values
+    ctx.default_map = dict(ctx.default_map or {}) | values  # from which click takes defaults of flags

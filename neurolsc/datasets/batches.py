@@ -28,9 +28,10 @@ ItemT = TypeVar("ItemT", bound=Item)
 
 
 class Batch(Sequence[Item]):
-    """Items that already share one tensor, which :func:`collate` need not copy: pairs (x (T, N), label).
+    """A batch in one tensor, and a sequence of its items, pairs (x (T, N), label).
 
     A data set returns one from ``__getitems__``, which a ``DataLoader`` calls with the indices of a batch.
+    :func:`collate` takes it as it is, and copies nothing.
 
     Args:
         x: inputs (T, B, N).
@@ -42,8 +43,8 @@ class Batch(Sequence[Item]):
     """
 
     def __init__(self, x: Tensor, labels: Tensor, mask: Tensor | None = None) -> None:
-        per_step = labels.ndim > 1
-        if x.ndim != 3 or x.shape[1:2] != labels.shape[per_step : per_step + 1]:
+        axis = 1 if labels.ndim > 1 else 0  # of the samples
+        if x.ndim != 3 or x.shape[1:2] != labels.shape[axis : axis + 1]:
             raise ValueError(
                 f"a batch must be x (T, B, N) with labels (B,) or targets (T, B, ...), got {tuple(x.shape)} "
                 f"and {tuple(labels.shape)}."
@@ -166,7 +167,7 @@ def collate(items: Sequence[ItemT]) -> tuple[Tensor, ...]:
 
 
 def fetch(dataset: Dataset[Any], indices: Sequence[int]) -> Sequence[tuple[Tensor, int]]:
-    """Some items of a data set, read together where it has ``__getitems__``."""
+    """Some items (x, label) of a data set, read together where it has ``__getitems__``."""
     if hasattr(dataset, "__getitems__"):
         return dataset.__getitems__(indices)  # type: ignore[attr-defined]
     return [dataset[i] for i in indices]
@@ -187,24 +188,25 @@ def input_batches(dataset: Dataset[Any], batch_size: int, *, count: int = 16, se
     Raises:
         ValueError: if the data set is empty, or batch_size or count is below 1.
     """
-    total, size = len(dataset), whole("batch_size", batch_size)  # type: ignore[arg-type]
+    total = len(dataset)  # type: ignore[arg-type]
+    size = whole("batch_size", batch_size)
     if total == 0:
         raise ValueError("input_batches needs a data set with items, got an empty one.")
     order = torch.randperm(total, generator=torch.Generator().manual_seed(seed))
     inputs = []
-    lengths = []  # of the items of each batch
+    lengths = []  # of each batch a tensor (B,), the steps of its items
     for part in order[: whole("count", count) * size].split(size):
         x, _, *mask = collate(fetch(dataset, part.tolist()))
         inputs.append(x)
         lengths.append(mask[0].sum(0) if mask else torch.full((x.shape[1],), len(x)))
-    every = torch.cat(lengths)
-    steps = int(every.median())
-    if (every == steps).all():
+    all_lengths = torch.cat(lengths)
+    steps = int(all_lengths.median())
+    if (all_lengths == steps).all():
         return inputs
     kept = []
-    for x, lasts in zip(inputs, lengths, strict=True):
-        long_enough = lasts >= steps
-        if long_enough.any():  # else x may have fewer steps
+    for x, of_batch in zip(inputs, lengths, strict=True):
+        long_enough = of_batch >= steps
+        if long_enough.any():  # else x may have fewer steps than the others, and could not be joined to them
             kept.append(x[:steps, long_enough])
     return list(torch.cat(kept, 1).split(size, 1))
 
@@ -222,7 +224,7 @@ class InputBatches(Sequence[tuple[Tensor, ...]]):
         self.dataset = dataset
         self.batch_size = whole("batch_size", batch_size)
         order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(seed))  # type: ignore[arg-type]
-        self._parts = order.split(batch_size)
+        self._parts = order.split(batch_size)  # indices of each batch
 
     def __len__(self) -> int:
         return len(self._parts)
@@ -270,20 +272,29 @@ def hold_out(speakers: np.ndarray, by: By, *, share: float = 0.1, seed: int = 0)
         raise ValueError(f"share must be between 0 and 1, got {share}.")
     if by == "speaker" and (speakers < 0).any():
         raise ValueError("validation by speaker needs extra/speaker in the file, who speaks; draw it at random.")
-    owners = speakers
+    groups = speakers  # group of each utterance: groups are held out whole
     if by == "random":
-        owners = np.arange(len(speakers))
-    drawn_from = np.unique(owners)
-    size = max(1, round(share * len(drawn_from)))
-    if size >= len(drawn_from):
-        raise ValueError(f"holding out {size} of {len(drawn_from)} ({by}) leaves nothing to train on.")
-    order = np.random.RandomState(whole("seed", seed, at_least=0)).permutation(len(drawn_from))
-    out = np.isin(owners, drawn_from[order[:size]])
-    return np.flatnonzero(~out), np.flatnonzero(out)
+        groups = np.arange(len(speakers))  # each utterance by itself
+    names = np.unique(groups)
+    size = max(1, round(share * len(names)))
+    if size >= len(names):
+        raise ValueError(f"holding out {size} of {len(names)} ({by}) leaves nothing to train on.")
+    order = np.random.RandomState(whole("seed", seed, at_least=0)).permutation(len(names))
+    held_out = np.isin(groups, names[order[:size]])
+    return np.flatnonzero(~held_out), np.flatnonzero(held_out)
 
 
 def carve(n: int, sizes: dict[str, int], seed: int) -> dict[str, Tensor]:
-    """Draw disjoint parts of n items: the first sizes of a frozen random permutation, one after another."""
+    """Draw disjoint parts of n items: pieces of a random permutation, one after the other.
+
+    Args:
+        n: number of items.
+        sizes: number of items of each part, by its name.
+        seed: seed of the permutation by NumPy's frozen ``RandomState`` (NEP 19).
+
+    Returns:
+        The indices of each part, int64, by its name.
+    """
     if (taken := sum(sizes.values())) > n:
         raise ValueError(f"parts of {sizes} items in all need {taken} items, got {n}.")
     permutation = torch.from_numpy(np.random.RandomState(whole("seed", seed, at_least=0)).permutation(n))
@@ -292,12 +303,18 @@ def carve(n: int, sizes: dict[str, int], seed: int) -> dict[str, Tensor]:
 
 # Random changes of items
 
-_DRAW: ContextVar[tuple[int, int | None] | None] = ContextVar("_DRAW", default=None)  # seed and epoch, by thread
+# seed and epoch of :func:`drawn_from`, in each thread its own; None outside of it
+_DRAW: ContextVar[tuple[int, int | None] | None] = ContextVar("_DRAW", default=None)
 
 
 @contextmanager
 def drawn_from(seed: int, epoch: int | None = None) -> Iterator[None]:
-    """Let random changes of items depend on a seed, the epoch of a training, and the indices of the items alone."""
+    """Let random changes of items follow from a seed and the indices of the items alone.
+
+    Args:
+        seed: the seed; in a training every epoch has another one.
+        epoch: the epoch, which :func:`epoch_of_training` returns meanwhile; None outside of a training.
+    """
     token = _DRAW.set((seed, epoch))
     try:
         yield
@@ -307,15 +324,19 @@ def drawn_from(seed: int, epoch: int | None = None) -> Iterator[None]:
 
 def epoch_of_training() -> int | None:
     """The epoch of :func:`drawn_from`, from 1; None outside of a training."""
-    return (_DRAW.get() or (0, None))[1]
+    draw = _DRAW.get()
+    if draw is None:
+        return None
+    return draw[1]
 
 
 def generator(indices: Sequence[int]) -> np.random.Generator:
-    """The generator of random changes of some items.
+    """NumPy's generator for random changes of the items with these indices.
 
-    Inside of :func:`drawn_from` it follows from seed and indices, else from torch's random numbers, so that
-    ``torch.manual_seed`` repeats it.
+    Inside of :func:`drawn_from` its seed is made of the seed there and the indices. Elsewhere it is drawn from torch's
+    random numbers, so that ``torch.manual_seed`` repeats it.
     """
     if (draw := _DRAW.get()) is None:
         return np.random.default_rng(int(torch.randint(2**62, ())))
+    # modulo: NumPy's seeds are not negative, as an index from the end is
     return np.random.default_rng([draw[0], *(int(index) % 2**64 for index in indices)])

@@ -15,12 +15,12 @@ from neurolsc.io import refusing
 
 @dataclass(frozen=True)
 class Remote:
-    """A published file, or an archive of several."""
+    """Where a published file is: by itself, or in an archive of several."""
 
-    archive: str  # its name
+    archive: str  # name of the file that is downloaded
     addresses: tuple[str, ...]  # folders that hold it, tried in this order
     known_hash: str  # of the archive, as pooch takes it
-    folder: str | None = None  # in the archive; None: it is the file itself
+    folder: str | None = None  # of the published file in the archive, "" at its top; None: no archive, the file itself
 
 
 _MNIST = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")
@@ -67,13 +67,15 @@ FILES = {
 def fetch(root: str | PathLike[str], name: str, *others: str) -> Path:
     """The path of a published file in a folder; it is downloaded and unpacked if it is missing.
 
-    A download appears in the folder complete and verified, or not at all. If root is one of the published files, its
-    folder is meant.
+    A download appears in the folder complete and verified, or not at all.
 
     Args:
-        root: the folder.
+        root: the folder; or one of the published files in it, which stands for the folder.
         name: the file's name.
         others: further paths in the folder where the file may be.
+
+    Returns:
+        The path of the file; it may be packed by gzip (:func:`read_unpacked`).
 
     Raises:
         ConnectionError: if no address has the file.
@@ -90,7 +92,8 @@ def fetch(root: str | PathLike[str], name: str, *others: str) -> Path:
         if path.exists():
             return path
     archive = root / remote.archive
-    if archive.exists() and remote.folder is None:  # packed by gzip, whose containers differ between mirrors
+    # the file packed by gzip: not verified, since mirrors pack it into different bytes
+    if archive.exists() and remote.folder is None:
         return archive
 
     import pooch  # slow to import, and most runs have their files
@@ -103,7 +106,7 @@ def fetch(root: str | PathLike[str], name: str, *others: str) -> Path:
             break
         except (OSError, ValueError) as error:
             failure = str(error)
-    else:
+    else:  # no address had it
         raise ConnectionError(
             f"{remote.archive} could not be downloaded from {' or '.join(remote.addresses)} ({failure}): put it "
             f"into {root} by hand, or use the sample in the package (embedded)."
@@ -116,7 +119,8 @@ def fetch(root: str | PathLike[str], name: str, *others: str) -> Path:
     else:
         unpack = pooch.Untar
     with tempfile.TemporaryDirectory(dir=root) as temporary, refusing(archive, "the archive is damaged"):
-        unpack(members=[member], extract_dir=temporary)(os.fspath(archive.resolve()), "download", None)
+        extract = unpack(members=[member], extract_dir=temporary)
+        extract(os.fspath(archive.resolve()), action="download", pooch=None)  # "download": unpack it anew
         (root / member).parent.mkdir(exist_ok=True)
         return Path(shutil.move(Path(temporary) / member, root / member))
 
@@ -124,11 +128,14 @@ def fetch(root: str | PathLike[str], name: str, *others: str) -> Path:
 def read_unpacked(path: str | PathLike[str]) -> bytes:
     """The content of a file, unpacked if it begins as gzip or xz do; ``ValueError`` if it is damaged."""
     data = Path(path).read_bytes()
-    packer = gzip if data.startswith(b"\x1f\x8b") else lzma if data.startswith(b"\xfd7zXZ\x00") else None
-    if packer is None:
+    if data.startswith(b"\x1f\x8b"):
+        packer = gzip
+    elif data.startswith(b"\xfd7zXZ\x00"):
+        packer = lzma
+    else:
         return data
     memory = MemoryBudget(len(data))
     with refusing(path, "the packed file is cut off or damaged"), packer.open(path) as file:
-        data = file.read(memory.left + 1)
+        data = file.read(memory.left + 1)  # one byte more than may be taken, so that too much is noticed
         memory.take(len(data), "its content")
     return data

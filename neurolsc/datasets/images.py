@@ -118,17 +118,17 @@ class LatencyEncoding:
 class ReleasedEncoding:
     r"""The sl-MNIST of the paper's released code, to compare results with; it differs from the sl-MNIST of the text.
 
-    There brightness in [0, 1] is multiplied by tau before it is compared with the threshold, and a millisecond has ten
-    bins,
+    The code multiplies the brightness x in [0, 1] by tau before it compares it with the threshold, and a millisecond
+    has ten bins,
 
     .. math::
 
         T(x) = 10\, \tau \log \frac{\tau x}{\tau x - 0.2} \text{ for } \tau x > 0.2, \quad \tau = 50,
 
-    rounded, halves to even; pixels of bin 100 or later stay silent. The array of N pixels times 100 bins is then *read*
-    as one of 100 steps times N channels, without being transposed: a spike of pixel p in bin T is shown at step
-    :math:`\lfloor (100 p + T) / N \rfloor` in channel :math:`(100 p + T) \bmod N`. What is called time is the place in
-    the image, from the top to the bottom.
+    rounded, halves to even; pixels with T of 100 or more stay silent. The array of N pixels times 100 bins is then
+    *read* as one of 100 steps times N channels, without being transposed: a spike of pixel p in bin T is shown at step
+    :math:`\lfloor (100 p + T) / N \rfloor` in channel :math:`(100 p + T) \bmod N`. The step of a spike therefore says
+    where its pixel is in the image, from the top to the bottom, and hardly how bright it is.
 
     Args:
         repeat: how often in a row each step is shown.
@@ -154,7 +154,8 @@ class ReleasedEncoding:
         """Frames (T, ..., N), zeros and ones, uint8, of spike times (..., N) in ms, infinite for no spike."""
         *batch, n = times.shape
         bins = (times.double() * 10).round()
-        place = (torch.arange(n, device=times.device) * 100 + bins).masked_fill(~(bins < 100), n * 100)
+        place = torch.arange(n, device=times.device) * 100 + bins  # in the array of N pixels times 100 bins
+        place = place.masked_fill(~(bins < 100), n * 100)  # silent pixels: an entry behind the last, cut off below
         flat = torch.zeros(*batch, n * 100 + 1, dtype=torch.uint8, device=times.device)
         frames = flat.scatter_(-1, place.long(), 1)[..., :-1].view(*batch, 100, n).movedim(-2, 0)
         return frames.repeat_interleave(self.repeat, dim=0)
@@ -162,6 +163,9 @@ class ReleasedEncoding:
 
 def read_idx(path: str | PathLike[str]) -> Tensor:
     """Read an IDX file of unsigned bytes, plain or packed by gzip.
+
+    Returns:
+        The bytes, uint8, in the shape that the file's header states.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -183,14 +187,27 @@ def read_idx(path: str | PathLike[str]) -> Tensor:
 
 
 def read_mnist(root: str | PathLike[str] | None, split: Split, seed: int) -> tuple[Tensor, Tensor]:
-    """Images (n, 784), uint8, and labels (n,), int64, of a split of MNIST in a folder; root=None: of the sample."""
+    """Read a split of MNIST.
+
+    Args:
+        root: folder of the IDX files, into which missing ones are downloaded; None: the sample in the package.
+        split: ``"train"``, ``"validation"`` or ``"test"``.
+        seed: draws the train and the validation images from the training file.
+
+    Returns:
+        Images (n, 784), uint8, and labels (n,), int64.
+    """
+
+    def read(name: str) -> Tensor:
+        if root is None:
+            return read_idx(SAMPLES / "mnist" / f"{name}.gz")
+        return read_idx(fetch(root, name))
+
     part = "train"
     if one_of("split", split, SPLITS) == "test":
         part = "t10k"
-    images, labels = (
-        read_idx(SAMPLES / "mnist" / f"{name}.gz" if root is None else fetch(root, name))
-        for name in (f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte")
-    )
+    images = read(f"{part}-images-idx3-ubyte")
+    labels = read(f"{part}-labels-idx1-ubyte")
     if images.shape != (len(labels), SIDE, SIDE) or labels.ndim != 1 or (labels > 9).any():
         raise ValueError(
             f"{root}: {part} must hold images (n, {SIDE}, {SIDE}) with n digits 0 to 9, got {tuple(images.shape)} and "
@@ -259,7 +276,7 @@ class SpikeLatencyMNIST(BatchDataset):
         self.n_in = SIDE * SIDE
         self.n_classes = 10
         self.steps = encoding.steps
-        self._time_of_level = encoding.times(torch.arange(256, dtype=torch.float64) / 255)
+        self._time_of_level = encoding.times(torch.arange(256, dtype=torch.float64) / 255)  # (256,), in ms
 
     @classmethod
     def embedded(cls, split: Split, **options: Any) -> "SpikeLatencyMNIST":
@@ -272,7 +289,7 @@ class SpikeLatencyMNIST(BatchDataset):
         if self.shift:
             padded = nn.functional.pad(images.view(-1, SIDE, SIDE), (self.shift,) * 4)
             moves = generator(indices).integers(0, 2 * self.shift + 1, (2, len(images)), np.int64)
-            top, left = torch.from_numpy(moves)  # of the part that is shown, for each image
+            top, left = torch.from_numpy(moves)  # each (B,): the corner of the part of the padded image that is shown
             rows = top[:, None] + torch.arange(SIDE)
             columns = left[:, None] + torch.arange(SIDE)
             images = padded[torch.arange(len(images))[:, None, None], rows[:, :, None], columns[:, None]].flatten(1)
@@ -285,7 +302,7 @@ class Pixels(BatchDataset):
     .. math:: x = \mathrm{byte} / 255, \quad \text{float32, from 0 to 1}
 
     Args:
-        images: bytes (n, N).
+        images: bytes (n, N), uint8.
         labels: classes (n,), int64.
         names: names of the classes.
         split: name of the part.
@@ -347,7 +364,8 @@ class SequentialMNIST(MNISTPixels):
         if permutation is None:
             permutation = torch.arange(n)
         elif not isinstance(permutation, Tensor):
-            permutation = carve(n, {"order": n}, whole("permutation", permutation, at_least=0))["order"]
+            seed_of_order = whole("permutation", permutation, at_least=0)
+            permutation = carve(n, {"order": n}, seed_of_order)["order"]  # one part with all pixels
         if permutation.shape != (n,) or not torch.equal(permutation.sort().values, torch.arange(n)):
             got = f"{permutation.dtype} {tuple(permutation.shape)}"
             raise ValueError(f"permutation must hold each of the places 0 ... {n - 1} once, int64 ({n},), got {got}.")
@@ -390,13 +408,16 @@ class CIFAR10(Pixels):
 
     def __init__(self, root: str | PathLike[str], split: Split, *, seed: int = 0) -> None:
         test = one_of("split", split, SPLITS) == "test"
-        files, n = ((self._test,), self._sizes["test"]) if test else (self._train, self._sizes["train"])
-        parts = [read_records(fetch(root, name), self._classes, n // len(files)) for name in files]
-        images, labels = (torch.cat(part) for part in zip(*parts, strict=True))
         if test:
+            files = [self._test]
+            n = self._sizes["test"]
             chosen = torch.arange(n)
         else:
+            files = self._train
+            n = self._sizes["train"]
             chosen = carve(n, {"validation": n // 10, "train": n - n // 10}, seed)[split]
+        parts = [read_records(fetch(root, name), self._classes, n // len(files)) for name in files]
+        images, labels = (torch.cat(part) for part in zip(*parts, strict=True))
         super().__init__(images[chosen], labels[chosen].long(), self._names, split)
 
 
@@ -410,16 +431,23 @@ class CIFAR100(CIFAR10):
 
 
 def read_records(path: str | PathLike[str], classes: Sequence[int], count: int) -> tuple[Tensor, Tensor]:
-    """Images (count, 3072) and labels (count,), uint8, of a binary file of CIFAR.
+    """Read a binary file of CIFAR.
 
-    For each image the file holds a label in one byte for each entry of `classes`, a number of classes, and then 3,072
-    bytes; the last label is returned.
+    For each image the file holds one or more labels, a byte each, and then 3,072 bytes.
+
+    Args:
+        path: the file.
+        classes: for each label of an image the number of its classes.
+        count: number of images in the file.
+
+    Returns:
+        Images (count, 3072), and the last label of each (count,), uint8.
 
     Raises:
         ValueError: if the file has another size, or a label is out of range.
     """
-    head = len(classes)
-    length = len(classes) + 3072
+    head = len(classes)  # bytes before an image
+    length = head + 3072
     data = np.fromfile(path, np.uint8)
     if len(data) != count * length:
         raise ValueError(f"{path}: {count:,} images are {count * length:,} bytes, {length:,} each, got {len(data):,}.")

@@ -47,11 +47,12 @@ class Vocabulary(Sequence[str]):
 
     @classmethod
     def of(cls, words: Iterable[str], *, at_least: int = 1) -> "Vocabulary":
-        """The vocabulary of a text: the most frequent word first, equals by the alphabet.
+        """The vocabulary of a text: the most frequent word first, equally frequent ones in alphabetical order.
 
         Args:
             words: the text.
-            at_least: rarer words are left out. If there are any, ``<unk>`` is a word, counted as often as they come.
+            at_least: words that come less often are left out. If there are any, ``<unk>`` is a word of the vocabulary,
+                as frequent as they are together.
         """
         whole("at_least", at_least)
         counts = Counter(words)
@@ -87,11 +88,11 @@ class Vocabulary(Sequence[str]):
 
 
 class Words(BatchDataset):
-    """A text in windows: which word comes next, after each of them?
+    """A text in windows; the target at every word is the word that follows it.
 
     Item i is a pair (x, y): x of shape (T, 1), int64, the token indices of words, and y (T,), int64, those of the words
-    that follow. The windows lie behind one another and leave no word out; the last may be shorter. A network reads
-    token indices by an embedding. The task is :class:`neurolsc.tasks.ClassPerStep`.
+    that follow. The windows follow one another and leave no word out; the last may be shorter. A network reads token
+    indices by an embedding. The task is :class:`neurolsc.tasks.ClassPerStep`.
 
     Args:
         text: token indices (n,), int64.
@@ -99,12 +100,12 @@ class Words(BatchDataset):
         split: name of the part.
         steps: words in a window.
         repeat: time steps for which each word is shown and predicted, so that T = repeat * steps.
-        streams: number of equally long parts of the text that are read side by side. The state then goes on from window
-            to window (:class:`neurolsc.training.Samples`), and words behind a part's last whole window are left out.
-            None: every window begins at rest.
-        switch: probability that another word, drawn uniformly, is read in a word's place (arXiv:2308.12075, App. H:
-            0.05).
-        switch_epochs: number of epochs, from the first of a training, in which words are switched; 0: all epochs.
+        streams: number of equally long parts of the text that are read side by side. The state is then carried from
+            window to window (:class:`neurolsc.training.Samples`), and words after a part's last whole window are left
+            out. None: every window begins at rest.
+        switch: probability that another word, drawn uniformly, is read in a word's place; the target stays the word
+            that follows (arXiv:2308.12075, App. H: 0.05).
+        switch_epochs: words are switched in so many epochs from the first of a training; 0: in all epochs.
 
     Attributes:
         window: words in a window.
@@ -150,7 +151,7 @@ class Words(BatchDataset):
         parts = 1
         if streams is not None:
             parts = whole("streams", streams)
-        if len(text) - 1 < parts * self.window:
+        if len(text) - 1 < parts * self.window:  # the last word is only a target
             raise ValueError(
                 f"{parts} x {self.window} words take a text of {parts * self.window + 1} words, got {len(text)}: fewer "
                 "steps, or fewer streams."
@@ -158,24 +159,26 @@ class Words(BatchDataset):
         self._starts = torch.arange(0, len(text) - 1, self.window)
         if streams is not None:
             self.streams = streams
-            each = (len(text) - 1) // streams // self.window  # windows of a stream
-            self._starts = self._starts[: streams * each].view(streams, each).T.flatten()
+            windows = (len(text) - 1) // streams // self.window  # of each stream
+            # the first window of every stream, then the second of every stream: item i + streams continues item i
+            self._starts = self._starts[: streams * windows].view(streams, windows).T.flatten()
 
     def __len__(self) -> int:
         return len(self._starts)
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         starts = self._starts[torch.as_tensor(indices, dtype=torch.long)]
-        places = starts + torch.arange(self.window)[:, None]
-        inside = places < len(self.text) - 1
+        places = starts + torch.arange(self.window)[:, None]  # (words in a window, B)
+        inside = places < len(self.text) - 1  # the last window of a text may be shorter
         places = places.clamp(max=len(self.text) - 2)
         x = self.text[places]
         y = self.text[places + 1]
-        if self.switch and (epoch_of_training() or 1) <= (self.switch_epochs or math.inf):
+        epoch = epoch_of_training() or 1  # outside of a training as in its first epoch
+        if self.switch and epoch <= (self.switch_epochs or math.inf):
             random = generator(indices)
             switched = torch.from_numpy(random.random(x.shape) < self.switch)
             others = torch.from_numpy(random.integers(0, self.n_words - 1, x.shape))
-            x = torch.where(switched, others + (others >= x), x)  # any word but x itself
+            x = torch.where(switched, others + (others >= x), x)  # each word but x itself is as likely
         steps = int(inside.sum(0).max())  # a batch is as long as its longest window
         mask = inside[:steps].repeat_interleave(self.repeat, 0)
         x = x[:steps].repeat_interleave(self.repeat, 0) * mask
@@ -184,7 +187,7 @@ class Words(BatchDataset):
 
 
 def read_words(path: str | PathLike[str]) -> list[str]:
-    """Read the words of a text file, UTF-8, separated by blanks, with ``<eos>`` behind every line.
+    """Read the words of a text file, UTF-8, separated by blanks, with ``<eos>`` at the end of every line.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -202,16 +205,16 @@ def read_words(path: str | PathLike[str]) -> list[str]:
 
 
 def characters_of(words: Sequence[str]) -> list[str]:
-    """The characters of words, with ``_`` for a blank and ``<eos>`` behind every line, as T. Mikolov's files have."""
-    found: list[str] = []
+    """The characters of words, ``_`` between two words of a line and ``<eos>`` at its end, as in Mikolov's files."""
+    characters: list[str] = []
     for before, word in pairwise([END, *words]):
-        if END not in (before, word):
-            found.append("_")
-        if word == END:
-            found.append(END)
+        if END not in (before, word):  # both are words of one line
+            characters.append("_")
+        if word == END:  # one item, not five characters
+            characters.append(END)
         else:
-            found += word
-    return found
+            characters += word
+    return characters
 
 
 class Text(Words):
@@ -236,7 +239,7 @@ class Text(Words):
             split: ``"train"``, ``"validation"`` or ``"test"``.
             train: file of the training text.
             test: file of the test, which is opened for ``split="test"`` only.
-            validation: file of the validation text; None: the last lines of ``train``, which are then held out.
+            validation: file of the validation text; None: the last lines of ``train``, which are then not trained on.
             share: share of the words of ``train`` that are held out, if there is no validation file.
             at_least: words that are rarer in the training text become ``<unk>``.
             characters: items are characters (:func:`characters_of`), not words.
@@ -245,36 +248,39 @@ class Text(Words):
         Raises:
             FileNotFoundError: if a file is not there.
             ValueError: if an argument is out of range, a file is damaged or shorter than a window, the share leaves
-                nothing, or a word is not in the vocabulary and ``<unk>`` neither.
+                nothing, or a word is not in the vocabulary, and ``<unk>`` is not in it either.
         """
 
         def read(path: str | PathLike[str]) -> list[str]:
             return characters_of(read_words(path)) if characters else read_words(path)
 
-        words = {one_of("split", split, SPLITS): [], "train": read(train)}
+        one_of("split", split, SPLITS)
+        words = {"train": read(train)}
         paths = {"train": train, "validation": validation or train, "test": test}
         if validation is None:
             if not 0 < share < 1:
                 raise ValueError(f"share must be between 0 and 1, got {share}.")
             whole_text = words["train"]
             first = max(1, round((1 - share) * len(whole_text)))
-            end = whole_text.index(END, first - 1) + 1  # between lines
+            end = whole_text.index(END, first - 1) + 1  # the cut is made after the line of that word
             if end == len(whole_text):
                 raise ValueError(
                     f"holding out {share} of {whole_text.count(END)} lines leaves nothing to validate with."
                 )
             words |= {"train": whole_text[:end], "validation": whole_text[end:]}
         vocabulary = Vocabulary.of(words["train"], at_least=at_least)
+        if split not in words:
+            words[split] = read(paths[split])
         with refusing(paths[split], "it does not fit its vocabulary"):
-            text = vocabulary.encode(words[split] or read(paths[split]))
+            text = vocabulary.encode(words[split])
         return cls(text, vocabulary, split, **options)
 
     @classmethod
     def embedded(cls, split: Split, **options: Any) -> "Text":
         """Return the sample in the package: three chapters of "Alice's Adventures in Wonderland".
 
-        Chapters I and II are for training, the halves of III for validation and test; words that stand only once in the
-        first two are ``<unk>``.
+        Chapters I and II are for training, the halves of III for validation and test; words that come only once in
+        chapters I and II are ``<unk>``.
         """
         train, validation, test = (SAMPLES / "text" / f"{name}.txt" for name in SPLITS)
         return cls.from_files(split, train=train, validation=validation, test=test, at_least=2, **options)
@@ -314,7 +320,9 @@ class PennTreebank(Words):
         part = {"train": "train", "validation": "valid", "test": "test"}[one_of("split", split, SPLITS)]
         text = read("train")
         vocabulary = Vocabulary.of(text)
-        super().__init__(vocabulary.encode(text if split == "train" else read(part)), vocabulary, split, **options)
+        if split != "train":
+            text = read(part)
+        super().__init__(vocabulary.encode(text), vocabulary, split, **options)
 
 
 class WikiText2(PennTreebank):
@@ -341,7 +349,7 @@ SLOT_FILES = {
 
 
 class ATIS(BatchDataset):
-    """Queries for flights, and which slot each word fills, as in the files in which ATIS goes round.
+    """Queries for flights, and which slot each word fills, in the files in which ATIS is handed on.
 
     Item i is a pair (x, y): x of shape (T, words of the vocabulary), uint8, a 1 for each word, and y (T,), int64, the
     numbers of the words' tags. The task is :class:`neurolsc.tasks.ClassPerStep`, the score of the literature
@@ -354,9 +362,9 @@ class ATIS(BatchDataset):
         split: ``"train"``, ``"validation"`` or ``"test"``.
 
     Attributes:
-        queries: pairs of words and tags.
+        queries: of every item a pair, its words and their tags.
         vocabulary: words that the training has twice or more, and ``<unk>``.
-        tags: of all three files.
+        tags: the tags of all three files.
 
     Raises:
         FileNotFoundError: if a file is not there.
@@ -371,8 +379,11 @@ class ATIS(BatchDataset):
         words = (word for query, _ in parts["train"] for word in query)
         self.vocabulary = Vocabulary.of([UNKNOWN, *words], at_least=2)
         self.tags = Vocabulary.of(tag for queries in parts.values() for _, tags in queries for tag in tags)
-        self.split, self.queries = split, parts[split]
-        self.n_in, self.n_classes, self.steps = len(self.vocabulary), len(self.tags), None
+        self.split = split
+        self.queries = parts[split]
+        self.n_in = len(self.vocabulary)
+        self.n_classes = len(self.tags)
+        self.steps = None
 
     def __len__(self) -> int:
         return len(self.queries)
@@ -382,7 +393,7 @@ class ATIS(BatchDataset):
         words = pad_sequence([self.vocabulary.encode(words) for words, _ in queries])
         tags = pad_sequence([self.tags.encode(tags) for _, tags in queries])
         mask = torch.arange(len(words))[:, None] < torch.tensor([len(words) for words, _ in queries])
-        x = torch.nn.functional.one_hot(words, self.n_in) * mask.unsqueeze(-1)
+        x = torch.nn.functional.one_hot(words, self.n_in) * mask.unsqueeze(-1)  # padding is 0, not the first word
         return Batch(x.to(torch.uint8), tags, mask)
 
 
@@ -400,25 +411,26 @@ def read_slots(path: str | PathLike[str]) -> list[tuple[list[str], list[str]]]:
         ValueError: if a line has another form, or there is none.
     """
     data = Path(path).read_bytes()
-    found = []
+    queries = []
     with refusing(path, "it is no file of slots in UTF-8"):
         for number, line in enumerate(data.decode("utf-8-sig").split("\n"), start=1):
             if not line.strip():
                 continue
             before, _, after = line.partition("\t")
-            words, tags = before.split(), after.split()
+            words = before.split()
+            tags = after.split()
             if len(words) < 3 or (words[0], words[-1]) != ("BOS", "EOS") or len(words) != len(tags):
                 raise ValueError(
                     f"line {number} must be 'BOS word ... EOS', a tabulator and as many tags, the last of them the intent; "
                     f"got {len(words)} words and {len(tags)} tags, {clean(line)}."
                 )
-            own = tags[1:-1]
-            if odd := [tag for tag in own if tag != "O" and tag[:2] not in ("B-", "I-")]:
+            word_tags = tags[1:-1]
+            if odd := [tag for tag in word_tags if tag != "O" and tag[:2] not in ("B-", "I-")]:
                 raise ValueError(f"line {number}: a tag must be O, B-slot or I-slot, got {clean(odd[0])}.")
-            found.append((words[1:-1], own))
-        if not found:
+            queries.append((words[1:-1], word_tags))
+        if not queries:
             raise ValueError("it has no query.")
-    return found
+    return queries
 
 
 # ---- music
@@ -476,6 +488,7 @@ class JSBChorales(BatchDataset):
         return cls.from_file(SAMPLES / "jsb" / "jsb-chorales-sample.json.gz", split)
 
     def _open(self, path: str | PathLike[str], split: Split) -> None:
+        """Set all attributes from a file; what both constructors share."""
         part = split
         if one_of("split", split, SPLITS) == "validation":
             part = "valid"
@@ -516,7 +529,7 @@ def read_pieces(path: str | PathLike[str], part: str) -> list[np.ndarray]:
             pieces = tree.get(part)
         if not isinstance(pieces, list) or not pieces:
             raise ValueError(f"wanted is an object with a list {part!r} of pieces, got {clean(tree)}.")
-        read = []
+        arrays = []
         for i, piece in enumerate(pieces):
             if not isinstance(piece, list) or len(piece) < 2:
                 raise ValueError(f"{part}, piece {i}: a piece is a list of at least two steps, got {clean(piece)}.")
@@ -529,8 +542,8 @@ def read_pieces(path: str | PathLike[str], part: str) -> list[np.ndarray]:
                         f"{HIGHEST}, got {clean(notes)}."
                     )
                 keys[step, np.array(notes, int) - LOWEST] = 1
-            read.append(keys)
-    return read
+            arrays.append(keys)
+    return arrays
 
 
 # ---- store and recall
@@ -545,7 +558,7 @@ SIZES = {"train": 2_000, "validation": 500, "test": 1_000}
 
 
 class StoreRecall(BatchDataset):
-    r"""A value to store, a delay with other values, and the question which it was.
+    r"""Remember a value over a delay in which other values are shown.
 
     Inputs come in groups of 10 neurons: one for each of 4 values, one for *store* and one for *recall*. In each period
     of 20 steps a value is shown, drawn anew; in the first period *store* is on as well, in the last one *recall* is,
@@ -579,15 +592,17 @@ class StoreRecall(BatchDataset):
         self.n_classes = VALUES
         self.n_in = (VALUES + 2) * GROUP
         self.steps = 2 * PERIOD + delay
-        draw = torch.Generator().manual_seed(3 * seed + list(SIZES).index(split))
-        periods = 1 + delay // PERIOD
+        # numbers of their own for each split of each seed
+        draw = torch.Generator().manual_seed(len(SIZES) * seed + list(SIZES).index(split))
+        periods = 1 + delay // PERIOD  # all but the last, in which no value is shown
         shown = torch.randint(VALUES, (count, periods), generator=draw)
         self.labels = shown[:, 0].clone()
-        signal = torch.zeros(count, periods + 1, VALUES + 2)  # per period and group
+        signal = torch.zeros(count, periods + 1, VALUES + 2)  # 1 where a group is on in a period
         signal[:, :-1, :VALUES] = torch.nn.functional.one_hot(shown, VALUES).float()
-        signal[:, 0, VALUES] = signal[:, -1, VALUES + 1] = 1
+        signal[:, 0, VALUES] = 1  # store
+        signal[:, -1, VALUES + 1] = 1  # recall
         chances = (OFF + (ON - OFF) * signal).repeat_interleave(PERIOD, 1).repeat_interleave(GROUP, 2)
-        self._spikes = (torch.rand(chances.shape, generator=draw) < chances).to(torch.uint8)
+        self._spikes = (torch.rand(chances.shape, generator=draw) < chances).to(torch.uint8)  # (n, T, 60)
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         chosen = torch.as_tensor(indices, dtype=torch.long)

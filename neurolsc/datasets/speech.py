@@ -34,16 +34,16 @@ class Events(NamedTuple):
 
     @property
     def counts(self) -> np.ndarray:
-        """Spikes of each utterance (B,)."""
+        """Number of spikes of each utterance (B,)."""
         return np.diff(self.offsets)
 
     @property
     def owners(self) -> np.ndarray:
-        """Utterance of each spike (S,), int64."""
+        """Index of the utterance of each spike (S,), int64."""
         return np.repeat(np.arange(len(self.offsets) - 1), self.counts)
 
     def take(self, indices: np.ndarray) -> "Events":
-        """The spikes of some utterances (n,), int64, in the order of the indices."""
+        """The spikes of the utterances with these indices (n,), int64, in that order."""
         starts = self.offsets[indices]
         ends = self.offsets[indices + 1]
         places = [slice(a, b) for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
@@ -86,8 +86,9 @@ class EventFile:
         else:
             source = read_unpacked(self.path)
         with refusing(self.path, "not a whole HDF5 file"), HDF5(source) as file:
-            spoken = file.has("extra/speaker")
-            names = ("spikes/times", "spikes/units", "labels", *["extra/speaker"] * spoken)
+            names = ["spikes/times", "spikes/units", "labels"]
+            if file.has("extra/speaker"):
+                names.append("extra/speaker")
             for name in names:
                 if not file.has(name):
                     raise ValueError(f"it holds no {name}; SHD's layout is in docs/data.md, under 'Files of your own'.")
@@ -97,44 +98,47 @@ class EventFile:
                 got = ", ".join(f"{part.shape} in {name}" for name, part in parts.items())
                 raise ValueError(f"all parts must have one entry for each utterance, got {got}")
             for name, kinds, word in (("spikes/times", "f", "floats"), ("spikes/units", "iu", "integers")):
-                inside = h5py.check_vlen_dtype(parts[name].dtype)
+                entry = h5py.check_vlen_dtype(parts[name].dtype)  # dtype of the entries; None without variable length
                 # h5py does not swap the bytes of another byte order
-                if not isinstance(inside, np.dtype) or inside.kind not in kinds or not inside.isnative:
-                    got = inside or parts[name].dtype
+                if not isinstance(entry, np.dtype) or entry.kind not in kinds or not entry.isnative:
+                    got = entry or parts[name].dtype
                     raise ValueError(f"{name} must hold {word} of variable length in native byte order, got {got}.")
             if file.has("extra/keys"):
                 keys = file.values("extra/keys", 1, "SO")
             else:
                 keys = np.arange(CLASSES).astype("S")
             self.names = [clean(key.decode("utf-8", "replace")) for key in keys]
-            found: dict[str, np.ndarray] = {}
-            for name, end in zip(names[2:], (len(self.names), 2**31), strict=False):
+            numbers: dict[str, np.ndarray] = {}
+            for name, end in zip(names[2:], (len(self.names), 2**31), strict=False):  # labels, and speakers if any
                 values = file.values(name, 1, "iu")
                 if (wrong := (values < 0) | (values >= end)).any():
                     i = int(wrong.argmax())
                     raise ValueError(f"{name} must lie in 0 ... {end - 1}, got {values[i]} for utterance {i}.")
-                found[name] = values.astype(np.int64)
-            self.labels = found["labels"]
-            self.speakers = found.get("extra/speaker", np.full(len(self.labels), -1))
-            self.events = _checked(list(parts["spikes/times"][()]), list(parts["spikes/units"][()]))
+                numbers[name] = values.astype(np.int64)
+            self.labels = numbers["labels"]
+            self.speakers = numbers.get("extra/speaker", np.full(len(self.labels), -1))
+            self.events = _join(list(parts["spikes/times"][()]), list(parts["spikes/units"][()]))
 
     def __len__(self) -> int:
         return len(self.labels)
 
 
-def _checked(times_of: list[np.ndarray], units_of: list[np.ndarray]) -> Events:
-    """The spikes of all utterances, one after the other; ValueError if an utterance is wrong.
+def _join(times_of: list[np.ndarray], units_of: list[np.ndarray]) -> Events:
+    """Check the spikes of all utterances, and join them one after the other.
 
     Args:
         times_of: times of each utterance.
         units_of: units of each utterance.
+
+    Raises:
+        ValueError: if an utterance has no spike or more times than units, or fewer; or if a time or unit is wrong.
     """
     counts = np.array(list(map(len, times_of)))
-    others = np.array(list(map(len, units_of)))
-    if (bad := (counts != others) | (counts == 0)).any():
+    unit_counts = np.array(list(map(len, units_of)))
+    if (bad := (counts != unit_counts) | (counts == 0)).any():
         i = int(bad.argmax())
         raise ValueError(
-            f"utterance {i} has {counts[i]} times in spikes/times and {others[i]} units in spikes/units; each needs "
+            f"utterance {i} has {counts[i]} times in spikes/times and {unit_counts[i]} units in spikes/units; each needs "
             "spikes, and a unit for every time."
         )
     times = np.concatenate(times_of)
@@ -145,7 +149,7 @@ def _checked(times_of: list[np.ndarray], units_of: list[np.ndarray]) -> Events:
     bits = times.view(f"u{times.itemsize}")
     falls = np.zeros(len(times), bool)
     np.less(bits[1:], bits[:-1], out=falls[1:])
-    falls[offsets[:-1]] = False
+    falls[offsets[:-1]] = False  # the first time of an utterance may be below the last of the one before
     for wrong, values, wanted in (
         ((units < 0) | (units >= UNITS), units, f"spikes/units must lie in 0 ... {UNITS - 1}"),
         (bits >= np.array(np.inf, times.dtype).view(bits.dtype), times, "spikes/times must be finite and not negative"),
@@ -231,8 +235,8 @@ class SpikeDrop:
 
 
 def _subset(events: Events, keep: np.ndarray) -> Events:
-    """Some of the spikes; an utterance without spikes stays."""
-    before = np.concatenate([[0], np.cumsum(keep)])
+    """The spikes where keep (S,), bool, is True; an utterance that loses all its spikes stays, without any."""
+    before = np.concatenate([[0], np.cumsum(keep)])  # (S + 1,), how many are kept before each spike
     return Events(events.times[keep], events.units[keep], before[events.offsets])
 
 
@@ -242,6 +246,8 @@ def _subset(events: Events, keep: np.ndarray) -> Events:
 @dataclass(frozen=True)
 class Binning:
     r"""The grid on which spikes are counted, the same for all utterances.
+
+    With b an utterance, and t and u the time and the unit of a spike, bin k of channel n holds the count
 
     .. math:: x[k, b, n] = \#\{\text{spikes of } b : \lfloor t / dt \rfloor = k,\;
               \lfloor u N / 700 \rfloor = n\}
@@ -289,7 +295,7 @@ class Binning:
         return self.repeat * count_bins(self.dt, self.window, unit="s")
 
     def frames(self, events: Events) -> tuple[Tensor, Tensor | None]:
-        """Count spikes, in time proportional to spikes + T B N.
+        """Count the spikes of B utterances; the work grows with the number of spikes plus T B N.
 
         Returns:
             Counts (T, B, N), uint8; and a mask (T, B), bool, True while an utterance lasts, or None with a window.
@@ -309,15 +315,15 @@ class Binning:
             step = np.where(seconds >= self.window, bins, np.minimum(step, bins - 1))
         group = UNITS // N
         channel = events.units // np.uint16(group)
-        # An utterance in one piece of memory, (B, T, N): its spikes then stay within the processor
-        # cache, twice as fast as (T, B, N). Spikes left out fall into a bin behind the last.
+        # An utterance lies in one piece of memory, (B, T, N): its counts then stay within the processor
+        # cache, twice as fast as (T, B, N). Spikes left out are counted in a bin behind the last.
         frames = np.zeros((B, bins + 1, self.repeat, N), np.uint8)
-        flat = (step * self.repeat * N + channel) + np.repeat(
-            np.arange(B) * ((bins + 1) * self.repeat * N), events.counts
-        )
+        # the place of each spike in the flat frames, in the first showing of its bin
+        start = np.repeat(np.arange(B) * ((bins + 1) * self.repeat * N), events.counts)
+        flat = (step * self.repeat * N + channel) + start
         # steps ascend in each utterance, so that counts above 255 take 256 spikes of one step in a row
-        many = not self.binary and ((step[MOST:] == step[:-MOST]) & (step[MOST:] < bins)).any()
-        if many and (most := np.bincount(flat[step < bins], minlength=1).max()) > MOST:
+        may_overflow = not self.binary and ((step[MOST:] == step[:-MOST]) & (step[MOST:] < bins)).any()
+        if may_overflow and (most := np.bincount(flat[step < bins], minlength=1).max()) > MOST:
             raise ValueError(
                 f"a bin of {self.dt * 1e3:g} ms and {group} units holds {most} spikes, at most {MOST} fit: take a smaller "
                 "dt, more channels, or binary=True."
@@ -327,12 +333,12 @@ class Binning:
                 frames.reshape(-1)[flat] = 1
             else:
                 np.add.at(frames.reshape(-1), flat, np.uint8(1))
-            flat += N
+            flat += N  # the next showing
         x = torch.from_numpy(frames)[:, :bins].reshape(B, bins * self.repeat, N).transpose(0, 1)
         if self.window is not None:
             return x, None
         last = np.zeros(B, np.int64)  # an utterance without spikes has one step
-        np.maximum.at(last, events.owners, step)
+        np.maximum.at(last, events.owners, step)  # the bin of each utterance's last spike (B,)
         return x, torch.arange(bins).repeat_interleave(self.repeat)[:, None] <= torch.from_numpy(last)
 
 
@@ -346,16 +352,16 @@ class SHD(BatchDataset):
     file; the test file is opened for ``split="test"`` only.
 
     Args:
-        root: folder of shd_train.h5 and shd_test.h5, which may be in a folder SHD there, or of train.h5 and test.h5; if
-            it holds none of these, SHD is downloaded into it. Or a file of another name in this layout, for training
-            and validation. None: the sample in the package.
+        root: folder of shd_train.h5 and shd_test.h5, in itself or in its folder SHD, or of train.h5 and test.h5; if it
+            holds none of these, SHD is downloaded into it. Or a file of another name in this layout, for training and
+            validation. None: the sample in the package.
         split: ``"train"``, ``"validation"`` or ``"test"``.
         by: how validation is drawn, ``"random"`` or ``"speaker"`` (:func:`hold_out`).
         share: share of the training utterances or speakers that go to validation.
         seed: seed of that draw.
         **options: ``dt``, ``window``, ``channels``, ``binary`` and ``repeat``, as in :class:`Binning`, and ``augment``:
-            changes of events, made in this order. They are drawn from torch's random numbers; in
-            :func:`neurolsc.train` from its seed, the epoch and the items.
+            random changes of events, such as :class:`ChannelJitter`, made one after the other. They are drawn from
+            torch's random numbers; in :func:`neurolsc.train` from its seed, the epoch and the items.
 
     Attributes:
         path: the HDF5 file.
@@ -437,15 +443,17 @@ class SHD(BatchDataset):
         augment: Sequence[Augmentation] = (),
         **binning: Any,
     ) -> None:
+        """Set all attributes to those of a whole file; the constructor then keeps the items of the split."""
         self.binning = Binning(**binning)
         file = EventFile(path)
         self._events = file.events
         dtype = file.events.times.dtype
-        last = np.nextafter(dtype.type(self.binning.window or 1.0), dtype.type(0))
-        if self.binning.dt < (resolution := float(np.spacing(last))):
+        # floats are coarsest at the end of the window; without one, one second stands for it
+        latest = np.nextafter(dtype.type(self.binning.window or 1.0), dtype.type(0))
+        if self.binning.dt < (resolution := float(np.spacing(latest))):
             raise ValueError(
                 f"dt must not be below the resolution of the times, {resolution * 1e3:.3g} ms in {dtype} below "
-                f"{float(last):g} s, got {self.binning.dt * 1e3:g} ms."
+                f"{float(latest):g} s, got {self.binning.dt * 1e3:g} ms."
             )
         self.augment = tuple(augment)
         self.split = split
@@ -457,6 +465,7 @@ class SHD(BatchDataset):
         self.n_in = self.binning.channels
         self.n_classes = len(file.names)
         self.steps = self.binning.steps
+        # a file with times in milliseconds has nearly all of them after the window; some 10,000 tell
         some = file.events.times[:: max(1, len(file.events.times) // 10_000)]
         if len(some) and (late := (some >= (self.binning.window or np.inf)).mean()) > 0.9:
             warnings.warn(
@@ -475,7 +484,7 @@ class SHD(BatchDataset):
         return Batch(x, self.labels[torch.as_tensor(indices, dtype=torch.long)], mask)
 
     def events(self, indices: Sequence[int]) -> Events:
-        """The spikes of several items, as the file has them."""
+        """The spikes of several items, as the file has them: before random changes."""
         return self._events.take(np.asarray(indices, dtype=np.int64))
 
     @property

@@ -18,10 +18,11 @@ from neurolsc.validation import number, one_of
 
 @dataclass(eq=False, repr=False)
 class TonicFrames(BatchDataset):
-    """Items of :func:`from_tonic`.
+    """Items of :func:`from_tonic`, with the arguments of that function as attributes.
 
     Attributes:
         names: name of each class.
+        numbers: class of each item (n,), where the data set's targets are in memory; else empty.
     """
 
     _dataset: Any
@@ -44,7 +45,7 @@ class TonicFrames(BatchDataset):
         if self.sensor_size is not None:
             self.n_in = math.prod(self.sensor_size)
         self.n_classes = len(self.names)
-        # the next three attributes are compared when a training is resumed
+        # the next three are not read here: they are compared when a training is resumed from a checkpoint
         self.source = type(self._dataset).__name__
         transforms = [getattr(self._dataset, name, None) for name in ("transform", "target_transform", "transforms")]
         self.changes = stable_repr(transforms)
@@ -61,7 +62,7 @@ class TonicFrames(BatchDataset):
         data, target = self._dataset[index]
         if self.dt is not None:
             return self._binned(index, data, self.dt), self._label(index, target)
-        if getattr(getattr(data, "dtype", None), "names", None):
+        if _fields(data):
             raise ValueError("items are events: give dt, the width of a bin in seconds.")
         x = torch.as_tensor(data).flatten(1)
         if self.n_in not in (None, x.shape[1]):
@@ -74,11 +75,15 @@ class TonicFrames(BatchDataset):
         return x, self._label(index, target)
 
     def _binned(self, index: int, events: Any, dt: float) -> Tensor:
-        """Counts of events, (T, N), uint8."""
+        """Count the events of an item in bins of dt seconds: (T, N), uint8; the index of the item is for messages."""
         assert self.sensor_size is not None and self.n_in is not None
         W, H, P = self.sensor_size
-        wanted = ["t", "x"] + ["y"] * (H > 1) + ["p"] * (P > 1)
-        fields = getattr(getattr(events, "dtype", None), "names", None) or ()
+        wanted = ["t", "x"]
+        if H > 1:
+            wanted.append("y")
+        if P > 1:
+            wanted.append("p")
+        fields = _fields(events)
         if not set(wanted) <= set(fields):
             if fields:
                 got = f"fields {fields}"
@@ -99,6 +104,7 @@ class TonicFrames(BatchDataset):
         width = dt * 1e6
         if math.isclose(width, round(width), rel_tol=1e-9):
             width = round(width)  # whole microseconds divide without rounding
+        # no step is later than this one: a float beyond int64 would become any integer
         if self.steps is None:
             late = np.iinfo(np.int64).max // 2
         else:
@@ -129,7 +135,7 @@ class TonicFrames(BatchDataset):
         return torch.from_numpy(counts.astype(np.uint8)).view(steps, self.n_in)
 
     def _label(self, index: int, target: Any) -> int:
-        """The number of a class."""
+        """The number of the class of an item, from its name or number in the data set."""
         if isinstance(target, bytes):
             target = target.decode()
         if isinstance(target, str) and target in self.names:
@@ -157,7 +163,7 @@ def from_tonic(
 
     .. math:: n = (p H + y) W + x, \qquad N = P H W,
 
-    which is the order of tonic's frames (T, P, H, W), read one value after the other. Where ``ToFrame(sensor_size,
+    which is the order of tonic's frames (T, P, H, W) when each is flattened. Where ``ToFrame(sensor_size,
     time_window=1e6 * dt, start_time=0, end_time=1e6 * window)`` gives all frames, they are equal bin for bin. With one
     polarity, p is not used.
 
@@ -168,8 +174,8 @@ def from_tonic(
         dataset: items (events, label); events a structured array with fields t in microseconds, x, y where H > 1, and p
             where P > 1; or frames (T, ...).
         dt: width of a bin, in seconds; None if items are frames already.
-        window: length, in seconds, a whole number of bins; later events are left out. None: every item lasts until its
-            last event, and a batch until the last event of its longest item, with a mask.
+        window: length of an item, in seconds, a whole number of bins; later events are left out. None: every item lasts
+            until its last event, and a batch as long as its longest item, with a mask.
         start: where time begins: ``"zero"``, at 0 of the clock, or ``"first"``, at the first event of an item.
         sensor_size: (W, H, P); by default the data set's own.
         classes: names of the classes, in the order of their numbers; by default the data set's own ``classes``, else
@@ -199,8 +205,10 @@ def from_tonic(
         raise ValueError(f"sensor_size must be (W, H, P), got {size!r}.")
     if dt is None and window is not None:
         raise ValueError(f"window needs dt, the width of a bin in seconds, got window={window} alone.")
-    known: Any = getattr(dataset, "classes", None) if classes is None else classes
-    if isinstance(known, dict):  # numbers by name
+    known: Any = classes  # in the order of their numbers
+    if classes is None:
+        known = getattr(dataset, "classes", None)
+    if isinstance(known, dict):  # from names to numbers
         known = sorted(known, key=known.__getitem__)
     elif known is not None:
         known = list(known)
@@ -212,14 +220,22 @@ def from_tonic(
     if not known:
         raise ValueError("the data set does not say which classes there are: give classes, their names in order.")
     names = [name.decode() if isinstance(name, bytes) else str(name) for name in known]
-    step = None if dt is None else number("dt", dt)
+    if dt is not None:
+        dt = number("dt", dt)
     if size is not None:
         size = tuple(map(int, size))
-    return TonicFrames(dataset, names, step, window, one_of("start", start, ("zero", "first")), size, binary)
+    one_of("start", start, ("zero", "first"))
+    return TonicFrames(dataset, names, dt, window, start, size, binary)
+
+
+def _fields(data: Any) -> tuple[str, ...]:
+    """The names of the fields of a structured array; empty for anything else."""
+    dtype = getattr(data, "dtype", None)
+    return getattr(dtype, "names", None) or ()
 
 
 def _targets(dataset: Any) -> list[Any]:
-    """The labels in memory; empty if they are not in memory, or a transform still changes them."""
+    """The labels of a data set that holds them in memory; empty without them, or if a transform still changes them."""
     changed = getattr(dataset, "target_transform", None) or getattr(dataset, "transforms", None)
     targets = getattr(dataset, "targets", None)
     if changed or targets is None:

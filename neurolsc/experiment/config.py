@@ -98,22 +98,24 @@ class NetworkSettings:
                 taken |= {p.name for p in parameters}
                 if not any(p.kind is p.VAR_KEYWORD for p in parameters):
                     break  # it passes nothing on to the constructor of the next base
-        not_taken = [*(set(OF_A_CELL) - taken), *(() if "spike" in taken else OF_A_SPIKE)]
+        not_taken = set(OF_A_CELL) - taken
+        if "spike" not in taken:  # the surrogate, which these settings make
+            not_taken |= set(OF_A_SPIKE)
         if refused := [f.name for f in fields(self) if f.name in not_taken and getattr(self, f.name) != f.default]:
             raise ValueError(f"a cell {self.cell} does not take {', '.join(refused)}.")
         if (words is None and self.embedding) or (words is not None and self.readout_bias):
             raise ValueError("embedding is only for data that are words, readout_bias only for others.")
         torch.manual_seed(self.seed)
         widths = [n_in, *[whole("width", self.width)] * self.layers]
-        if words is not None:
+        if words is not None:  # the first layer reads vectors of words; the last one's output is compared with them
             widths[0] = widths[-1] = self.embedding or self.width
-        own: dict[str, Any] = {name: getattr(self, name) for name in OF_A_CELL if name in taken}
-        shape: Any = SURROGATES.find(self.surrogate) if "spike" in taken else None
+        arguments: dict[str, Any] = {name: getattr(self, name) for name in OF_A_CELL if name in taken}
+        surrogate: Any = SURROGATES.find(self.surrogate) if "spike" in taken else None
         cells = []
         for below, width in pairwise(widths):
-            if shape is not None:  # a new one for each layer: it may be learnable
-                own["spike"] = shape(self.dampening, self.sharpness, learnable=self.learnable)
-            cells.append(cell(below, width, **own))
+            if surrogate is not None:  # a new one for each layer: it may be learnable
+                arguments["spike"] = surrogate(self.dampening, self.sharpness, learnable=self.learnable)
+            cells.append(cell(below, width, **arguments))
         options: Any = {"layer_delay": self.layer_delay, "readout_bias": self.readout_bias}
         if words is None:
             return Network(cells, n_out, **options)
@@ -206,10 +208,16 @@ class DataSettings:
         return DATA[self.data][1]
 
     def load(self, split: Split) -> BatchDataset:
-        """One split of the data; ``ValueError`` if a setting is of another data set, a root is missing or damaged."""
+        """One split of the data.
+
+        Raises:
+            ValueError: if a setting is of another data set or out of range, a root is needed, or a file is damaged.
+            FileNotFoundError: if there is no such root, or a file of a text is missing.
+            ConnectionError: if a missing file could not be downloaded.
+        """
         changed = [f for f in fields(self) if getattr(self, f.name) != f.default]
         if foreign := [f for f in changed if f.metadata["data"] and self.data not in f.metadata["data"]]:
-            owners = foreign[0].metadata["data"]
+            owners = foreign[0].metadata["data"]  # the message names all settings of the same owners
             names = ", ".join(f.name for f in foreign if f.metadata["data"] == owners)
             raise ValueError(f"{names}: for data = {' or '.join(owners)} only, got data = {self.data}.")
         if self.root and not Path(self.root).exists():
@@ -219,6 +227,7 @@ class DataSettings:
             )
         if self.data in WITHOUT_SAMPLE and not self.root:
             raise ValueError(f"root: the package holds no sample of {self.data}; name a folder to download it to.")
+        # settings that say how texts in a root are read
         of_files = [f.name for f in changed if f.metadata["data"] == ("text",) or f.name == "split_share"]
         if self.data == "text" and not self.root and of_files:
             raise ValueError(f"{', '.join(of_files)}: for texts in a root; the sample in the package has its own.")
@@ -247,7 +256,7 @@ class DataSettings:
                 if training and self.spike_drop:
                     augment.append(datasets.SpikeDrop(self.spike_drop))
                 options = {name: getattr(self, name) for name in ("dt", "channels", "repeat", "binary")}
-                options |= {"window": self.window or None, "augment": augment}
+                options |= {"window": self.window or None, "augment": augment}  # Binning has None for no window
                 options |= {"by": self.split_by, "share": self.split_share, "seed": self.split_seed}
             case "text" | "ptb" | "ptb-characters" | "wikitext-2":
                 options = {"steps": self.words, "repeat": self.repeat, "streams": self.streams or None}
@@ -255,11 +264,12 @@ class DataSettings:
                     options["characters"] = True
                 if training:
                     options |= {"switch": self.word_switch, "switch_epochs": self.word_switch_epochs}
-        if self.data == "text" and root and Path(root).is_file():
+        if self.data == "text" and root and Path(root).is_file():  # one file, from which validation is held out
             if split == "test":
                 raise ValueError(
                     f"root: {root} is for training and validation; a test takes a folder with {self.text_test}."
                 )
+            # test=root is not opened for these splits
             return kind.from_files(split, train=root, test=root, share=self.split_share, at_least=self.rare, **options)
         if self.data == "text" and root:
             files: dict[str, Any] = {"train": Path(root) / self.text_train, "test": Path(root) / self.text_test}
@@ -289,7 +299,7 @@ class InitSettings:
 
 
 def _of_lsc(name: str) -> Any:
-    """A setting with the default and the help of a field of LSC; the command line has another name for it."""
+    """A setting with the default and the help of a field of LSC, which may have another name there."""
     declared = LSC.__dataclass_fields__[name]
     return setting(declared.default, declared.metadata["help"])
 
@@ -310,7 +320,7 @@ class PretrainSettings:
     pretrain_times: int = _of_lsc("steps")
 
     def __post_init__(self) -> None:
-        # checked here, so that an error has the names of the flags
+        # checked here as well, so that an error has the names of the flags and not those of LSC
         whole("pretrain_steps", self.pretrain_steps, at_least=0)
         whole("pretrain_samples", self.pretrain_samples)
         whole("pretrain_times", self.pretrain_times)
@@ -321,10 +331,10 @@ class PretrainSettings:
         """The initialiser that sets the radii; None if the target is 'none'."""
         if self.target == "none":
             return None
+        target: Any = self.target
         try:
-            target = "balanced"
-            if self.target != "balanced":
-                target = float(self.target)
+            if target != "balanced":
+                target = float(target)
         except ValueError:
             raise ValueError(f"target must be a number, 'balanced' or 'none', got {self.target!r}.") from None
         return LSC(
@@ -350,7 +360,7 @@ PARTS: dict[str, type[Any]] = {
 
 
 def check_names(names: Collection[str], known: Collection[str], what: str) -> None:
-    """Raise a ``ValueError`` for unknown names, with the known ones and the nearest of these."""
+    """Raise a ``ValueError`` if some names are unknown; it lists the known ones and guesses which are meant."""
     if unknown := list(dict.fromkeys(name for name in names if name not in known)):
         shown = clean(", ".join(unknown))
         raise ValueError(f"unknown {what} {shown}; known are {', '.join(known)}{meant(known, *unknown)}")
@@ -362,16 +372,24 @@ def setting_names(parts: Iterable[str] = PARTS) -> list[str]:
 
 
 def make(kind: type[Any], values: Mapping[str, Any]) -> Any:
-    """Settings of one kind from names and values; a value of the wrong type or word is a ``ValueError``."""
+    """Settings of one kind from values by name; missing ones take their default.
+
+    Args:
+        kind: a dataclass of settings, such as :class:`NetworkSettings`.
+        values: settings by name; names that the dataclass does not have are passed over.
+
+    Raises:
+        ValueError: if a value has the wrong type, is not one of the known words, or is out of range.
+    """
     taken = {}
     for f in fields(kind):
         if f.name not in values:
             continue
         value = values[f.name]
         words = words_of(f.type)
-        wanted: Any = str if words else f.type
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if number and (wanted is float or f.name == "target"):  # a target is text: a number, or a word
+        wanted: Any = str if words else f.type  # a setting with known words is text here
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if is_number and (wanted is float or f.name == "target"):  # a target is text: a number, or a word
             value = wanted(value)
         if type(value) is not wanted:
             raise ValueError(f"{f.name} must be {wanted.__name__}, got {clean(reprlib.repr(value))}.")

@@ -11,7 +11,8 @@ from neurolsc.io import locked, read_toml
 if TYPE_CHECKING:
     from neurolsc.experiment.run import Experiment
 
-SETTINGS = {"start": "init"}  # one former name each
+# each from the former name to the current one
+SETTINGS = {"start": "init"}
 FILES = {"start.json": "init.json", "start.checkpoint": "init.checkpoint"}  # of a run folder
 STATISTICS = {"usable": "active_surrogate_fraction", "survives": "similarity_to_input"}  # of before_training.json
 
@@ -24,6 +25,7 @@ def read_settings(path: str | PathLike[str]) -> dict[str, Any]:
     """
 
     def with_current_names(part: Any) -> Any:
+        """A table or list of the file in which settings have their current names, at every depth; a value as it is."""
         if isinstance(part, list):
             return [with_current_names(item) for item in part]
         if not isinstance(part, dict):
@@ -44,7 +46,7 @@ def rename_files(folder: Path) -> None:
 
 
 def init_report(folder: Path) -> Path:
-    """The path of the report on the initialisation in a run folder."""
+    """The path of the report on the initialisation in a run folder, under its former name if the run has that."""
     former = folder / "start.json"
     if former.exists():
         return former
@@ -52,7 +54,9 @@ def init_report(folder: Path) -> Path:
 
 
 def rename_trials(sweep: Path, trials: Iterable["Experiment"], ends: Iterable[str]) -> None:
-    """Rename the folders of trials that were run before a setting was renamed: names of folders hold names of settings.
+    """Rename the folders of trials that were run before a setting was renamed.
+
+    The name of a folder holds names of settings.
 
     Args:
         sweep: folder of the sweep.
@@ -67,8 +71,8 @@ def rename_trials(sweep: Path, trials: Iterable["Experiment"], ends: Iterable[st
         former = trial.name_with(former_names)
         if former == trial.name:
             continue
-        found = [end for end in ends if (sweep / f"{former}{end}").exists()]
-        if found:
+        existing = [end for end in ends if (sweep / f"{former}{end}").exists()]
+        if existing:
             with locked(sweep / former):
-                for end in found:
+                for end in existing:
                     os.replace(sweep / f"{former}{end}", sweep / f"{trial.name}{end}")

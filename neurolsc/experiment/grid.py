@@ -29,11 +29,18 @@ class Choice:
     lower_is_better: bool
 
     def best(self, scores: Mapping[Experiment, float | None]) -> Any:
-        """The best value of the setting, the first of equals; None if every value has a failed trial (score None)."""
+        """The value of the setting with the best mean score, the first of equals.
+
+        Args:
+            scores: the score of every deciding trial of an arm; None if it failed.
+
+        Returns:
+            None if every value of the setting has a failed trial.
+        """
         by_value: dict[Any, list[Any]] = {}
         for trial, score in scores.items():
             by_value.setdefault(trial.settings[self.setting], []).append(score)
-        means = {value: fmean(found) for value, found in by_value.items() if None not in found}
+        means = {value: fmean(of_seeds) for value, of_seeds in by_value.items() if None not in of_seeds}
         sign = -1 if self.lower_is_better else 1
         return max(means, key=lambda value: sign * means[value], default=None)
 
@@ -70,7 +77,7 @@ class Grid:
 
     @property
     def measure(self) -> MetricSpec:
-        """Kind of the score."""
+        """The specification of the score."""
         return metric_spec(self.trials[0].data.task, self.score)
 
     @cached_property
@@ -81,12 +88,18 @@ class Grid:
     @cached_property
     def arm_settings(self) -> tuple[str, ...]:
         """The varied settings that make an arm: all but the seed and the chosen one."""
-        others = {"seed", self.choice.setting if self.choice else "seed"}
+        others = ["seed"]
+        if self.choice:
+            others.append(self.choice.setting)
         return tuple(name for name in self.varied if name not in others)
 
     @cached_property
     def trials(self) -> tuple[Experiment, ...]:
-        """All combinations of the factors' alternatives; those of the first seed come first."""
+        """All combinations of the factors' alternatives; those of the first seed come first.
+
+        Raises:
+            ValueError: if a name is no setting, or a value has the wrong type or is out of range.
+        """
         points = [dict(ChainMap(*options, self.fixed)) for options in itertools.product(*self.factors)]
         check_names([name for point in points for name in point], setting_names(), "setting")
         seeds = list(dict.fromkeys(point.get("seed") for point in points))
@@ -101,7 +114,8 @@ class Grid:
         """Number of trials that the whole sweep runs.
 
         Args:
-            rows: the table so far. Arms that find no choice in it run no other seeds; all others are taken to find one.
+            rows: the table so far. An arm that finds no choice in it (:meth:`without_choice`) runs no further seeds; of
+                every other arm a choice is expected.
         """
         if self.choice is None:
             return len(self.trials)
@@ -114,11 +128,11 @@ class Grid:
             if seed in self.choice.seeds:
                 deciding += 1
             elif arm not in without_choice:
-                others.add((arm, seed))  # once: with the chosen value alone
+                others.add((arm, seed))  # one trial, with the chosen value: not one for each value
         return deciding + len(others)
 
     def _deciding(self) -> dict[tuple[Any, ...], list[Experiment]]:
-        """For each arm the trials that decide which value is chosen; empty without a choice."""
+        """By arm the trials of the seeds that decide which value is chosen; empty for a grid without a choice."""
         arms: dict[tuple[Any, ...], list[Experiment]] = {}
         if self.choice is not None:
             for trial in self.trials:
@@ -127,17 +141,21 @@ class Grid:
         return arms
 
     def without_choice(self, rows: Iterable[Mapping[str, Any]]) -> set[tuple[Any, ...]]:
-        """The arms that find no choice: a table has all their deciding trials, and each value has a failed one."""
-        over = {row["trial"]: row["chosen"] for row in rows}
-        found = set()
+        """The arms that find no choice, as every value of the setting has a failed trial.
+
+        Args:
+            rows: the table so far. An arm counts once all its deciding trials are in it.
+        """
+        is_chosen = {row["trial"]: row["chosen"] for row in rows}
+        arms = set()
         for arm, trials in self._deciding().items():
-            chosen = [over.get(trial.name) for trial in trials]  # None: not over yet
+            chosen = [is_chosen.get(trial.name) for trial in trials]  # None: not over yet
             if None not in chosen and not any(chosen):
-                found.add(arm)
-        return found
+                arms.add(arm)
+        return arms
 
     def wanted(self, scores: Mapping[Experiment, float | None]) -> dict[Experiment, bool]:
-        """The trials to be run, as far as known by now, each with True if it is chosen.
+        """The trials to be run, as far as they are known by now, and of each whether it is chosen.
 
         Without a choice these are all trials, and all are chosen. With a choice these are the deciding trials, and once
         all deciding trials of an arm are over, also the trials of the other seeds with the chosen value.
@@ -153,7 +171,7 @@ class Grid:
                 chosen[arm] = self.choice.best({trial: scores[trial] for trial in trials})
         plan = {}
         for trial in self.trials:
-            best = chosen.get(self.arm(trial))
+            best = chosen.get(self.arm(trial))  # None: not decided yet, or all values have failed
             is_chosen = best is not None and trial.settings[self.choice.setting] == best
             if is_chosen or trial.settings["seed"] in self.choice.seeds:
                 plan[trial] = is_chosen
@@ -179,10 +197,15 @@ def read_grid(path: str | PathLike[str]) -> Grid:
 
 
 def make_grid(content: dict[str, Any]) -> Grid:
-    """The grid of a grid file's content, with the errors of :func:`read_grid`."""
+    """Make a grid from the content of a grid file, as :func:`read_grid` describes it.
 
-    def require(right: bool, wanted: str, value: object) -> None:
-        if not right:
+    Raises:
+        ValueError: if the content is no grid.
+        TypeError, AttributeError: if a value has another kind, such as a number in the place of a table.
+    """
+
+    def require(fits: bool, wanted: str, value: object) -> None:
+        if not fits:
             raise ValueError(f"{wanted}, got {clean(repr(value))}.")
 
     check_names(content, ("name", "fixed", "grid", "either", "choose", "test", "budgets"), "key")
@@ -204,11 +227,13 @@ def make_grid(content: dict[str, Any]) -> Grid:
     for alternatives in either.values() if isinstance(either, dict) else [either]:  # [[either.NAME]], or [[either]]
         if alternatives:
             factors.append(tuple(map(dict, alternatives)))
-    places = [set(fixed), *({name for option in factor for name in option} for factor in factors)]
-    if twice := {name for one, other in itertools.combinations(places, 2) for name in one & other}:
+    # a setting that stood in two places would have two values in one trial
+    names_of_factors = [{name for option in factor for name in option} for factor in factors]
+    places = [set(fixed), *names_of_factors]
+    if twice := {name for place, other in itertools.combinations(places, 2) for name in place & other}:
         raise ValueError(f"{', '.join(sorted(twice))}: more than once in fixed, grid and either.")
 
-    grid = Grid(name, content, fixed, tuple(factors), test, budgets=tuple(budgets))
+    grid = Grid(name, content, fixed, tuple(factors), test, budgets=tuple(budgets))  # with its choice at the end
     scores = dict.fromkeys(trial.data.task.score for trial in grid.trials)
     if len(scores) > 1:
         raise ValueError(f"all trials of a sweep must have one score, got tasks with {', '.join(scores)}.")

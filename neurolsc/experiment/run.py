@@ -78,9 +78,9 @@ class Stopped(KeyboardInterrupt):
 def run_folder(path: str | PathLike[str], settings: dict[str, Any]) -> Iterator[Path]:
     """Make a folder to work in, which gets its final name once the work is done.
 
-    Until then it is ``<path>.partial``, which one process alone uses; that folder is yielded, and its checkpoints are
-    removed at the end. If the folder exists, from a run that was stopped, the new run goes on from its checkpoints,
-    provided that its settings are the same. A run that fails before it has a checkpoint or a network leaves nothing.
+    Until then it is ``<path>.partial``, which one process alone uses. That folder is yielded, and its checkpoints are
+    removed at the end. If it exists already, it is that of a run that was stopped: with the same settings the new run
+    goes on from its checkpoints. A run that fails before it has a checkpoint or a network leaves nothing.
 
     Args:
         path: folder of the finished run.
@@ -116,13 +116,13 @@ def run_folder(path: str | PathLike[str], settings: dict[str, Any]) -> Iterator[
             yield partial
         except BaseException as error:
             refused = isinstance(error, ValueError | TypeError)  # settings that do not fit
-            if refused:
+            if refused:  # a folder with the initialisation alone would only stand in the way of the mended settings
                 worth_keeping = (PRETRAINING, TRAINING, NETWORK)
             else:
                 worth_keeping = (*CHECKPOINTS, NETWORK)
             if not any((partial / name).exists() for name in worth_keeping):
-                if is_new and partial.exists():  # else its removal is the error
-                    for entry in partial.iterdir():  # settings last: until then they say whose the rest is
+                if is_new and partial.exists():  # somebody may have removed it, which is then the error
+                    for entry in partial.iterdir():  # settings last: until then they say whose the other files are
                         if entry.name == SETTINGS:
                             continue
                         if entry.is_dir():
@@ -140,14 +140,17 @@ def run_folder(path: str | PathLike[str], settings: dict[str, Any]) -> Iterator[
 
 
 def write_profile(profile: RadiusProfile, path: Path, title: str) -> None:
-    """Write a profile to ``<path>.png`` and ``<path>.json``, JSON last."""
+    """Draw a profile as ``<path>.png`` and write it as ``<path>.json``.
+
+    The JSON file comes last: where it exists both do.
+    """
     profile.plot(path.with_name(f"{path.name}.png"), title=title)
     write_json(path.with_name(f"{path.name}.json"), profile.to_dict())
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Results of a run besides its files."""
+    """What a run returns besides its files; None for what its settings leave out."""
 
     network: Network
     pretraining: PretrainResult | None
@@ -176,7 +179,7 @@ class Experiment:
 
     @classmethod
     def of(cls, run: str | PathLike[str]) -> "Experiment":
-        """The experiment of a finished run; ``ValueError`` if the folder is not that of one."""
+        """The experiment of a finished run, by its folder; ``ValueError`` if that holds no finished run."""
         folder = Path(run)
         if lacking := [name for name in (SETTINGS, NETWORK) if not (folder / name).exists()]:
             raise ValueError(f"{folder} is not the folder of a finished run: it has no {' and no '.join(lacking)}.")
@@ -188,6 +191,11 @@ class Experiment:
     ) -> "Experiment":
         """The experiment with these settings by name; missing ones take their default.
 
+        Args:
+            values: settings of all parts in one mapping.
+            parts: parts of the experiment that are read from the values; other parts take their default.
+            device: where it runs, as torch calls it.
+
         Raises:
             ValueError: if a value has the wrong type or is out of range.
         """
@@ -196,7 +204,7 @@ class Experiment:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """All settings as one flat dictionary, as they stand in a run folder."""
+        """All settings as one flat dictionary, as they stand in a run folder, with the initialiser that is used."""
         settings = {}
         for name in PARTS:
             part = getattr(self, name)
@@ -206,11 +214,15 @@ class Experiment:
 
     @cached_property
     def name(self) -> str:
-        """Name of its folder in a sweep: the settings that differ from their defaults, some of them as a digest."""
+        """Name of its folder in a sweep: some of the settings that differ from their defaults, and a digest of all."""
         return self.name_with({})
 
     def name_with(self, other_names: Mapping[str, str]) -> str:
-        """The name if some settings had other names, as they had in earlier versions."""
+        """The :attr:`name` that an earlier version gave, in which some settings had other names.
+
+        Args:
+            other_names: from the present name of a setting to the other one.
+        """
         defaults = {f.name: f.default for kind in PARTS.values() for f in fields(kind)}
         changed = {}
         for name, value in self.settings.items():
@@ -235,15 +247,17 @@ class Experiment:
     def initialiser(self) -> str:
         """The initialiser of the network, as :func:`neurolsc.init.named` reads it.
 
-        If the settings name none: ``Default`` where weights are read from a file, radii are set to a target, or the
-        cell does not name the input matrix, voltage and threshold that Identity sets; else ``Identity()``.
+        If the settings name none, it is ``Identity()``. It is ``Default``, which leaves the weights as they are built,
+        where they are read from a file, where radii are set to a target, and for a cell that does not name the input
+        matrix, voltage and threshold that Identity sets.
         """
         if self.init.init:
             return self.init.init
         try:
             cell = CELLS.find(self.network.cell)
         except ValueError:
-            return "Identity()"  # building the network raises
+            return "Identity()"  # an unknown cell: building the network raises
+        # a cell names voltage and threshold by overriding these two
         names_voltage = cell.thresholds is not Cell.thresholds and cell.membrane is not Cell.membrane
         names_inputs = any(parameter.radius == "depth" for parameter in cell.scaled_parameters)
         if self.network.weights or self.lsc is not None or not (names_voltage and names_inputs):
@@ -266,11 +280,11 @@ class Experiment:
             ValueError: if it cannot be built, or does not fit the data.
         """
         training = self.data.load("train")
-        words = None
+        words = None  # size of the vocabulary
         if isinstance(training, Words):
             words = training.n_words
         network = self.network.build(training.n_in, training.n_classes, words)
-        if words is None and network.n_in != training.n_in:
+        if words is None and network.n_in != training.n_in:  # a network that was read from a file
             raise ValueError(
                 f"the network of {self.network.weights} reads {network.n_in} inputs, and data = {self.data.data} have "
                 f"{training.n_in}: give the data that it was made for."
@@ -282,7 +296,12 @@ class Experiment:
         return network.to(usable_device(self.device))
 
     def begin(self) -> tuple[Network, tuple[Finding, ...]]:
-        """A new network, initialised, and a finding for every target that the initialisation missed."""
+        """Build a network and initialise it; return it and what the initialisation reports.
+
+        Returns:
+            The network; and an :class:`neurolsc.init.InitReport`, or a tuple with a finding for every target that was
+            missed. The tuple is empty for ``Default``.
+        """
         network = self.build()
         if self.initialiser == "Default":
             return network, ()
@@ -300,7 +319,7 @@ class Experiment:
         return collate(fetch(data, torch.randperm(len(data), generator=generator)[:count].tolist()))
 
     def first_inputs(self, split: Split, count: int) -> Tensor:
-        """Inputs x of the first `count` samples, cut to the length of the shortest."""
+        """Inputs (T, B, n_in) of the first B = `count` samples, cut to the length of the shortest."""
         x, _, *mask = self.first_samples(split, count)
         if not mask:
             return x
@@ -323,10 +342,10 @@ class Experiment:
         """True if radii are set by one of the paper's loops."""
         init = named(self.initialiser)
         if isinstance(init, Chain):
-            parts = init.parts
+            initialisers = init.parts
         else:
-            parts = (init,)
-        return any(isinstance(part, LSC) and part.loop != "neurolsc" for part in (*parts, self.lsc))
+            initialisers = (init,)
+        return any(isinstance(part, LSC) and part.loop != "neurolsc" for part in (*initialisers, self.lsc))
 
     def run(
         self,
@@ -341,8 +360,9 @@ class Experiment:
 
         Args:
             out: the folder; must not exist. A run that was stopped goes on.
-            say: called with each finding of the initialisation, and with the result of pre-training.
-            before_training: called with the network and the folder of the unfinished run.
+            say: called with each finding of the initialisation, the result of pre-training, and the monitor after the
+                training.
+            before_training: called with the initialised network, its radii set, and the folder of the unfinished run.
             progress: show bars.
             monitor: updates from row to row of a :class:`neurolsc.Monitor` on some training samples, whose rows and
                 picture are files of the run; 0: none.
@@ -360,7 +380,7 @@ class Experiment:
         with run_folder(out, self.settings) as folder:
             device = usable_device(self.device)
             data: Any = ()
-            if self.training:  # data that cannot be read are an error before the work, not after it
+            if self.training:  # read now: data that cannot be read are an error before the work, not after it
                 data = tuple(self.data.load(split) for split in ("train", "validation"))
 
             # The initialisation, unless it was done before the run was stopped.
@@ -371,15 +391,15 @@ class Experiment:
                 network = load(folder / INIT).to(device)
             else:
                 began = time.perf_counter()
-                network, found = self.begin()
+                network, reported = self.begin()
                 seconds = time.perf_counter() - began
-                if isinstance(found, InitReport):
-                    lines = str(found).splitlines()
+                if isinstance(reported, InitReport):
+                    lines = str(reported).splitlines()
                 else:
-                    lines = [str(f) for f in found]
+                    lines = [str(finding) for finding in reported]
                 write_json(report, {"init": self.initialiser, "seconds": seconds, "findings": lines})
                 save(network, folder / INIT)
-            if report.exists():
+            if report.exists():  # from this call, or from the one that was stopped
                 for finding in json.loads(report.read_text())["findings"]:
                     say(finding)
 
@@ -388,7 +408,8 @@ class Experiment:
                 if not (folder / "radii_before.json").exists():  # else this goes on after a stop
                     x = self.first_inputs("train", self.pretraining.pretrain_samples)
                     steps = min(self.pretraining.pretrain_times, x.shape[0])
-                    before = radius_profile(network, x, steps=steps, seed=seed, progress=None if progress else False)
+                    bar = None if progress else False  # None: it is shown if it takes long
+                    before = radius_profile(network, x, steps=steps, seed=seed, progress=bar)
                     write_profile(before, folder / "radii_before", f"{self.title}, before pre-training")
                 pretraining = lsc.run(
                     network, self.input_batches(), seed=seed, checkpoint=folder / PRETRAINING, progress=progress
@@ -404,17 +425,18 @@ class Experiment:
             # The training.
             before_training(network, folder)
             if self.training is not None:
-                if all(hasattr(part, "speakers") and (part.speakers >= 0).all() for part in data):  # -1: unknown
+                # which speakers are held out, where all are known: -1 is an unknown one
+                if all(hasattr(part, "speakers") and (part.speakers >= 0).all() for part in data):
                     split = {p.split: {"utterances": len(p), "speakers": p.speakers.unique().tolist()} for p in data}
                     write_json(folder / "split.json", split)
                 options = vars(self.training) | {"checkpoint": folder / TRAINING, "progress": progress}
-                watch = None
+                watcher = None
                 if monitor:
-                    watch = Monitor(
+                    watcher = Monitor(
                         network, self.drawn_samples(PROBE), loss=task, every=monitor, path=folder / "monitor.jsonl"
                     )
                 try:
-                    training = train(network, *data, seed=seed, task=task, monitor=watch, **options)
+                    training = train(network, *data, seed=seed, task=task, monitor=watcher, **options)
                 except FloatingPointError as error:
                     save(network, folder / NETWORK)
                     raise FloatingPointError(f"{error} They are saved in {folder / NETWORK}.") from error
@@ -429,21 +451,24 @@ class Experiment:
                     chance = 1 / network.n_out
                 title = f"{self.title}, initialised by {self.initialiser}{radii}"
                 training.plot(folder / "learning.png", chance=chance, title=title)
-                if watch is not None:
-                    watch.plot(folder / "monitor.png", title=title)
-                    say(watch)
+                if watcher is not None:
+                    watcher.plot(folder / "monitor.png", title=title)
+                    say(watcher)
             save(network, folder / NETWORK)
         return Outcome(network, pretraining, training)
 
 
 def load_network(run: str | PathLike[str], *, device: str = "cpu") -> Network:
-    """The network of a finished run; ``ValueError`` if the folder is not that of one."""
-    CELLS.find(Experiment.of(run).network.cell)  # imports the module of a cell of one's own
+    """The network of a finished run, by its folder; ``ValueError`` if that holds no finished run."""
+    CELLS.find(Experiment.of(run).network.cell)  # imports the module of a cell of one's own, which load needs
     return load(Path(run) / NETWORK).to(usable_device(device))
 
 
 def score(run: str | PathLike[str], split: Split, *, batch_size: int = 256, device: str = "cpu") -> Scores:
-    """Score a finished run, and write the scores into its folder; ``ValueError`` if it is not that of one."""
+    """Score a finished run on a split of its data, and write the scores into its folder, as ``<split>.json``.
+
+    ``ValueError`` if the folder holds no finished run.
+    """
     data = Experiment.of(run).data
     network = load_network(run, device=device)
     scores = evaluate(network, data.load(split), task=data.task, batch_size=batch_size)
@@ -454,7 +479,8 @@ def score(run: str | PathLike[str], split: Split, *, batch_size: int = 256, devi
 def diagnose_run(run: str | PathLike[str], *, samples: int = 64, cures: bool = False) -> Diagnosis:
     """Diagnose the network of a finished run, with samples of its training split drawn by its seed, and its history.
 
-    With ``cures`` the cure of every finding is tried. ``ValueError`` if the folder is not that of a run.
+    With ``cures`` the cure of every finding is tried on copies of the network. ``ValueError`` if the folder holds no
+    finished run.
     """
     experiment = Experiment.of(run)
     network = load_network(run)
@@ -470,7 +496,7 @@ def diagnose_run(run: str | PathLike[str], *, samples: int = 64, cures: bool = F
     labels = getattr(data, "labels", None)  # music has none
     found = diagnose(network, batch, loss=task, history=history, lr=lr, seed=seed)
     if labels is not None and not any(finding.name == MISSING for finding in found):
-        # a class that the batch lacks by chance is in the data; one that the data lack is a fault
+        # the batch has all classes, or lacks some by chance; a class that all the data lack is a fault
         found = replace(found, findings=(*found, *of_labels(labels, network.n_out)))
     if not cures:
         return found

@@ -34,7 +34,7 @@ from neurolsc.validation import usable_device, whole
 
 GRID = "grid.toml"
 TRIAL_ENDS = ("", UNFINISHED, FAILED)  # a finished run, an unfinished one, the note of an error
-DEATHS = 3  # of workers over one trial, until it counts as failed
+DEATHS = 3  # workers that die over one trial before it counts as failed
 REST = 2.0  # seconds until a trial is tried again that another process runs
 EXPECTED = (ArithmeticError, ValueError, RuntimeError)  # a diverging loss, settings that do not fit, no radii
 
@@ -57,8 +57,8 @@ class Job:
         return self.sweep / (self.trial.name + FAILED)
 
     def is_over(self) -> bool:
-        """True if nothing is left to be done."""
-        # what is written last
+        """True if the trial has ended, and has its test scores if it is to be tested; or if it failed."""
+        # the file or folder that appears last
         if self.test:
             last = self.folder / TEST
         else:
@@ -70,20 +70,21 @@ class Job:
 
         An error that comes from its settings is written into a note, with which the trial is over.
         """
-        usable_device(self.device)  # a missing device is no fault of the trial
+        usable_device(self.device)  # outside of the try: a missing device is no fault of the trial
         try:
             if not self.folder.exists():
                 experiment = replace(self.trial, device=self.device)
 
                 def measure(network: Network, unfinished: Path) -> None:
-                    if not (unfinished / BEFORE).exists():  # else this goes on after a stop
+                    """Write what the table says of a network before its training."""
+                    if not (unfinished / BEFORE).exists():  # else it was written before the run was stopped
                         content = {"environment": environment(self.device)}
                         write_json(unfinished / BEFORE, content | {"statistics": statistics(network, experiment)})
 
                 experiment.run(self.folder, before_training=measure, progress=False)
             if self.test:
                 with locked(self.folder):
-                    if not (self.folder / TEST).exists():
+                    if not (self.folder / TEST).exists():  # another process may have written it meanwhile
                         score(self.folder, "test", device=self.device)
         except BlockingIOError:
             return False
@@ -98,7 +99,10 @@ class Job:
         write_json(self.failure, {"error": error, "environment": environment(self.device)})
 
     def forget(self) -> None:
-        """Remove the note of an error and the unfinished run; without a note the finished run, which is damaged."""
+        """Remove what is left of a failed trial, so that it can be run anew.
+
+        That is the note of the error, and the unfinished run. Without a note the finished run is damaged, and removed.
+        """
         with locked(self.folder):
             if not self.failure.exists():
                 shutil.rmtree(self.folder)
@@ -127,14 +131,14 @@ class Processes:
         self.executors.clear()
 
     def submit(self, job: Job) -> Future[bool] | None:
-        """The future result of :meth:`Job.run`; None while all workers are busy."""
+        """Start a job; return the future of :meth:`Job.run`, or None if all workers are busy."""
         free = []
         for executor, future in list(self.executors.items()):
             if not future.done():
                 continue
             if future.exception() is None:
                 free.append(executor)
-            else:  # its process died
+            else:  # its process died, or the sweep ends with the error of the job
                 del self.executors[executor]
         if free:
             executor = free[0]
@@ -153,7 +157,7 @@ class Processes:
         return self.executors[executor]
 
     def died(self, error: BaseException) -> bool:
-        """True if the error of a future says that its worker died."""
+        """True if the error of a future says that its worker died, and not that the job raised it."""
         return isinstance(error, BrokenProcessPool)
 
 
@@ -204,17 +208,19 @@ class RayTasks:
         if self.ours:
             self.ray.shutdown()
 
-    def submit(self, job: Job) -> Future[bool]:  # Ray queues jobs
+    def submit(self, job: Job) -> Future[bool]:  # never None: Ray queues jobs
         task = self.task.options(num_gpus=int(job.device.startswith("cuda")))
         self.futures.append(task.remote(job, str(Path.cwd())).future())
         return self.futures[-1]
 
     def died(self, error: BaseException) -> bool:
         errors = self.ray.exceptions
-        return isinstance(error, errors.RayError) and not isinstance(error, errors.RayTaskError)  # raised by the job
+        raised_by_job = isinstance(error, errors.RayTaskError)
+        return isinstance(error, errors.RayError) and not raised_by_job
 
 
 def _run_on_node(job: Job, working_directory: str) -> bool:
+    """Run a job on a node of the cluster, in the directory of the sweep if the node has it."""
     if os.path.isdir(working_directory):
         os.chdir(working_directory)
         sys.path.append(working_directory)  # for settings such as cell = "module:Class"
@@ -230,7 +236,8 @@ def run_sweep(
 ) -> list[Row]:
     """Run the trials of a grid that are not over yet, and write the table.
 
-    After an interruption, call again with the same arguments to continue. Sweeps on one folder share the trials.
+    After an interruption, call again with the same arguments to continue. Several calls may work on one folder at the
+    same time: each trial is then run by one of them.
 
     Args:
         grid: the trials.
@@ -241,7 +248,7 @@ def run_sweep(
         progress: show a bar over the trials.
 
     Returns:
-        The table: one row per trial.
+        The table: one row per trial that was run.
 
     Raises:
         ValueError: if torch cannot use the device.
@@ -255,7 +262,8 @@ def run_sweep(
     if retry:
         for trial in grid.trials:
             row = make_row(trial, folder, grid)
-            while row is not None and row["error"] is not None:  # a note of an error, then perhaps a damaged run
+            # at most twice: the note of an error, then perhaps a damaged run beside it
+            while row is not None and row["error"] is not None:
                 Job(trial, folder).forget()
                 row = make_row(trial, folder, grid)
     state = _State(grid, folder, device)
@@ -278,12 +286,12 @@ def run_sweep(
                 # Submit jobs until the pool is full.
                 for job in jobs:
                     if job in running.values() or not_before.get(job, 0) > time.monotonic():
-                        continue  # it runs here, or was found in the hands of another process
+                        continue  # it runs here, or another process was running it a moment ago
                     future = pool.submit(job)
                     if future is None:
                         break
                     running[future] = job
-                if not running:  # other processes run all that is left
+                if not running:  # other processes run all that is left: wait() would return at once
                     time.sleep(REST)
                 # Wait until some end, or it is time to look for trials that other processes have ended.
                 for future in concurrent.futures.wait(running, REST, concurrent.futures.FIRST_COMPLETED).done:
@@ -323,17 +331,17 @@ def read_sweep(folder: Path) -> tuple[Grid, list[Row]]:
 
 
 class _State:
-    """The rows of the trials that are over, and the jobs that are left."""
+    """What is known of a sweep by now: the rows of the trials that are over, and the jobs that are left."""
 
     def __init__(self, grid: Grid, folder: Path, device: str = "cpu") -> None:
         self.grid = grid
         self.folder = folder
         self.device = device
         self.rows: dict[Experiment, Row] = {}
-        self.over: set[Job] = set()
+        self.over: set[Job] = set()  # jobs whose rows are read; one with test=True is another job of the same trial
 
     def plan(self) -> dict[Experiment, bool]:
-        """The trials that are wanted by now, each with True if it is chosen."""
+        """The trials that are to be run by what is known now, and of each whether it is chosen: :meth:`Grid.wanted`."""
         if self.grid.choice:
             score = self.grid.choice.by
         else:
@@ -367,7 +375,7 @@ class _State:
         return found
 
     def table(self) -> list[Row]:
-        """The rows in the order of the grid, each with True if it is chosen."""
+        """The rows in the order of the grid, with a column ``chosen``."""
         plan = self.plan()
         rows = [(trial, self.rows[trial]) for trial in self.grid.trials if trial in plan and trial in self.rows]
         return [{"trial": row["trial"], "chosen": plan[trial]} | row for trial, row in rows]

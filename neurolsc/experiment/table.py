@@ -34,27 +34,33 @@ TABLE = "table.csv"
 BEFORE = "before_training.json"
 TEST = "test.json"
 FAILED = ".failed.json"  # end of the name of the note that a trial failed
-SAMPLES = 32  # training samples, for rates
-FEW = 4  # samples for derivatives
-TIMES = 8  # time steps for derivatives, drawn at random
+SAMPLES = 32  # training samples on which rates are measured
+FEW = 4  # of these, on which derivatives are measured
+TIMES = 8  # time steps at which derivatives are measured, drawn at random
 
 # measured while a trial runs
 
 
 def statistics(network: Network, experiment: Experiment) -> Row:
-    """Radii, rates, and the measures of diagnose before the training, each by layer; ``init_...`` in the table."""
+    """Measure a network before its training: radii, rates, and the measures of diagnose.
+
+    Returns:
+        By name a list with a number per layer, None where a layer has no such number: columns ``init_...`` of a table.
+    """
     batch = Batch.of(prepare(network, experiment.first_samples("train", SAMPLES)))
-    few = batch.first(FEW)
+    x = batch.first(FEW)
+    steps = len(x)
     seed = experiment.network.seed
     loss = objective(experiment.data.task)
-    found = measure(network, batch, loss, samples=FEW, steps=TIMES, seed=seed, progress=False)
+    measured = measure(network, batch, loss, samples=FEW, steps=TIMES, seed=seed, progress=False)
     with eval_mode(network), torch.no_grad():
         spikes = network.run(batch.x, mask=batch.mask).spikes
-        times = draw_steps(len(few), min(TIMES, len(few)), torch.Generator().manual_seed(seed))
-        recurrence = [recurrence_radius(t).mean().item() for t in follow(network, few, times)[0]]
+        times = draw_steps(steps, min(TIMES, steps), torch.Generator().manual_seed(seed))
+        transitions, _ = follow(network, x, times)
+        recurrence = [recurrence_radius(layer).mean().item() for layer in transitions]
     row: Row = {
-        "time_radius": found.profile.time_mean.tolist(),
-        "depth_radius": found.profile.depth_mean.tolist(),
+        "time_radius": measured.profile.time_mean.tolist(),
+        "depth_radius": measured.profile.depth_mean.tolist(),
         "recurrence_radius": recurrence,
         "firing_rate": [],
         "silent_steps": [],
@@ -72,13 +78,14 @@ def statistics(network: Network, experiment: Experiment) -> Row:
         "gradient",
         "noise",
     ):
-        values = [getattr(layer, name) for layer in found.layers]
+        values = [getattr(layer, name) for layer in measured.layers]
+        # JSON has no NaN and no infinity
         row[name] = [value if value is not None and math.isfinite(value) else None for value in values]
     return row
 
 
 def environment(device: str = "cpu") -> Row:
-    """Versions, and the kinds of machine and device, without their names."""
+    """Versions of the software, and what kind of machine and device this is, by name; the machine stays nameless."""
     gpu = device.startswith("cuda") and torch.cuda.is_available()
     return {
         "neurolsc": neurolsc.__version__,
@@ -94,14 +101,20 @@ def environment(device: str = "cpu") -> Row:
 
 
 def visible(trial: Experiment) -> Row:
-    """The settings of a trial; of paths the last name alone, since the rest belongs to one machine."""
+    """The settings of a trial as the table shows them: of a path the last part, since the folders are one machine's."""
     return {name: Path(value).name if name in ("root", "weights") else value for name, value in trial.settings.items()}
 
 
 def make_row(trial: Experiment, sweep: Path, grid: "Grid") -> Row | None:
     """The row of a trial that has finished or failed, else None.
 
-    A failed trial has its error, and what was measured until then.
+    Its columns are the trial's settings and results; the column ``error`` is None if nothing failed. A failed trial has
+    its error, and what was measured until then.
+
+    Args:
+        trial: the trial.
+        sweep: folder of the sweep.
+        grid: the grid, which says after which epochs the score is noted.
     """
     folder = sweep / trial.name
     failure = sweep / (trial.name + FAILED)
@@ -109,15 +122,16 @@ def make_row(trial: Experiment, sweep: Path, grid: "Grid") -> Row | None:
     row: Row = {"trial": trial.name, "finished": folder.exists(), "error": None}
     if not row["finished"] and not failure.exists():
         return None
-    found: Row = {}
+    columns: Row = {}
     try:
         if failure.exists():
             note = _read(failure)
             row["error"] = note["error"]
-            found = note["environment"]
+            columns = note["environment"]
         if not row["finished"]:
             folder = sweep / (trial.name + UNFINISHED)
         elif changed := differences(Experiment.of(folder).settings, trial.settings):
+            # the folder's name has only settings other than the defaults, and these were others
             raise ValueError(
                 f"{folder.name} was run when defaults were others ({changed}): write these settings into the grid file, "
                 "or run it anew by --retry."
@@ -126,43 +140,44 @@ def make_row(trial: Experiment, sweep: Path, grid: "Grid") -> Row | None:
         if (folder / BEFORE).exists():
             before = _read(folder / BEFORE)
         reports = [file for file in (init_report(folder), folder / "pretraining.json") if file.exists()]
-        found |= before.get("environment", {})
-        found["init_seconds"] = sum(_read(file)["seconds"] for file in reports)
+        columns |= before.get("environment", {})
+        columns["init_seconds"] = sum(_read(file)["seconds"] for file in reports)
         for name, value in before.get("statistics", {}).items():
-            found[f"init_{STATISTICS.get(name, name)}"] = value
+            columns[f"init_{STATISTICS.get(name, name)}"] = value  # by its current name
         if history := read_history(folder):
             with refusing(folder, "damaged: its history is not that of a training"):
                 score = f"validation_{task.score}"
                 so_far = best_so_far(history)
                 best = so_far[-1]
-                found |= {"epochs_run": len(history), "best_epoch": best["epoch"], "train_loss": best["train_loss"]}
-                found |= {f"validation_{name}": best[f"validation_{name}"] for name in ("loss", *task.kinds)}
-                found |= {f"end_{n}": best[n] for n in ("share_without_vote", "firing_rate", "silent_steps", "synops")}
+                columns |= {"epochs_run": len(history), "best_epoch": best["epoch"], "train_loss": best["train_loss"]}
+                columns |= {f"validation_{name}": best[f"validation_{name}"] for name in ("loss", *task.kinds)}
+                at_end = ("share_without_vote", "firing_rate", "silent_steps", "synops")
+                columns |= {f"end_{name}": best[name] for name in at_end}
                 scores = [epoch[score] for epoch in history]
                 if metric_spec(task, task.score).lower_is_better:
-                    found[f"lowest_{score}"] = min(scores)
+                    columns[f"lowest_{score}"] = min(scores)
                 else:
-                    found[f"highest_{score}"] = max(scores)
+                    columns[f"highest_{score}"] = max(scores)
                 for epochs in grid.budgets:
                     if epochs <= trial.settings["epochs"]:
                         # if training stopped earlier, the best of all epochs
-                        found[f"after_{epochs}_{score}"] = so_far[:epochs][-1][score]
-                found["train_seconds"] = sum(epoch["seconds"] for epoch in history)
+                        columns[f"after_{epochs}_{score}"] = so_far[:epochs][-1][score]
+                columns["train_seconds"] = sum(epoch["seconds"] for epoch in history)
         if (folder / TEST).exists():
             test = _read(folder / TEST)
             names = ("loss", *task.kinds, "share_without_vote", "silent_steps", "synops")
-            found |= {f"test_{name}": test.get(name) for name in names}
-    except (ValueError, OSError) as error:
+            columns |= {f"test_{name}": test.get(name) for name in names}
+    except (ValueError, OSError) as error:  # of a damaged file; the trial's own error comes first
         row["error"] = row["error"] or f"{type(error).__name__}: {error}"
     if row["error"] is not None:  # without the paths of this machine
         row["error"] = row["error"].replace(f"{sweep}{os.sep}", "")
         if (root := trial.data.root) and Path(root).is_absolute():
             row["error"] = row["error"].replace(root, Path(root).name)
-    return row | visible(trial) | spread(found)
+    return row | visible(trial) | spread(columns)  # a list, with a number per layer, is a column for each
 
 
 def read_history(folder: Path) -> list[Row]:
-    """The epochs of a training, finished or not."""
+    """The history of a run, a row per epoch: of its last checkpoint if it is not finished, empty without a training."""
     if (folder / "history.json").exists():
         return _read(folder / "history.json")["history"]
     if (folder / TRAINING).exists():
@@ -171,7 +186,7 @@ def read_history(folder: Path) -> list[Row]:
 
 
 def best_so_far(history: list[Row]) -> list[Row]:
-    """For every epoch the best one so far, by its validation loss."""
+    """For every epoch the row of the best one up to it, by the validation loss."""
 
     def better(best: Row, epoch: Row) -> Row:
         if epoch["validation_loss"] < best["validation_loss"]:
@@ -191,10 +206,10 @@ def _read(path: Path) -> Any:
 
 @dataclass(frozen=True)
 class Arm:
-    """The trials that differ in their seed alone."""
+    """The trials that have some settings in common, and mostly differ in their seed alone."""
 
-    settings: Row  # those that differ from arm to arm
-    rows: tuple[Row, ...]
+    settings: Row  # those in common that differ from arm to arm
+    rows: tuple[Row, ...]  # of the table, one per trial
 
     @property
     def finished(self) -> list[Row]:
@@ -203,24 +218,27 @@ class Arm:
 
     @property
     def name(self) -> str:
-        """The settings in words."""
+        """The settings in words; "all" if there are none."""
         return ", ".join(f"{name} {shown(value)}" for name, value in self.settings.items()) or "all"
 
     def values(self, column: str) -> list[float]:
-        """A column, of the finished trials that have it."""
+        """The values of a column, of the finished trials that have one."""
         return [row[column] for row in self.finished if row.get(column) is not None]
 
 
 def arms(grid: "Grid", rows: Iterable[Row], by: Sequence[str] = ()) -> list[Arm]:
-    """The chosen trials, and all trials of an arm without a choice, grouped into arms in the order of the grid.
+    """Group the chosen trials into arms, in the order of the grid; of an arm that finds no choice all trials.
 
     Args:
         grid: the grid of the sweep.
         rows: its table.
-        by: the settings that make an arm; by default all that vary but the seed and the chosen one.
+        by: names of the settings that make an arm; by default all that vary but the seed and the chosen one.
+
+    Returns:
+        The arms that have a row.
 
     Raises:
-        ValueError: if one of these is not a setting of the trials.
+        ValueError: if a name is not a setting of the trials.
     """
     by = by or grid.arm_settings
     if unknown := [name for name in by if name not in grid.trials[0].settings]:
@@ -230,7 +248,7 @@ def arms(grid: "Grid", rows: Iterable[Row], by: Sequence[str] = ()) -> list[Arm]
     grouped: dict[tuple[Any, ...], list[Row]] = {}
     shown_trials = {row["trial"] for row in rows if row["chosen"]}
     for trial in grid.trials:
-        grouped[tuple(visible(trial)[name] for name in by)] = []
+        grouped[tuple(visible(trial)[name] for name in by)] = []  # empty ones first: they set the order
         if grid.arm(trial) in without_choice:
             shown_trials.add(trial.name)
     for row in rows:
@@ -244,7 +262,10 @@ def markdown(grid: "Grid", rows: Iterable[Row], by: Sequence[str] = ()) -> str:
     score = f"validation_{grid.score}"
     share = grid.measure.share
 
+    # these three read `arm`, the arm of the loop below, and return "" if it has no value
+
     def over_seeds(column: str, form: str, factor: float = 1) -> str:
+        """Mean and deviation of a column, times a factor, each in a form such as ``.1f``."""
         values = [factor * value for value in arm.values(column)]
         if not values:
             return ""
@@ -254,18 +275,21 @@ def markdown(grid: "Grid", rows: Iterable[Row], by: Sequence[str] = ()) -> str:
         return f"{mean(values):{form}}{deviation}"
 
     def scores(column: str) -> str:
+        """Mean and deviation of a column of scores, shares in per cent."""
         if not share:
             return over_seeds(column, ".4g")
         text = over_seeds(column, ".1f", factor=100)
         return text and f"{text} %"
 
-    def layers(column: str) -> str:  # lowest and highest layer, each a mean over trials
+    def layers(column: str) -> str:
+        """The means over trials of the layers with the lowest and the highest mean."""
         means = []
         while values := arm.values(f"{column}_{len(means) + 1}"):  # columns are numbered from 1
             means.append(mean(values))
         if not means:
             return ""
-        return " to ".join(dict.fromkeys(f"{value:.2g}" for value in (min(means), max(means))))
+        ends = dict.fromkeys(f"{value:.2g}" for value in (min(means), max(means)))  # equal ones once
+        return " to ".join(ends)
 
     lines = []
     for arm in arms(grid, rows, by):
@@ -292,8 +316,10 @@ def markdown(grid: "Grid", rows: Iterable[Row], by: Sequence[str] = ()) -> str:
     titles = []
     if lines:
         titles = [title for title in lines[0] if any(line[title] for line in lines)]  # no empty column
-    cells = [titles, ["---"] * len(titles), *([line[title] or "-" for title in titles] for line in lines)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in cells) + "\n"
+    cells = [titles, ["---"] * len(titles)]
+    for line in lines:
+        cells.append([line[title] or "-" for title in titles])
+    return "\n".join("| " + " | ".join(row) + " |" for row in cells) + "\n"
 
 
 def shown(value: Any) -> str:
@@ -312,8 +338,8 @@ def draw(grid: "Grid", rows: Iterable[Row], sweep: Path, over: str | None = None
         grid: the grid of the sweep.
         rows: its table.
         sweep: its folder.
-        over: the setting along the axis of the scores, and of the panels of learning curves; by default layers, or the
-            first that varies.
+        over: the setting along the axis of the scores, with a panel of learning curves for each of its values; by
+            default layers, or the first that varies.
 
     Raises:
         ValueError: if the setting does not vary, or no chosen trial is over.
@@ -324,7 +350,7 @@ def draw(grid: "Grid", rows: Iterable[Row], sweep: Path, over: str | None = None
     column = f"validation_{grid.score}"
     share = grid.measure.share
     if not over:
-        if "layers" in varied or not varied:
+        if "layers" in varied or not varied:  # where nothing varies, there is one panel and one score
             over = "layers"
         else:
             over = varied[0]
@@ -335,7 +361,7 @@ def draw(grid: "Grid", rows: Iterable[Row], sweep: Path, over: str | None = None
     scores: dict[str, dict[Any, list[float]]] = {}
     for arm in arms(grid, rows, [over, *rest]):
         value = arm.settings[over]
-        name = Arm({name: arm.settings[name] for name in rest}, ()).name
+        name = Arm({name: arm.settings[name] for name in rest}, ()).name  # of the other settings, for the legend
         if arm.values(column):
             histories = [best_so_far(read_history(sweep / row["trial"])) for row in arm.finished]
             curves = [[epoch[column] for epoch in history] for history in histories]

@@ -252,7 +252,7 @@ def truncation_errors(network: Network, x: Tensor, loss: Loss, *, progress: bool
     (1990).
     """
     step = _Step(as_network(network))
-    x, _, _ = network._checked(x, None, None)
+    x, _, _ = network._check_arguments(x, None, None)
     total = len(x)
     like = network.dtype_and_device
     sizes = _sizes_of_chunks(total)

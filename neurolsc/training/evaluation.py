@@ -25,8 +25,8 @@ class Samples(Protocol):
     mask for samples of unequal length.
 
     If it has an attribute ``streams`` (int), its items are pieces of that many long sequences, and item i + streams
-    continues item i. They are read in order, ``streams`` at a time whatever the batch size, and the state of the
-    network, without its history, goes on from each batch to the next: truncated backpropagation through time.
+    continues item i. They are read in order, ``streams`` at a time whatever the batch size. The network begins a batch
+    with the detached state in which it ended the one before: truncated backpropagation through time.
     """
 
     def __len__(self) -> int: ...
@@ -42,16 +42,17 @@ Data = Samples | DataLoader[Any]
 class Scores(Displayed):
     """Result of :func:`evaluate`: means over samples, shares from 0 to 1.
 
-    Of samples of unequal length each counts its own steps only, and samples count equally.
+    Of a sample only the steps within the mask count. Samples count equally, however long they are.
 
     Attributes:
         loss: the task's loss, in nats.
         measures: the task's measures by name; they are attributes, too, such as ``scores.mode_accuracy``.
-        share_without_vote: :func:`neurolsc.metrics.share_without_vote`.
+        share_without_vote: share of (step, sample) pairs in which several logits are the largest: such a step does not
+            vote for a class (:func:`neurolsc.metrics.share_without_vote`).
         firing_rate: spikes per neuron and step of every layer; None where outputs are not binary.
-        silent_steps: share of (step, sample) pairs in which the last layer is silent; None as above.
-        synops: synaptic operations per sample, with those of input events; None if they are not known.
-        kinds: the kind of each measure, as of its task.
+        silent_steps: share of (step, sample) pairs in which the last layer is silent; None if its output is not binary.
+        synops: synaptic operations per sample, those of input events among them; None if they are not known.
+        kinds: the specification of each measure, which the task gives.
     """
 
     loss: float
@@ -63,7 +64,7 @@ class Scores(Displayed):
     kinds: dict[str, MetricSpec] = field(default_factory=dict)
 
     def __getattr__(self, name: str) -> float:
-        measures = self.__dict__.get("measures", {})
+        measures = self.__dict__.get("measures", {})  # self.measures would end here again while a copy is unpickled
         if name not in measures:
             raise AttributeError(f"there is no score {name!r}; the measures are {', '.join(measures)}.")
         return measures[name]
@@ -73,7 +74,9 @@ class Scores(Displayed):
         return {"loss": self.loss} | self.measures | {name: getattr(self, name) for name in names}
 
     def parts(self) -> list[Table]:
-        shown = {name.replace("_", " "): self.kinds.get(name, SHARE).text(v) for name, v in self.measures.items()}
+        shown = {
+            name.replace("_", " "): self.kinds.get(name, SHARE).text(value) for name, value in self.measures.items()
+        }
         shown |= {"loss": f"{self.loss:.3f}", "no vote": f"{self.share_without_vote:.1%}"}
         shown["silent last layer"] = or_dash(self.silent_steps, ".1%")
         shown["spikes/neuron/step"] = " ".join(or_dash(rate, ".4f") for rate in self.firing_rate)
@@ -84,11 +87,17 @@ class Scores(Displayed):
 def evaluate(network: Network, dataset: Data, *, task: Task = Classification(), batch_size: int = 256) -> Scores:
     """Run a network over a data set, in evaluation mode and without gradients.
 
+    Every batch begins with the network at rest. Only if the data set has ``streams`` does it begin with the state in
+    which the batch before ended.
+
     Args:
         network: the network; it stays as it is.
         dataset: items (x, label), see :class:`Samples`; or a ``DataLoader`` of time-first batches.
-        task: the task; by default the label of the sample at every step.
+        task: the task; by default classification, with the sample's label as the target of every step.
         batch_size: samples run at once; the scores depend on it by rounding only.
+
+    Returns:
+        Loss and measures of the task, and how much the layers fire, over the whole data set.
 
     Raises:
         ValueError: if the data set is empty or does not fit the network or the task.
@@ -97,24 +106,28 @@ def evaluate(network: Network, dataset: Data, *, task: Task = Classification(), 
     """
     network = as_network(network)
     device = network.dtype_and_device["device"]
-    states = None
-    sizes: list[tuple[int, int]] = []
-    measured: list[dict[str, float]] = []
-    others: list[dict[str, Any]] = []
+    states = None  # at rest
+    # each with an entry per batch:
+    sizes: list[tuple[int, int]] = []  # number of samples, and of the steps of all samples within the mask
+    task_rows: list[dict[str, float]] = []  # loss and measures
+    activity_rows: list[dict[str, Any]] = []  # votes and spikes, whatever the task
     with eval_mode(network), torch.no_grad():
         for batch in batches("dataset", dataset, batch_size):
             x, targets, mask = unpack(batch, device)
             run = network.run(x, states, mask=mask)
             states, size = carry_state(dataset, run, mask)
             sizes.append(size)
-            spikes = [layer if metrics.is_binary(layer) else None for layer in run.spikes]
-            measured.append({"loss": task.loss(run.logits, targets, mask).item()})
-            if math.isfinite(measured[-1]["loss"]):
-                measured[-1] |= task.measures(run.logits, targets, mask)
-            if bad := {name: value for name, value in measured[-1].items() if not math.isfinite(value)}:
-                name, value = next(iter(bad.items()))
-                raise FloatingPointError(f"the {name} is {value} in an evaluation: see neurolsc.diagnose, or lower lr.")
-            others.append(
+            spikes = [layer if metrics.is_binary(layer) else None for layer in run.spikes]  # None: numbers, no spikes
+            row = {"loss": task.loss(run.logits, targets, mask).item()}
+            if math.isfinite(row["loss"]):  # measures refuse NaN with an error that does not name the loss
+                row |= task.measures(run.logits, targets, mask)
+            for name, value in row.items():
+                if not math.isfinite(value):
+                    raise FloatingPointError(
+                        f"the {name} is {value} in an evaluation: see neurolsc.diagnose, or lower lr."
+                    )
+            task_rows.append(row)
+            activity_rows.append(
                 {
                     "share_without_vote": metrics.share_without_vote(run.logits, mask),
                     "firing_rate": [None if z is None else metrics.firing_rate(z, mask) for z in spikes],
@@ -123,37 +136,48 @@ def evaluate(network: Network, dataset: Data, *, task: Task = Classification(), 
                 }
             )
 
-    def mean(values: list[Any], kind: MetricSpec = SHARE) -> Any:
-        if isinstance(values[0], list):
-            return [mean(list(layer)) for layer in zip(*values, strict=True)]
-        if None in values:
+    def over_batches(values: list[Any], kind: MetricSpec = SHARE) -> Any:
+        """The mean of one value per batch, with the weights that its kind asks for."""
+        if isinstance(values[0], list):  # a value for each layer
+            return [over_batches(list(layer)) for layer in zip(*values, strict=True)]
+        if None in values:  # a layer's output is not binary in some batch, or its synapses are not known
             return None
         return kind.mean([BatchMetric(value, *size) for value, size in zip(values, sizes, strict=True)])
 
-    kinds = {name: metric_spec(task, name) for name in measured[0] if name != "loss"}
-    measures = {name: mean([one[name] for one in measured], kind) for name, kind in kinds.items()}
-    means = {name: mean([other[name] for other in others]) for name in others[0]}
-    return Scores(loss=mean([one["loss"] for one in measured]), measures=measures, kinds=kinds, **means)
+    kinds = {name: metric_spec(task, name) for name in task_rows[0] if name != "loss"}
+    loss = over_batches([row["loss"] for row in task_rows])
+    measures = {name: over_batches([row[name] for row in task_rows], kind) for name, kind in kinds.items()}
+    activity = {name: over_batches([row[name] for row in activity_rows]) for name in activity_rows[0]}
+    return Scores(loss=loss, measures=measures, kinds=kinds, **activity)
 
 
 def _synops(network: Network, x: Tensor, spikes: list[Tensor | None]) -> float | None:
-    """Operations per sample of the whole network; None if some number of synapses is not known."""
-    without = (nn.Sequential, nn.Identity, nn.Flatten, nn.Dropout)
-    match [part for part in network.readout.modules() if not isinstance(part, without)]:
-        case []:
+    """Synaptic operations per sample of a whole network on a batch, those of input events among them.
+
+    Args:
+        network: the network.
+        x: input (T, B, n_in); each entry other than zero is an event.
+        spikes: output (T, B, n_hidden) of every layer, None where it is not binary.
+
+    Returns:
+        The number of operations; None if the output of a layer is not binary, or a number of synapses is not known.
+    """
+    without_weights = (nn.Sequential, nn.Identity, nn.Flatten, nn.Dropout)
+    match [part for part in network.readout.modules() if not isinstance(part, without_weights)]:
+        case []:  # the readout passes the last layer's output on, by no synapse
             outputs = 0
-        case [nn.Linear(out_features=outputs)]:
+        case [nn.Linear(out_features=outputs)]:  # a spike is read by as many synapses as there are logits
             pass
         case _:
             return None
-    above = [*(cell.n_hidden for cell in network.cells[1:]), outputs]
+    above = [*(cell.n_hidden for cell in network.cells[1:]), outputs]  # synapses that read a spike in the layer above
     events = int(x.count_nonzero())
     total = events * network.cells[0].n_hidden / x.shape[1]
     for cell, z, onward in zip(network.cells, spikes, above, strict=True):
         if cell.recurrent_synapses is None or z is None:
             return None
         synapses = cell.recurrent_synapses + onward
-        if synapses:
+        if synapses:  # metrics.synops refuses a fan-out of 0
             total += metrics.synops(z, synapses)
     return total
 
@@ -161,7 +185,19 @@ def _synops(network: Network, x: Tensor, spikes: list[Tensor | None]) -> float |
 def batches(
     name: str, dataset: Data, batch_size: int, generator: torch.Generator | None = None
 ) -> DataLoader[tuple[Tensor, ...]]:
-    """The batches of a data set, in order or, without ``streams``, shuffled by a generator; a loader as it is."""
+    """Return a loader of the time-first batches of a data set.
+
+    Args:
+        name: name of the data set in messages.
+        dataset: the data set. A ``DataLoader`` is checked and returned as it is: its own order and batch size hold.
+        batch_size: samples in a batch; with ``streams`` a batch has one piece of each stream instead.
+        generator: shuffles the items anew in every epoch, but those of a data set with ``streams`` keep their order.
+            None: in order.
+
+    Raises:
+        ValueError: if the data set is empty, or its batches would have another layout or order.
+        TypeError: if it is of another kind.
+    """
     if isinstance(dataset, DataLoader):
         if isinstance(dataset.dataset, IterableDataset) and not hasattr(dataset.dataset, "__len__"):
             raise TypeError(f"{name} is a DataLoader of an IterableDataset without a length: give it a __len__.")
@@ -184,18 +220,30 @@ def batches(
     streams = getattr(dataset, "streams", None)
     if streams is not None and len(dataset) % whole("streams", streams):
         raise ValueError(f"{name} must have equally long streams, got {len(dataset)} items of {streams} streams.")
+    if streams is not None:
+        batch_size = streams
     shuffled = generator is not None and streams is None
+    if not shuffled:
+        generator = torch.Generator()  # with None the loader would draw a seed from torch's global generator
     return DataLoader(
         cast("Dataset[Any]", dataset),
-        batch_size=batch_size if streams is None else streams,
+        batch_size=batch_size,
         shuffle=shuffled,
         collate_fn=collate,
-        generator=generator if shuffled else torch.Generator(),  # else it would draw from the global one
+        generator=generator,
     )
 
 
 def unpack(batch: Any, device: torch.device) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Input (T, B, N), targets, and mask (T, B) or None, on a device; an error for a batch of other kind or shape."""
+    """Take a batch apart, check its shapes, and move it to a device.
+
+    Returns:
+        Input (T, B, N); targets, (B,) or (T, B, ...); and mask (T, B), None if all samples last for T steps.
+
+    Raises:
+        TypeError: if the batch is of another kind.
+        ValueError: if its shapes do not fit each other.
+    """
     x, targets, mask = as_batch(batch)
     if not isinstance(targets, Tensor):
         raise TypeError(
@@ -209,9 +257,12 @@ def unpack(batch: Any, device: torch.device) -> tuple[Tensor, Tensor, Tensor | N
 
 
 def carry_state(dataset: Data, run: Run, mask: Tensor | None) -> tuple[NetworkState | None, tuple[int, int]]:
-    """The state with which the next batch begins, None if that is at rest; and numbers of samples and of steps.
+    """Return the state with which the next batch begins, and the size of this one.
 
-    Only batches of a data set with streams continue each other.
+    Returns:
+        The detached last state of the run if the data set has ``streams``, whose batches continue each other; else
+        None: the next batch begins at rest. And a pair: the number of samples, and the number of steps of all samples
+        within the mask.
     """
     steps, samples = run.logits.shape[:2]
     state = None

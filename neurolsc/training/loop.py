@@ -63,7 +63,7 @@ PAPER: dict[str, Any] = {
 }
 """The paper's training (arXiv:2308.12075, Sec. II-G), as settings of :func:`train`."""
 
-RATES = r"'(base_lrs|_last_lr)': \[[^\]]*\],? ?"  # in the repr of a scheduler's state
+RATES = r"'(base_lrs|_last_lr)': \[[^\]]*\],? ?"  # the learning rates in the repr of a scheduler's state
 Row = dict[str, Any]  # one epoch of a history
 
 
@@ -135,7 +135,7 @@ class TrainResult(Displayed):
             share_without_vote, firing_rate, silent_steps, synops.
         best_epoch: epoch with the lowest validation loss, from 1.
         stopped_early: True if the patience ran out.
-        measure: the kind of the score, as of its task.
+        measure: the specification of the score, which the task gives.
     """
 
     history: list[Row]
@@ -150,14 +150,20 @@ class TrainResult(Displayed):
 
     @property
     def score(self) -> str:
-        """Name of the task's score."""
+        """Name of the task's score: of the two columns ``train_...`` of the history the one that is not the loss."""
         names = (name.removeprefix("train_") for name in self.history[0] if name.startswith("train_"))
         return next(name for name in names if name != "loss")
 
     def plot(
         self, path: str | PathLike[str] | None = None, *, chance: float | None = None, title: str = ""
     ) -> "Figure":
-        """Draw validation loss, score and firing rate of the last layer over the epochs, and the score of chance."""
+        """Draw validation loss, score and firing rate of the last layer over the epochs.
+
+        Args:
+            path: file to save the figure to; None: it is only returned.
+            chance: score of a guess, drawn as a line; None: no line.
+            title: title of the figure.
+        """
         from neurolsc.plots import plot_learning_curves  # matplotlib is slow to import and few runs draw
 
         return plot_learning_curves(
@@ -165,9 +171,10 @@ class TrainResult(Displayed):
         )
 
     def parts(self) -> list[str | Table]:
-        score, name = self.score, self.score.replace("_", " ")
+        score = self.score
+        name = score.replace("_", " ")
         rows = []
-        for epoch in sorted({1, self.best_epoch, len(self.history)}):
+        for epoch in sorted({1, self.best_epoch, len(self.history)}):  # the first, the best and the last, each once
             row = self.history[epoch - 1]
             losses = [f"{row[f'{part}_loss']:.3f}" for part in ("train", "validation")]
             scores = [self.measure.text(row[f"{part}_{score}"]) for part in ("train", "validation")]
@@ -194,23 +201,26 @@ def train(
 ) -> TrainResult:
     r"""Train a network in place, with early stopping on the validation loss.
 
-    All random numbers of an epoch follow from (seed, epoch) alone. On a CPU a run that was killed and resumed ends in
-    the very weights of one that was not, bit by bit.
+    All random numbers of an epoch follow from (seed, epoch) alone. On a CPU a run that was killed and resumed ends with
+    the same weights as one that ran through, bit by bit.
 
     Args:
         network: the network; it ends with the weights of its best epoch.
         training: items, shuffled anew in every epoch: :class:`neurolsc.training.Samples`. Or a ``DataLoader`` of
             time-first batches (``collate_fn=neurolsc.datasets.collate``) with its own order and batch size.
         validation: items that decide when to stop and which weights are best; never the test set.
-        task: the task; by default the label of the sample at every step.
+        task: the task; by default classification, with the sample's label as the target of every step.
         seed: seed of order and dropout.
         checkpoint: file of the state after every epoch, locked meanwhile; if it exists, training goes on from it.
-            Patience may then be new, and the epochs at a constant rate; other settings, network and data may not.
+            Patience may then differ, and with a constant learning rate the epochs; all else must be the same.
         progress: show a bar over the batches of each epoch.
         on_epoch: called with the history so far after every epoch.
-        monitor: a :class:`neurolsc.Monitor` of the network, which counts every update, from a checkpoint on those
-            after it.
+        monitor: a :class:`neurolsc.Monitor` of the network, called after every update. It counts those before the
+            checkpoint, too.
         settings: fields of :class:`TrainSettings`: epochs, batch_size, lr, schedule, optimizer ...
+
+    Returns:
+        The history, a row per epoch, and which epoch was the best.
 
     Raises:
         ValueError: if a data set is empty or does not fit, a setting is out of range, there are several processes, or
@@ -224,7 +234,7 @@ def train(
     """
     chosen = TrainSettings(**settings)
     network = as_network(network)
-    processes = rank_of_processes()[1]
+    _, processes = rank_of_processes()
     if processes > 1:
         raise ValueError(
             f"train works in one process, got {processes}: each would train a network of its own. Write a loop with "
@@ -233,18 +243,22 @@ def train(
     whole("seed", seed, at_least=0)
     if chosen.clip_weight:
         bound_weights(network, weight=torch.inf, spectrum=0)  # refuses a cell that does not name its voltage
-    device, order, metric = network.dtype_and_device["device"], torch.Generator(), metric_spec(task, task.score)
-    train_batches = batches("training", training, chosen.batch_size, order)
+    device = network.dtype_and_device["device"]
+    metric = metric_spec(task, task.score)
+    order = torch.Generator()  # of the samples; seeded anew in every epoch
+    train_batches = batches("training", training, chosen.batch_size, generator=order)
     batches("validation", validation, chosen.batch_size)  # refuses before the first epoch, not after it
     schedule = SCHEDULES[chosen.schedule] if isinstance(chosen.schedule, str) else chosen.schedule
     make: Any = OPTIMIZERS[chosen.optimizer] if isinstance(chosen.optimizer, str) else chosen.optimizer
     optimizer = make(parameter_groups(network, chosen.lr, by_gain=chosen.by_gain), chosen.lr)
     scheduler: Any = schedule.make(optimizer) if isinstance(schedule, FromTorch) else None
-    full_rates = [group["lr"] for group in optimizer.param_groups]
+    full_rates = [group["lr"] for group in optimizer.param_groups]  # which a Schedule multiplies by its factor
     history: list[Row] = []
-    best_epoch, best = 0, copy.deepcopy(network.state_dict())
+    best_epoch = 0  # before the training
+    best = copy.deepcopy(network.state_dict())
 
     def diverged(what: str, cure: str = f"lower the learning rate (now {chosen.lr:g})") -> FloatingPointError:
+        """Give the network its best weights, and return the error to be raised."""
         network.load_state_dict(best)
         epoch = f"epoch {best_epoch}, its best" if best_epoch else "before the training"
         return FloatingPointError(
@@ -253,6 +267,7 @@ def train(
         )
 
     def state() -> dict[str, Any]:
+        """What a checkpoint holds, besides the settings."""
         return {
             "network": network.state_dict(),
             "best": best,
@@ -266,86 +281,102 @@ def train(
     with locked(checkpoint):
         fingerprint: dict[str, Any] = {}
         if checkpoint is not None:
-            free = ("epochs", "patience", "schedule", "optimizer")
+            free = ("epochs", "patience", "schedule", "optimizer")  # free to change, or compared in another form below
             fingerprint = {name: value for name, value in vars(chosen).items() if name not in free}
             fingerprint |= {"optimizer": type(optimizer).__name__, "schedule": repr(schedule)}
             fingerprint |= {"task": repr(task), "seed": seed} | network_fingerprint(network)
             for name, data in (("training", training), ("validation", validation)):
-                if isinstance(data, DataLoader):  # whose random numbers no checkpoint could hold
-                    drawing = (data, data.sampler, data.batch_sampler, getattr(data.batch_sampler, "sampler", None))
-                    if data.persistent_workers or any(getattr(one, "generator", None) is not None for one in drawing):
+                if isinstance(data, DataLoader):
+                    # a generator of its own has a state that no checkpoint holds, and so have workers that stay
+                    inner = getattr(data.batch_sampler, "sampler", None)
+                    drawing = (data, data.sampler, data.batch_sampler, inner)
+                    has_generator = any(getattr(part, "generator", None) is not None for part in drawing)
+                    if data.persistent_workers or has_generator:
                         raise ValueError(
                             f"{name} is a DataLoader with a generator of its own or persistent workers: leave these "
                             "out, and its random numbers follow from (seed, epoch); or train without checkpoint."
                         )
                 fingerprint |= data_fingerprint(name, data)
-            if isinstance(schedule, FromTorch):  # its rates at first depend on the weights, by their gains
-                kind, first = type(scheduler).__name__, repr(scheduler.state_dict())
-                fingerprint["schedule"] = f"{kind}, every {schedule.every}, {re.sub(RATES, '', first)}"
+            if isinstance(schedule, FromTorch):
+                # without its learning rates: they follow from the gains of the weights that the network happens to have
+                kind = type(scheduler).__name__
+                at_first = re.sub(RATES, "", repr(scheduler.state_dict()))
+                fingerprint["schedule"] = f"{kind}, every {schedule.every}, {at_first}"
             elif schedule != CONSTANT:
                 fingerprint["epochs"] = chosen.epochs  # the next learning rate depends on it
-            if saved := read_checkpoint(checkpoint, state(), fingerprint, "training"):
+            if saved := read_checkpoint(checkpoint, keys=state(), settings=fingerprint, of="training"):
                 with refusing(checkpoint, "does not fit this training"):
-                    for part in ("best", "network"):  # both have to fit
+                    for part in ("best", "network"):  # both have to fit; the last one stays in the network
                         check_finite(saved[part])
                         network.load_state_dict(saved[part])
                     for part, value in (("optimizer", optimizer), ("scheduler", scheduler)):
                         if value is not None:
                             value.load_state_dict(saved[part])
-                    history, best, best_epoch = saved["history"], saved["best"], saved["best_epoch"]
-                    full_rates = saved["full_rates"]  # gains were those of the weights that the training began with
+                    history = saved["history"]
+                    best = saved["best"]
+                    best_epoch = saved["best_epoch"]
+                    full_rates = saved["full_rates"]  # from the gains of the weights that the training began with
                 if monitor is not None:
                     monitor.go_on_from(len(history) * len(train_batches))
 
         while len(history) < chosen.epochs and len(history) - best_epoch < chosen.patience:
-            epoch, started = len(history) + 1, time.perf_counter()
-            # one seed from two, such that neighbours have nothing in common
-            mixed = int.from_bytes(hashlib.sha256(f"{seed} {epoch}".encode()).digest()[:4])
+            epoch = len(history) + 1
+            started = time.perf_counter()
+            # a hash: neighbouring seeds and epochs must not draw alike
+            epoch_seed = int.from_bytes(hashlib.sha256(f"{seed} {epoch}".encode()).digest()[:4])
             length = len(train_batches)
             bar = progress_bar(length, desc=f"epoch {epoch}/{chosen.epochs}", unit="batch", shown=progress)
             cuda = [device] if device.type == "cuda" else []
-            with torch.random.fork_rng(devices=cuda), bar, drawn_from(mixed, epoch):
-                torch.manual_seed(mixed)
-                order.manual_seed(mixed)
+            with torch.random.fork_rng(devices=cuda), bar, drawn_from(epoch_seed, epoch):
+                torch.manual_seed(epoch_seed)
+                order.manual_seed(epoch_seed)
                 network.train()
-                samples, total, states = 0, 0.0, None
-                parts: list[BatchMetric] = []
+                samples = 0
+                total = 0.0  # sum of the samples' losses
+                states = None  # at rest
+                parts: list[BatchMetric] = []  # the score of each batch
                 for index, batch in enumerate(train_batches, start=1):
                     where = f"in epoch {epoch}, batch {index}"
                     x, targets, mask = unpack(batch, device)
                     run = network.run(x, states, mask=mask)
-                    logits, (states, (count, steps)) = run.logits, carry_state(training, run, mask)
+                    logits = run.logits
+                    states, (count, steps) = carry_state(training, run, mask)
                     loss = task.loss(logits, targets, mask)
                     value = loss.item()
                     if not math.isfinite(value):
                         bad = [i for i, z in enumerate(run.spikes, start=1) if not z.isfinite().all()]
-                        raise diverged(
-                            f"the loss is {value} {where}, from {f'layer {bad[0]}' if bad else 'the readout'} on"
-                        )
+                        at = f"layer {bad[0]}" if bad else "the readout"  # the lowest: a run goes up
+                        raise diverged(f"the loss is {value} {where}, from {at} on")
                     del run  # the spikes need not live as long as the loss
                     optimizer.zero_grad()
                     loss.backward()
                     if not isinstance(schedule, FromTorch):
-                        factor = schedule((epoch - 1 + (index - 1) / length) / chosen.epochs)
+                        done = (epoch - 1 + (index - 1) / length) / chosen.epochs
+                        factor = schedule(done)
                         for group, rate in zip(optimizer.param_groups, full_rates, strict=True):
                             group["lr"] = factor * rate
                     norm = condition_gradients(network, centralize=chosen.centralize, clip=chosen.clip_gradient)
-                    if not norm.isfinite():  # backward goes from the top down: it began in the topmost layer
-                        grads = [[p.grad for p in cell.parameters() if p.grad is not None] for cell in network.cells]
-                        bad = [i for i, own in enumerate(grads) if not all(grad.isfinite().all() for grad in own)]
-                        at = (
-                            f"layer {bad[-1] + 1}, a {type(network.cells[bad[-1]]).__name__}," if bad else "the readout"
-                        )
+                    if not norm.isfinite():
+                        bad = []
+                        for i, cell in enumerate(network.cells, start=1):
+                            grads = [p.grad for p in cell.parameters() if p.grad is not None]
+                            if not all(grad.isfinite().all() for grad in grads):
+                                bad.append(i)
+                        at = "the readout"
+                        if bad:  # the topmost: backward goes down
+                            at = f"layer {bad[-1]}, a {type(network.cells[bad[-1] - 1]).__name__},"
                         raise diverged(
                             f"the gradient of {at} is not finite {where}, at a loss of {value:.3g}",
-                            "use a surrogate whose derivative is finite everywhere, such as fast_sigmoid or atan",
+                            cure="use a surrogate whose derivative is finite everywhere, such as fast_sigmoid or atan",
                         )
                     optimizer.step()
                     update = (epoch - 1) * length + index
-                    if chosen.floss and update % chosen.floss_every == 0:  # apart: else exploding gradients drown it
+                    # an update of its own: beside an exploding gradient of the loss this one would vanish
+                    if chosen.floss and update % chosen.floss_every == 0:
                         optimizer.zero_grad()
-                        few = x[:, :FLOSSED]
-                        (chosen.floss * exponent_loss(network, few, chosen.floss_target, seed=update)).backward()
+                        first = x[:, :FLOSSED]
+                        penalty = chosen.floss * exponent_loss(network, first, chosen.floss_target, seed=update)
+                        penalty.backward()
                         condition_gradients(network, centralize=chosen.centralize, clip=chosen.clip_gradient)
                         optimizer.step()
                     bound_weights(network, weight=chosen.clip_weight, spectrum=chosen.clip_spectrum)
@@ -353,8 +384,10 @@ def train(
                         scheduler.step()  # type: ignore[call-arg]
                     if monitor is not None:
                         monitor.step(value)
-                    samples, total = samples + count, total + count * value
-                    parts.append(BatchMetric(task.measures(logits.detach(), targets, mask)[task.score], count, steps))
+                    samples += count
+                    total += count * value
+                    measures = task.measures(logits.detach(), targets, mask)
+                    parts.append(BatchMetric(measures[task.score], count, steps))
                     bar.set_postfix_str(f"loss {total / samples:.3f}", refresh=False)
                     bar.update()
                 score = metric.mean(parts)
@@ -374,7 +407,8 @@ def train(
             row |= {name: getattr(scores, name) for name in ("share_without_vote", "firing_rate", "silent_steps")}
             row |= {"synops": scores.synops, "seconds": time.perf_counter() - started}
             if not history or scores.loss < history[best_epoch - 1]["validation_loss"]:
-                best_epoch, best = epoch, copy.deepcopy(network.state_dict())
+                best_epoch = epoch
+                best = copy.deepcopy(network.state_dict())
             history.append(row)
             if isinstance(scheduler, ReduceLROnPlateau):
                 scheduler.step(scores.loss)
@@ -385,4 +419,5 @@ def train(
             if on_epoch is not None:
                 on_epoch(history)
     network.load_state_dict(best)
-    return TrainResult(history, best_epoch, len(history) - best_epoch >= chosen.patience, metric)
+    stopped_early = len(history) - best_epoch >= chosen.patience
+    return TrainResult(history, best_epoch, stopped_early, metric)

@@ -18,17 +18,22 @@ from neurolsc.validation import number, one_of
 def parameter_groups(network: Network, lr: float, *, by_gain: bool) -> list[dict[str, Any]]:
     r"""The parameters of a network in groups for a torch optimizer, each with its learning rate.
 
-    An optimizer such as Adam moves every parameter by about its learning rate. By gain that is
+    An optimizer such as Adam moves every parameter by about its learning rate. A parameter with a gain g gets the
+    learning rate
 
     .. math:: \mathrm{lr} / g, \qquad
         g(b_\vartheta) = \frac{1}{n} \sum_i \frac{1}{1 - e^{-1/\tau_{\vartheta,i}}}
 
-    since :math:`b_\vartheta` of an ALIF is added at every step and moves the threshold 100-fold by default.
+    since :math:`b_\vartheta` of an ALIF with n neurons is added at every step: by default it moves the threshold by 100
+    times as much.
 
     Args:
         network: the network; gains of its parameters are :meth:`neurolsc.Cell.gains`.
-        lr: learning rate of all whose gain is 1.
-        by_gain: divide by the gains; else there is one group.
+        lr: learning rate of all parameters without a gain.
+        by_gain: divide by the gains; else all parameters are in one group.
+
+    Returns:
+        The parameters without a gain in one group, then a group for each parameter with one.
 
     Source: ours.
     """
@@ -36,6 +41,7 @@ def parameter_groups(network: Network, lr: float, *, by_gain: bool) -> list[dict
     if by_gain:
         for cell in network.cells:
             named = dict(cell.named_parameters())
+            # a cell may store what has the gain otherwise, such as its logarithm: that keeps the plain learning rate
             gains |= {named[name]: gain for name, gain in cell.gains().items() if name in named}
     plain = [p for p in network.parameters() if p not in gains]
     scaled = [{"params": [p], "lr": lr / gain} for p, gain in gains.items()]
@@ -45,7 +51,7 @@ def parameter_groups(network: Network, lr: float, *, by_gain: bool) -> list[dict
 # ---- learning rates over a training
 
 Schedule = Callable[[float], float]
-"""The factor of the learning rate by the share of all epochs that is done, 0 to 1.
+"""A function from the share of all epochs that is done, 0 to 1, to the factor of the learning rate.
 
 Its ``repr`` is compared when a training goes on from a checkpoint: make it a dataclass.
 """
@@ -53,14 +59,16 @@ Its ``repr`` is compared when a training goes on from a checkpoint: make it a da
 
 @dataclass(frozen=True)
 class Cosine:
-    r"""A linear rise to the learning rate, then half a cosine down to a share of it; constant for an end of 1.
+    r"""A linear rise to the learning rate, then half a cosine down to a share of it.
+
+    With s, the share of the training that is done, the factor of the learning rate is
 
     .. math:: f(s) = \begin{cases} s / w & s < w \\
         e + \tfrac{1 - e}{2} \big(1 + \cos \pi \tfrac{s - w}{1 - w}\big) & s \ge w \end{cases}
 
     Attributes:
         warmup: w, the share of the training in which it rises, in [0, 1).
-        end: e, the share of the learning rate at the end, in [0, 1].
+        end: e, the share of the learning rate at the end, in [0, 1]; 1: it stays constant after the rise.
 
     Source: Loshchilov & Hutter, arXiv:1608.03983, eq. 5 (one period); Goyal et al., arXiv:1706.02677, Sec. 2.2 (the
     warm-up); with w = 0 and e = 0.1: arXiv:2308.12075v2, App. H.
@@ -86,7 +94,7 @@ class Cosine:
 class FromTorch:
     """A scheduler of ``torch.optim.lr_scheduler``.
 
-    A checkpoint holds its ``state_dict``; functions in it, such as those of ``LambdaLR``, are not compared.
+    A checkpoint holds its ``state_dict``, which has no functions such as those of ``LambdaLR``: they are not compared.
     ``ReduceLROnPlateau`` gets the validation loss. ``OneCycleLR`` and ``CyclicLR`` set equal rates for all parameters:
     use ``by_gain=False``.
 
@@ -115,9 +123,9 @@ class FromTorch:
 def condition_gradients(network: Network, *, centralize: bool, clip: float) -> Tensor:
     r"""Centralize gradients and clip their norm, before the optimizer's step; return the norm before it is clipped.
 
-    Spikes are never negative, so a change that all weights of a neuron share moves its mean current by their number
-    times the rate below, until layers fall silent or fire at every step. A centralized gradient leaves that to the
-    threshold.
+    Spikes are never negative. A change that all weights of a neuron share therefore moves its mean current, by the
+    number of weights times the firing rate below, until layers fall silent or fire at every step. A centralized
+    gradient changes no such mean: the threshold alone sets how much a neuron fires.
 
     Args:
         network: the network, with gradients.
@@ -130,13 +138,13 @@ def condition_gradients(network: Network, *, centralize: bool, clip: float) -> T
     (centralization; for spikes: ours).
     """
     if centralize:
-        from pytorch_optimizer.optimizer.gradient_centralization import centralize_gradient
+        from pytorch_optimizer.optimizer.gradient_centralization import centralize_gradient  # slow to import
 
         parameters = (p for cell in network.cells for p in cell.parameters())
         centralize_gradient([p.grad for p in parameters if p.grad is not None])
     gradients = [p.grad for p in network.parameters() if p.grad is not None]
     norm = nn.utils.get_total_norm(gradients)
-    if not norm.isfinite():  # the squares of finite gradients above 1e19 overflow float32
+    if not norm.isfinite():  # perhaps only the squares of gradients above 1e19 overflow float32: again in float64
         norm = nn.utils.get_total_norm([gradient.double() for gradient in gradients]).to(norm)
     if clip and norm.isfinite():
         nn.utils.clip_grads_with_norm_(network.parameters(), clip, norm)
@@ -144,7 +152,13 @@ def condition_gradients(network: Network, *, centralize: bool, clip: float) -> T
 
 
 def bound_weights(network: Network, *, weight: float, spectrum: float) -> None:
-    """Bound all weights (:func:`clip_weights`) and recurrent matrices (:func:`clip_singular_values`); 0: not."""
+    """Bound the weights of all cells and the singular values of their recurrent matrices, in place.
+
+    Args:
+        network: the network; its readout is left as it is.
+        weight: largest weight, in resting thresholds (:func:`clip_weights`); 0: not bounded.
+        spectrum: largest singular value (:func:`clip_singular_values`); 0: not bounded.
+    """
     for cell in network.cells:
         if weight:
             clip_weights(cell, weight)
@@ -154,12 +168,16 @@ def bound_weights(network: Network, *, weight: float, spectrum: float) -> None:
 
 
 def clip_weights(cell: Cell, most: float) -> None:
-    r"""Bound the weights of a cell in place, in resting thresholds of their neurons.
+    r"""Bound the weights of a cell in place by a multiple of the resting thresholds of their neurons.
 
     .. math:: |w_{ij}| \le c\, \vartheta_i
 
-    Of a convolution the lowest threshold counts. Integers of a chip have so many steps between zero and the largest
-    weight: with 8 bits and c = 3, a threshold is 62 steps or more.
+    A chip stores weights and thresholds as integers on one scale, and the largest weight sets the scale. With 8 bits
+    and c = 3 a threshold is at least 62.
+
+    Args:
+        cell: the cell.
+        most: c. In a convolution it is a multiple of the lowest threshold, as neurons share its weights.
 
     Raises:
         TypeError: if the cell does not name its voltage (:class:`neurolsc.neurons.Membrane`).
@@ -173,15 +191,19 @@ def clip_weights(cell: Cell, most: float) -> None:
             weights = matrix.weights
             bound = most * threshold.min()
             if weights.ndim == 2 and len(weights) == len(threshold):  # else a convolution
-                bound = most * threshold.unsqueeze(1)
+                bound = most * threshold.unsqueeze(1)  # a row for each neuron
             if (weights.abs() > bound).any():
                 matrix.set(weights.clamp(-bound, bound))
 
 
 def clip_singular_values(weights: Tensor, most: float) -> Tensor:
-    r""":math:`U \min(S, c) V^\top` of a matrix :math:`U S V^\top`, the nearest with the bound c.
+    r"""Return the nearest weights whose singular values are at most c.
 
-    Further axes of the weights are taken as columns.
+    .. math:: U \min(S, c) V^\top \quad \text{of weights } U S V^\top
+
+    Args:
+        weights: (N, ...); axes after the first are taken as columns of one matrix.
+        most: c.
 
     Source: Miller & Hardt, arXiv:1805.10369, Sec. 4.2 (projection onto the ball of the norm).
     """

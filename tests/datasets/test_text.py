@@ -172,8 +172,13 @@ def test_unknown_words_and_short_texts_are_refused_by_file(tmp_path):
     assert known.vocabulary.decode(known.text)[:3] == ["w1", "w2", UNKNOWN]
     with pytest.raises(ValueError, match="1 x 100 words take a text of 101 words, got 36"):
         Text.from_files("test", train=train, test=test, at_least=2)
+    test.write_text("\n")
+    with pytest.raises(ValueError, match=rf"^{re.escape(str(test))}: it has no word in 1 lines\.$"):
+        Text.from_files("test", train=train, test=test, steps=5)
     test.unlink()
     assert len(Text.from_files("train", train=train, test=test, steps=5)) > 0  # the test is not opened
+    with pytest.raises(FileNotFoundError, match=re.escape(str(test))):
+        Text.from_files("test", train=train, test=test, steps=5)
 
 
 def test_the_sample_is_a_text_of_three_chapters():
