@@ -13,7 +13,7 @@ from neurolsc.diagnosis.causes import Growth, growth, is_identity, mean_slopes, 
 from neurolsc.diagnosis.cures import Outcome, update
 from neurolsc.diagnosis.losses import Objective
 from neurolsc.diagnosis.measurements import Batch, LayerMeasurements, Measurements, measure_run
-from neurolsc.network import Network, copied
+from neurolsc.network import Network, copied, eval_mode
 from neurolsc.stability import Activity, singular_values
 from neurolsc.stability.conditions import Finding, surrogate_fault
 from neurolsc.stability.scale import layer_inputs
@@ -147,7 +147,9 @@ class Case:
     def step_sizes(self) -> list[float]:
         """Thresholds by which voltages of each layer move if all weights of a neuron grow by 1; NaN: not known."""
         x = self.first_samples.to(self.measurable.dtype_and_device["device"])
-        return step_sizes(self.measurable, list(layer_inputs(self.measurable, x)))
+        with eval_mode(self.measurable):  # also while the layers' inputs are computed
+            inputs = list(layer_inputs(self.measurable, x))
+        return step_sizes(self.measurable, inputs)
 
     @cached_property
     def initialised_copy(self) -> Network | None:

@@ -22,6 +22,7 @@ from neurolsc.neurons.cell import (
     owner_of,
     recurrent_weights,
     set_value,
+    values_kept,
     weight_matrices,
 )
 from neurolsc.stability.conditions import surrogate_slope
@@ -106,13 +107,14 @@ def scaled(places: list[tuple[Cell, str]], factor: float) -> Iterator[None]:
     for cell, name in places:
         owner, last = owner_of(cell, name)
         before.append((owner, last, torch.as_tensor(getattr(owner, last)).detach().clone()))
-    try:
-        for owner, last, value in before:
-            set_value(owner, last, value * factor)
-        yield
-    finally:
-        for owner, last, value in before:
-            set_value(owner, last, value)
+    with values_kept([owner for owner, _, _ in before]):
+        try:
+            for owner, last, value in before:
+                set_value(owner, last, value * factor)
+            yield
+        finally:  # some are attributes, neither parameters nor buffers
+            for owner, last, value in before:
+                set_value(owner, last, value)
 
 
 @contextmanager

@@ -3,7 +3,8 @@
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import chain
@@ -481,6 +482,27 @@ def _set_parametrized(module: nn.Module, name: str, value: Tensor, originals: li
         f"{name} of a {kind} is parametrised by {kinds}, through which it cannot get the values wanted: freeze it, or "
         f"torch.nn.utils.parametrize.remove_parametrizations(module, {name!r}) before, and parametrise it afterwards."
     ) from failed
+
+
+@contextmanager
+def values_kept(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Put all parameters and buffers of modules back after the block, bit for bit.
+
+    Setting a parametrised quantity to its former value is not enough: a spectral norm or an orthogonal matrix then
+    stores other numbers for it.
+    """
+    before = []
+    for module in modules:
+        for part in module.modules():
+            for stored in (part._parameters, part._buffers):
+                before += [(stored, name, t, t.detach().clone()) for name, t in stored.items() if t is not None]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for stored, name, tensor, values in before:
+                stored[name] = tensor
+                tensor.copy_(values)
 
 
 # ---- matrices of weights

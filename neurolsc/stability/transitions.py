@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from neurolsc.network import Network, StepRecord
-from neurolsc.neurons.cell import Cell, State, WeightMatrix
+from neurolsc.neurons.cell import Cell, State, WeightMatrix, owner_of, values_kept
 from neurolsc.neurons.derivatives import (
     EigenpairHint,
     Factors,
@@ -116,14 +116,11 @@ def transitions_of(network: Network, moments: Sequence[StepRecord]) -> list[Tran
 @contextmanager
 def zeroed(matrices: Sequence[WeightMatrix]) -> Iterator[None]:
     """Set weights to 0 inside the block, and back after it."""
-    before = [matrix.weights.clone() for matrix in matrices]
-    try:
+    owners = [owner_of(matrix.cell, matrix.name)[0] for matrix in matrices]
+    with values_kept(owners):
         for matrix in matrices:
             matrix.overwrite(matrix.without())
         yield
-    finally:
-        for matrix, weights in zip(matrices, before, strict=True):
-            matrix.overwrite(weights)
 
 
 def draw_steps(total: int, count: int | None, generator: torch.Generator) -> Tensor:
