@@ -71,19 +71,24 @@ def times(entries: CSR, weights: Tensor) -> Tensor:
     """Return the product (R, m) of a matrix (R, n), by its entries, and contiguous weights (n, m)."""
     out = weights.new_empty(len(entries.indptr) - 1, weights.shape[1])
     arrays = (*entries, weights.numpy(), out.numpy())
-    _in_parts(len(out), len(entries.indices) * weights.shape[1], lambda a, b: _times(*arrays, a, b))
+    additions = len(entries.indices) * weights.shape[1]
+    in_parts(len(out), additions // PER_THREAD, lambda a, b: _times(*arrays, a, b))
     return out
 
 
 def add_transposed_times(total: Tensor, entries: CSR, g: Tensor) -> None:
     """Add to `total` (n, m) the product M^T g of a matrix M (R, n), by its entries, and contiguous g (R, m)."""
     arrays = (*entries, g.numpy(), total.numpy())
-    _in_parts(len(total), len(entries.indices) * g.shape[1], lambda a, b: _add_transposed_times(*arrays, a, b))
+    additions = len(entries.indices) * g.shape[1]
+    in_parts(len(total), additions // PER_THREAD, lambda a, b: _add_transposed_times(*arrays, a, b))
 
 
-def _in_parts(length: int, additions: int, do: Callable[[int, int], None]) -> None:
-    """Call do(first, last) for ranges that make up 0 to `length`, in as many threads as the additions are worth."""
-    parts = min(torch.get_num_threads(), additions // PER_THREAD, length)
+def in_parts(length: int, threads: int, do: Callable[[int, int], None]) -> None:
+    """Call do(first, last) for ranges that make up 0 to `length`, each in a thread of its own.
+
+    There are as many threads as torch may use, at most `threads`, the number that the work is worth.
+    """
+    parts = min(torch.get_num_threads(), threads, length)
     if parts < 2:
         return do(0, length)
     edges = [length * i // parts for i in range(parts + 1)]

@@ -9,9 +9,7 @@ Shapes: M entries of a layer, one for each neuron of each sample, flattened; T s
 """
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -141,7 +139,7 @@ class _Scan(torch.autograd.Function):
     def forward(
         ctx: Any, neuron: Neuron, slope: Slope, shape: tuple[int, ...], x: Tensor, start: Tensor, params: Tensor
     ) -> Any:
-        from neurolsc.neurons.fast import scan_kernels  # the import of Numba takes half a second
+        from neurolsc.neurons.fast import cpu_kernels, scan_kernels  # the import of Numba takes half a second
 
         steps = shape[0]
         size = x.shape[1]
@@ -156,7 +154,7 @@ class _Scan(torch.autograd.Function):
         def piece(first: int, last: int) -> None:
             kernel(*inputs, *neuron.flags, *outputs, first, last)
 
-        in_parts(size, size * steps, piece)
+        cpu_kernels.in_parts(size, size * steps // PER_THREAD, piece)
         ctx.save_for_backward(start, params, u, *states)
         ctx.neuron = neuron
         ctx.slope = slope
@@ -166,7 +164,7 @@ class _Scan(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        from neurolsc.neurons.fast import scan_kernels
+        from neurolsc.neurons.fast import cpu_kernels, scan_kernels
 
         if torch.is_grad_enabled():
             raise RuntimeError("an accelerated network has no second derivative: take it of the user's own module.")
@@ -189,7 +187,7 @@ class _Scan(torch.autograd.Function):
         def piece(first: int, last: int) -> None:
             kernel(*arrays, first, last)
 
-        in_parts(size, size * steps, piece)
+        cpu_kernels.in_parts(size, size * steps // PER_THREAD, piece)
         return None, None, None, by_x, by_start, by_params
 
 
@@ -413,21 +411,3 @@ class _SparseLinear(torch.autograd.Function):
 LEAST_ENTRIES = 2**13  # numbers in an input, below which a search for its zeros costs more than it saves
 LEAST_ROW = 32  # outputs of a layer, below which a row of weights is too short to add
 PER_THREAD = 2**16  # steps of single neurons below which a thread of its own costs more than it saves
-
-
-def in_parts(length: int, work: int, do: Any) -> None:
-    """Call do(first, last) for ranges that make up 0 to `length`, in as many threads as the work is worth.
-
-    `work` is the number of steps of single neurons in all.
-    """
-    parts = min(torch.get_num_threads(), work // PER_THREAD, length)
-    if parts < 2:
-        do(0, length)
-        return
-    edges = [length * i // parts for i in range(parts + 1)]
-    list(_threads(parts).map(do, edges[:-1], edges[1:]))  # a list, to wait for all
-
-
-@cache
-def _threads(count: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(count, thread_name_prefix="neurolsc")
