@@ -53,11 +53,13 @@ class NeuronStep(StepMap):
 
     def matvec(self, x: Tensor) -> Tensor:
         h = self._by_variable(x)
+        # changes h of the variables change the spikes, and these the currents, by sum_j W_ij sigma_j h_j
         current = sum_over_variables(self.slopes * h) @ self.w_rec.T
         return plus_products(self.shares * current.unsqueeze(1), self.k, h).flatten(1)
 
     def rmatvec(self, y: Tensor) -> Tensor:
         g = self._by_variable(y)
+        # the transpose: from the currents back to the spikes, and to the variables
         by_spikes = sum_over_variables(self.shares * g) @ self.w_rec
         return plus_products(self.slopes * by_spikes.unsqueeze(1), self.k.transpose(1, 2), g).flatten(1)
 

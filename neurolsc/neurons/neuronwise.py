@@ -87,6 +87,7 @@ class NeuronwiseDerivatives(Derivatives):
 
     def state_map(self, x: Tensor, state: State) -> BlockStep:
         by_state, by_output, _ = self._step_derivatives(x, state)
+        # the last output depends on the last state: outer products (P, V, 1, n) times (P, 1, V, n)
         through_output = by_output.unsqueeze(2) * self._output_derivative(state).unsqueeze(1)
         if self.one_to_one:
             return BlockStep({OWN.name: by_state, ONE_TO_ONE.name: through_output})

@@ -196,7 +196,7 @@ class RNN(GatedCell):
         return HiddenState(ACTIVATIONS[self.activation](current).to(state.h.dtype))
 
     def run_at_once(self, x: Tensor, state: HiddenState, lengths: Tensor | None, late: Tensor | None) -> AtOnce:
-        kernel = {"relu": torch.rnn_relu, "tanh": torch.rnn_tanh}.get(self.activation)
+        kernel = {"relu": torch.rnn_relu, "tanh": torch.rnn_tanh}.get(self.activation)  # PyTorch has no others
         if kernel is None or under_autocast(x):
             return None
         weights = (self.w_in, self.w_rec, self.bias, torch.zeros_like(self.bias))  # the kernel adds two biases
@@ -292,12 +292,13 @@ class GRU(GatedCell):
 
     def run_at_once(self, x: Tensor, state: HiddenState, lengths: Tensor | None, late: Tensor | None) -> AtOnce:
         x = inputs_of(x, late, state.h.dtype)
-        if self.recurrent_bias is not None:
+        if self.recurrent_bias is not None:  # torch.nn.GRU, for which there is a kernel
             if under_autocast(x):
                 return None
             weights = (self.w_in, self.w_rec, self.bias, self.recurrent_bias)
             outputs, _ = torch.gru(x, state.h[None], weights, *ONE_LAYER)
             return outputs, HiddenState(last_of(outputs, state.h, lengths))
+        # eq. 48 has none: its input is projected for all steps at once, and the steps follow one by one
         step = self._eq_48()
         h = state.h
         hidden = []
@@ -361,7 +362,7 @@ class LSTM(GatedCell):
         if under_autocast(x):
             return None
         x = inputs_of(x, late, state.h.dtype)
-        start = (state.h[None], state.c[None])
+        start = (state.h[None], state.c[None])  # (1, B, n_hidden): of one layer
         weights = (self.w_in, self.w_rec, self.bias, torch.zeros_like(self.bias))
         if lengths is None:
             outputs, h, c = torch.lstm(x, start, weights, *ONE_LAYER)

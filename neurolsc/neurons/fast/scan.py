@@ -143,7 +143,7 @@ class _Scan(torch.autograd.Function):
 
         steps = shape[0]
         size = x.shape[1]
-        # what is returned is no view: libraries detach it in place
+        # tensors of the final shape, not views of flat ones: libraries detach what is returned in place
         z = x.new_empty(shape)
         states = [x.new_empty(shape) for _ in range(neuron.states)]
         u = x.new_empty(steps if neuron.saves_voltage else 1, size)  # one row is not used
@@ -177,10 +177,11 @@ class _Scan(torch.autograd.Function):
         by_x = u.new_zeros(ctx.currents, size)
         by_start = torch.stack(ends)  # the kernel takes it back from the last step to the first
         by_params = torch.zeros_like(params)
+        learnt = ctx.needs_input_grad[5]  # params
         arrays = (
             start.numpy(), params.numpy(), *neuron.flags, tuple(map(flat_array, states)), u.numpy(),
             ctx.slope.kind, float(ctx.slope.a), given.numpy(), flat_array(outer[0]), tuple(map(flat_array, outer[1:])),
-            by_x.numpy(), by_start.numpy(), by_params.numpy(), ctx.needs_input_grad[5],
+            by_x.numpy(), by_start.numpy(), by_params.numpy(), learnt,
         )  # fmt: skip
         kernel = getattr(scan_kernels, f"{neuron.name}_back")
 
@@ -286,7 +287,8 @@ class _RecurrentScan(torch.autograd.Function):
         by_params = torch.zeros_like(params)
         kernel = getattr(scan_kernels, f"{neuron.name}_back")
         after = tuple(map(flat_array, states))
-        totals = by_start.numpy(), by_params.numpy(), ctx.needs_input_grad[5]
+        learnt = ctx.needs_input_grad[5]  # params
+        totals = by_start.numpy(), by_params.numpy(), learnt
         formula = ctx.slope.kind, float(ctx.slope.a)
         constants = params.numpy()
         first = start.numpy()
@@ -311,19 +313,20 @@ class _RecurrentScan(torch.autograd.Function):
                 *formula, step_of(slopes, t), by_spikes.numpy(), tuple(step_of(by, t) for by in from_states),
                 by_currents[t : t + 1], *totals, 0, size,
             )  # fmt: skip
+            # through the recurrent weights to the spikes before this step, in the memory of by_spikes
             by_current = by_x[t].view(-1, n)
             if square:
                 torch.mm(by_current, weight, out=by_spikes.view(-1, n))
             else:
                 torch.mul(by_current, weight, out=by_spikes.view(-1, n))
         by_weight = None
-        if ctx.needs_input_grad[7]:
+        if ctx.needs_input_grad[7]:  # weight
             read = torch.cat([z0[None], z[:-1]]).view(-1, n)
             if square:
                 by_weight = weight_gradient(read, by_x.view(-1, n))
             else:
                 by_weight = by_x.view(-1, n) * read
-            by_weight = by_weight.sum_to_size(weight.shape)
+            by_weight = by_weight.sum_to_size(weight.shape)  # over steps and samples, and neurons that share a factor
         if ctx.currents > 1 or steps == 1:
             by_input = by_x
         else:  # all steps read the same current
