@@ -360,24 +360,25 @@ _PARTS: dict[type, frozenset[str]] = {}  # of _parts_of_step; torch.compile warn
 def _parts_of_step(kind: type) -> frozenset[str]:
     """Return the names of methods and attributes of a class and its bases that its step may read."""
     if kind not in _PARTS:
-        # all that the class and its bases define, but not what nn.Module and object do
+        # all that the class and its bases define, but not what nn.Module and object do, nor private names of Python
         names = {name for c in kind.__mro__ if c not in nn.Module.__mro__ for name in vars(c)}
         _PARTS[kind] = frozenset(name for name in names - NO_STEP if not name.startswith(("__", "_abc")))
     return _PARTS[kind]
 
 
 def step_of(cls: type) -> type:
-    """The class that defines a cell's step: the most derived one that has ``update`` or changes a part of it.
+    """Return the class that defines a cell's step: the most derived one that has ``update`` or changes a part of it.
 
     For ALIF+ it is ALIF: the subclass draws other initial values, which are no part of a step. The cell's closed forms
     and fast run hold if they are defined in this class, or in a subclass.
     """
     owner = definer(cls, "update")
-    return next(c for c in cls.__mro__ if c is owner or not _parts_of_step(owner).isdisjoint(vars(c)))
+    parts = _parts_of_step(owner)
+    return next(c for c in cls.__mro__ if c is owner or not parts.isdisjoint(vars(c)))  # from cls up to the owner
 
 
 def definer(cls: type, name: str) -> type:
-    """The class that defines an attribute of a class: itself, or the nearest of its bases."""
+    """Return the class that defines an attribute of a class: itself, or the nearest of its bases."""
     return next(c for c in cls.__mro__ if name in vars(c))
 
 
@@ -714,11 +715,11 @@ class Table(dict[str, type[T]]):
 
     def enter(self, cls: type[T]) -> None:
         """Put a class into the table; ValueError if another one has its name."""
-        known = self.get(cls.__name__, cls)
+        entered = self.get(cls.__name__, cls)
         # a class of the same module and name is the same one, defined anew in a notebook
-        if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+        if (entered.__module__, entered.__qualname__) != (cls.__module__, cls.__qualname__):
             raise ValueError(
-                f"{cls.__name__!r} is another {self.kind} already, {known.__module__}.{known.__qualname__}."
+                f"{cls.__name__!r} is another {self.kind} already, {entered.__module__}.{entered.__qualname__}."
             )
         self[cls.__name__] = cls
 
