@@ -35,7 +35,7 @@ LOG_LIMIT = 40.0
 
 
 def from_log(log: Tensor) -> Tensor:
-    """The exponential of a logarithm, within 4e-18 to 2e17."""
+    """Return the exponential of a logarithm, of any shape, kept within 4e-18 to 2e17."""
     return log.clamp(-LOG_LIMIT, LOG_LIMIT).exp()
 
 
@@ -61,7 +61,7 @@ class Surrogate(nn.Module, ABC):
         ([0.0, 0.0, 1.0], [0.125, 0.5, 0.125])
     """
 
-    _exact_values = False
+    _exact_values = False  # True within exact_values()
 
     def __init__(
         self, dampening: float | Tensor = 0.5, sharpness: float | Tensor = 1.0, *, learnable: bool = False
@@ -93,25 +93,26 @@ class Surrogate(nn.Module, ABC):
 
     @abstractmethod
     def shape_integral(self, x: Tensor) -> Tensor:
-        r"""The odd :math:`F` with :math:`F' = f`, :math:`F(0) = 0`; dampening is learnt by it."""
+        r"""The odd :math:`F` with :math:`F' = f` and :math:`F(0) = 0`, by which dampening and sharpness are learnt."""
 
     def derivative(self, v: Tensor) -> Tensor:
-        r"""The derivative of the spike, :math:`\gamma f(\omega v)`."""
+        r"""The derivative of the spike, :math:`\gamma f(\omega v)`, in the shape of v, (..., n_hidden)."""
         sharpness = self.sharpness
-        if isinstance(sharpness, float) and sharpness == 1:
+        if isinstance(sharpness, float) and sharpness == 1:  # the default: saves a product over all of v
             scaled = v
         else:
             scaled = sharpness * v
         return self.dampening * self.shape(scaled)
 
     def primitive(self, v: Tensor) -> Tensor:
-        r"""The smooth step whose derivative it is, :math:`\frac{\gamma}{\omega} F(\omega v)`."""
+        r"""The smooth step :math:`\frac{\gamma}{\omega} F(\omega v)`, whose derivative is :meth:`derivative`."""
         return self.dampening / self.sharpness * self.shape_integral(self.sharpness * v)
 
     def forward(self, v: Tensor) -> Tensor:
         """Return 1 where v > 0 and 0 elsewhere, in the dtype of v; NaN stays NaN."""
         smooth = self.primitive(v)
-        # smooth - constant is 0: it adds nothing but the gradient, that by v alone, or by what is learnt as well
+        # smooth - constant is 0 and adds a gradient alone: by v and by dampening and sharpness, or, with exact values,
+        # by v, since those two then change the constant as they change the smooth step
         if self._exact_values:
             constant = self.primitive(v.detach())
         else:
@@ -120,48 +121,62 @@ class Surrogate(nn.Module, ABC):
 
     def config(self) -> dict[str, object]:
         """This surrogate's keyword arguments as JSON values; learnt values are in the state."""
-        plain = [v.detach().tolist() if isinstance(v, Tensor) else v for v in (self.dampening, self.sharpness)]
-        return {"dampening": plain[0], "sharpness": plain[1], "learnable": self.learnable}
+        values = {"dampening": self.dampening, "sharpness": self.sharpness}
+        plain = {name: v.detach().tolist() if isinstance(v, Tensor) else v for name, v in values.items()}
+        return {**plain, "learnable": self.learnable}
 
     def extra_repr(self) -> str:
         texts = []
-        for name, value in (("dampening", self.dampening), ("sharpness", self.sharpness)):
-            one = torch.as_tensor(value)
-            texts.append(f"{name}=<{tuple(one.shape)}>" if one.ndim else f"{name}={one.item():g}")
-        return ", ".join(texts + ["learnable=True"] * self.learnable)
+        for name, setting in (("dampening", self.dampening), ("sharpness", self.sharpness)):
+            value = torch.as_tensor(setting)
+            texts.append(f"{name}=<{tuple(value.shape)}>" if value.ndim else f"{name}={value.item():g}")
+        if self.learnable:
+            texts.append("learnable=True")
+        return ", ".join(texts)
 
 
 def in_two_methods(spike: object) -> TypeGuard[Surrogate]:
-    """True if a spike function is a surrogate whose class defines a shape and its integral, and changes nothing else.
+    """True if a spike function is a surrogate that is nothing but the two methods ``shape`` and ``shape_integral``.
 
-    Its formula then is the derivative of its spikes. False with hooks, or with a method of its own on the object.
+    :meth:`Surrogate.derivative` then is the derivative of its spikes. False if its class overrides another method that
+    makes a spike, or the two in different classes, if the object has a method of its own, or with hooks.
     """
     if not isinstance(spike, Surrogate):
         return False
     kind = type(spike)
-    same = all(getattr(kind, n) is getattr(Surrogate, n) for n in ("__call__", "forward", "derivative", "primitive"))
-    places = {next(c for c in kind.__mro__ if name in vars(c)) for name in ("shape", "shape_integral")}
-    changed = any(callable(getattr(kind, name, None)) for name in vars(spike))
-    hooks = spike._forward_hooks, spike._forward_pre_hooks, spike._backward_hooks, spike._backward_pre_hooks
-    return same and len(places) == 1 and not changed and not any(hooks) and not _has_any_global_hook()
+    inherited = ("__call__", "forward", "derivative", "primitive")
+    if any(getattr(kind, name) is not getattr(Surrogate, name) for name in inherited):
+        return False
+    # a class that overrides only one of the two has a shape that is not the derivative of its integral
+    definers = {next(c for c in kind.__mro__ if name in vars(c)) for name in ("shape", "shape_integral")}
+    if len(definers) > 1:
+        return False
+    if any(callable(getattr(kind, name, None)) for name in vars(spike)):  # a method set on the object
+        return False
+    hooks = (spike._forward_hooks, spike._forward_pre_hooks, spike._backward_hooks, spike._backward_pre_hooks)
+    return not any(hooks) and not _has_any_global_hook()
 
 
 @contextmanager
 def exact_values(module: nn.Module) -> Iterator[None]:
-    r"""Inside, spikes by a module's surrogates are 0 or 1, whatever dampening and sharpness are.
+    r"""Inside this context, no gradient by dampening or sharpness passes the value of a spike.
 
-    In training these two are learnt as if a spike had the value of the smooth step, :math:`dz/d\gamma = dS/d\gamma`. A
-    transition derivative holds spikes as numbers, which do not change with them: there :math:`z = H(v) + S(v) -
-    S(\mathrm{detach}(v))`, with the same derivatives by v, of any order.
+    Outside, a surrogate is trained as if a spike z had the value of the smooth step S: :math:`dz/d\gamma = dS/d\gamma`.
+    But a spike is 0 or 1 whatever dampening and sharpness are. Where z stands as a number in a derivative of a step,
+    as in d v (1 - z), the gradient of that derivative must not see it change. Inside, therefore, :math:`z = H(v) + S(v)
+    - S(\mathrm{detach}(v))`: derivatives by v, of any order, are as outside.
+
+    Args:
+        module: the module whose surrogates are switched, itself or a part of it.
     """
-    spikes = [part for part in module.modules() if isinstance(part, Surrogate) and not part._exact_values]
-    for spike in spikes:
-        spike._exact_values = True
+    surrogates = [part for part in module.modules() if isinstance(part, Surrogate) and not part._exact_values]
+    for surrogate in surrogates:
+        surrogate._exact_values = True
     try:
         yield
     finally:
-        for spike in spikes:
-            del spike._exact_values
+        for surrogate in surrogates:
+            del surrogate._exact_values  # back to the False of the class
 
 
 class FastSigmoid(Surrogate):
@@ -181,7 +196,7 @@ class MultiGaussian(Surrogate):
         (s\sigma)^2)
 
     Args:
-        settings: dampening and sharpness, as of :class:`Surrogate`.
+        settings: ``dampening`` and ``sharpness`` of :class:`Surrogate`, by position.
         more: the same and ``learnable``, by name.
         height: :math:`h`, the weight of the side lobes.
         scale: :math:`s`, how much wider they are.
@@ -204,9 +219,11 @@ class MultiGaussian(Surrogate):
     def shape_integral(self, x: Tensor) -> Tensor:
         return self._lobes(_normal_integral, x)
 
-    def _lobes(self, of: Callable[[Tensor, float, float], Tensor], x: Tensor) -> Tensor:
-        sides = of(x, self.sigma, self.scale * self.sigma) + of(x, -self.sigma, self.scale * self.sigma)
-        return (1 + self.height) * of(x, 0.0, self.sigma) - self.height * sides
+    def _lobes(self, function: Callable[[Tensor, float, float], Tensor], x: Tensor) -> Tensor:
+        """Sum the lobes at x; `function` of x, mean and deviation is the density of a Gaussian or its integral."""
+        width = self.scale * self.sigma
+        sides = function(x, self.sigma, width) + function(x, -self.sigma, width)
+        return (1 + self.height) * function(x, 0.0, self.sigma) - self.height * sides
 
     def config(self) -> dict[str, object]:
         return super().config() | {name: getattr(self, name) for name in ("height", "scale", "sigma")}
@@ -270,13 +287,16 @@ class Exponential(Surrogate):
         return torch.exp(-x.abs())
 
     def shape_integral(self, x: Tensor) -> Tensor:
-        # two branches clamped to their own side: f(0) = 1 and nothing overflows
+        # 1 - e^-x for x > 0, e^x - 1 below. Each branch is clamped to its own side, so that the other one, which
+        # `where` differentiates too, does not overflow, and that the derivative at 0 is 1.
         return torch.where(x > 0, -torch.expm1(-x.clamp(min=0)), torch.expm1(x.clamp(max=0)))
 
 
 def _normal(x: Tensor, mean: float, std: float) -> Tensor:
+    """The density of a Gaussian at x."""
     return torch.exp(-0.5 * ((x - mean) / std) ** 2) / (std * math.sqrt(2 * math.pi))
 
 
 def _normal_integral(x: Tensor, mean: float, std: float) -> Tensor:
+    """The integral of that density from the mean to x."""
     return 0.5 * torch.erf((x - mean) / (std * math.sqrt(2)))

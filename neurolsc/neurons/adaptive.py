@@ -6,9 +6,10 @@ voltage after the reset of its spike,
 .. math::
     u[t] &= \alpha\, r[t-1] + (1-\alpha) (I - w), \quad z[t] = H(u[t] - \vartheta)
 
-where w is the current of the step before (explicit Euler: :class:`EFAdLIF`) or the new one (symplectic:
+where w is the current of the step before (explicit Euler: :class:`EFAdLIF`) or the new one (symplectic Euler:
 :class:`SEAdLIF`, :class:`RadLIF`). A state has u before the reset, so that spikes are a function of it. In the state
-of a symplectic cell w is one step older than u. All run step by step, and have derivatives in closed form.
+of a symplectic cell w has not yet read the u beside it; the next step adds it first. All run step by step, and have
+derivatives in closed form.
 """
 
 import math
@@ -47,24 +48,32 @@ class AdaptiveLIF(NeuronCell):
     )
     block_terms = (MEMBRANE, RESET, ADAPTATION)
     state_type = AdLIFState
-    explicit = False
-    unit_of_a = ""  # the factor of a in what a voltage adds to w, for messages
+    explicit = False  # True if u reads the w of the step before, False if the new one
+    unit_of_a = ""  # what a is multiplied by where a voltage is added to w, for messages
     a: nn.Parameter
     b: nn.Parameter
 
     @abstractmethod
     def coefficients(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return alpha, beta, and what a voltage of 1 and a spike add to w in a step, each (n_hidden,)."""
+        """Return alpha, beta, and what a voltage of 1 adds to w in a step, and what a spike does, each (n_hidden,)."""
 
     def shares(self) -> Tensor:
-        return (1 - self.coefficients()[0]) * super().shares()
+        decay, _, _, _ = self.coefficients()
+        return (1 - decay) * super().shares()
 
     def step_blocks(self, z: Tensor, reset: Tensor | float, by_u: Tensor, leak: Tensor | float) -> dict[str, Tensor]:
-        """Return the blocks of a step, from the derivatives of r by u (`leak` + `reset`), and of the next w by u."""
+        """Return the blocks of a step, named terms (P, 2, 2, n) over the variables (u, w).
+
+        Args:
+            z: the spikes (P, n).
+            reset: derivative by u of r, the voltage after the reset, by way of the spike.
+            by_u: derivative of the next w by u.
+            leak: derivative of r by u at a fixed spike.
+        """
         decay, slow, _, _ = self.coefficients()
         pull = decay - 1  # of w on u
         feedback: list[list[Tensor | float]] = [[0.0, pull], [by_u, 0.0]]
-        if not self.explicit:  # u reads the new w
+        if not self.explicit:  # u reads the new w, which is by_u u + slow w
             feedback[0] = [pull * by_u, pull * slow]
         return {
             "membrane": matrix_of([[decay * leak, 0.0], [0.0, slow]], z),
@@ -73,7 +82,8 @@ class AdaptiveLIF(NeuronCell):
         }
 
     def bounds(self) -> tuple[Bound, ...]:
-        # From trace and determinant of the 2 x 2 matrix below threshold: both eigenvalues are inside the unit circle.
+        # Both eigenvalues of the 2 x 2 matrix below threshold are inside the unit circle if and only if its trace and
+        # determinant are within these bounds on gain, what a voltage of 1 adds to w.
         decay, slow, gain, _ = self.coefficients()
         if self.explicit:
             highest = (1 - decay * slow) / (1 - decay)
@@ -84,7 +94,7 @@ class AdaptiveLIF(NeuronCell):
             text = "(1 + alpha) (1 + beta) / (1 - alpha)"
             above = "lengthen tau_w, or clamp a to less"
         below = "clamp a to 0 or more"
-        if not self.unit_of_a:
+        if not self.unit_of_a:  # RadLIF
             below = "clamp a to -(1 - beta) or more, or take parametrisation='cadlif'"
         return (
             Bound(f"{self.unit_of_a}a < -(1 - beta)", gain + 1 - slow, below),
@@ -93,7 +103,7 @@ class AdaptiveLIF(NeuronCell):
 
 
 class _QAdLIF(AdaptiveLIF):
-    """The parameters that EF-adLIF and SE-adLIF share."""
+    """Base of EF-adLIF and SE-adLIF: their parameters, and a reset to 0 without a gradient."""
 
     settings = ("tau_u_range", "tau_w_range", "a_range", "b_range", "q", "clamp")
     unit_of_a = "(1 - beta) q "
@@ -131,7 +141,8 @@ class _QAdLIF(AdaptiveLIF):
 
     def blocks(self, state: AdLIFState, s: Tensor, z: Tensor) -> dict[str, Tensor]:
         _, _, a, b = self.coefficients()
-        return self.step_blocks(z, 0.0, a * (1 - z) + b * s, 1 - z)
+        # the next w adds a r + b z, with r = u (1 - z)
+        return self.step_blocks(z, reset=0.0, by_u=a * (1 - z) + b * s, leak=1 - z)
 
 
 @register
@@ -168,7 +179,7 @@ class EFAdLIF(_QAdLIF):
         u = decay * r + (1 - decay) * (self.current(x, z) - state.w)
         return AdLIFState(u, slow * state.w + a * r + b * z)
 
-    blocks = _QAdLIF.blocks
+    blocks = _QAdLIF.blocks  # named in the class of its step, or they would not count as this step's
 
 
 @register
@@ -191,16 +202,17 @@ class SEAdLIF(_QAdLIF):
         w = slow * state.w + a * r + b * z
         return AdLIFState(decay * r + (1 - decay) * (self.current(x, z) - w), w)
 
-    blocks = _QAdLIF.blocks
+    blocks = _QAdLIF.blocks  # as in EFAdLIF
 
 
 Parametrisation = Literal["sparch", "cadlif", "silif"]
-DECAYS: dict[str, tuple[Range, Range]] = {  # of u and of w: ranges of initial values, and of clamped ones
+# the ranges of alpha and of beta from which initial decays are drawn, and to which they are clamped
+DECAYS: dict[str, tuple[Range, Range]] = {
     "sparch": ((math.exp(-1 / 5), math.exp(-1 / 25)), (math.exp(-1 / 30), math.exp(-1 / 120))),
     "cadlif": ((0.36, 0.96), (0.96, 0.99)),
 }
-RATES = ((10.0, 250.0), (2.5, 10.0))  # of silif, of u and of w, per second; their logarithms are drawn evenly
-SILIF_STEP = 0.004  # seconds
+RATES = ((10.0, 250.0), (2.5, 10.0))  # silif's ranges, of u and of w, per second; logarithms are drawn evenly
+SILIF_STEP = 0.004  # its step, seconds
 RANGE_OF_B = (0.0, 2.0)
 
 
@@ -253,7 +265,7 @@ class RadLIF(AdaptiveLIF):
         else:
             decays = (torch.empty(n_hidden).uniform_(*ends) for ends in DECAYS[parametrisation])
             taus = (-1 / torch.log(decay) for decay in decays)
-        self.tau_u, self.tau_w = taus  # in steps; the class keeps them as trainable logarithms
+        self.tau_u, self.tau_w = taus  # in steps; each is a LogParameter, which stores a trainable logarithm
         if parametrisation == "sparch":
             self.range_of_a = (-1.0, 1.0)
         else:
@@ -270,10 +282,10 @@ class RadLIF(AdaptiveLIF):
         slow = torch.exp(-1 / self.tau_w)
         if not self.clamp:
             return decay, slow, self.a, self.b
-        if self.parametrisation in DECAYS:
-            of_u, of_w = DECAYS[self.parametrisation]
-            decay = decay.clamp(*of_u)
-            slow = slow.clamp(*of_w)
+        if self.parametrisation in DECAYS:  # not silif
+            range_of_alpha, range_of_beta = DECAYS[self.parametrisation]
+            decay = decay.clamp(*range_of_alpha)
+            slow = slow.clamp(*range_of_beta)
         return decay, slow, self.a.clamp(*self.range_of_a), self.b.clamp(*RANGE_OF_B)
 
     def update(self, x: Tensor, z: Tensor, state: AdLIFState) -> AdLIFState:
@@ -284,4 +296,5 @@ class RadLIF(AdaptiveLIF):
 
     def blocks(self, state: AdLIFState, s: Tensor, z: Tensor) -> dict[str, Tensor]:
         _, _, a, b = self.coefficients()
-        return self.step_blocks(z, -self.theta * s, a + b * s, 1.0)
+        # the next w adds a u + b z; r = u - theta z
+        return self.step_blocks(z, reset=-self.theta * s, by_u=a + b * s, leak=1.0)

@@ -1,7 +1,8 @@
 """Spiking neurons of a few variables each, coupled by the spikes alone, and their derivatives in closed form.
 
-Shapes: P points (step, sample), V state variables of a neuron, n neurons. Blocks (P, V, V, n) have a row for each
-variable of the next state and a column for each of the last one.
+Shapes: P points (step, sample), V state variables of a neuron, n neurons. Blocks (P, V, V, n) hold the derivative of
+each neuron's next state by its own last state: a row for each variable of the next state, a column for each of the
+last one.
 """
 
 import math
@@ -36,7 +37,8 @@ class NeuronStep(StepMap):
 
     .. math:: \mathrm{d}h_i' = K_i\,\mathrm{d}h_i + c_i \sum_j W_{ij}\, \sigma_j \cdot \mathrm{d}h_j
 
-    with K the block of a neuron (V, V), :math:`\sigma = \partial z / \partial h` of a neuron, and c the share of a
+    with h_i the variables of neuron i before the step, h_i' those after it, K_i the block of the neuron (V, V),
+    :math:`\sigma = \partial z / \partial h` (V,) of a neuron, W the recurrent weights, and c_i (V,) the share of a
     current that each variable takes.
     """
 
@@ -47,28 +49,30 @@ class NeuronStep(StepMap):
 
     def __post_init__(self) -> None:
         self.rows = self.columns = self.slopes.shape[1] * self.slopes.shape[2]
-        self.k = reduce(torch.add, self.blocks.values())
+        self.k = reduce(torch.add, self.blocks.values())  # K (P, V, V, n)
 
     def matvec(self, x: Tensor) -> Tensor:
         h = self._by_variable(x)
+        # changes h of the variables change the spikes, and these the currents, by sum_j W_ij sigma_j h_j
         current = sum_over_variables(self.slopes * h) @ self.w_rec.T
         return plus_products(self.shares * current.unsqueeze(1), self.k, h).flatten(1)
 
     def rmatvec(self, y: Tensor) -> Tensor:
         g = self._by_variable(y)
+        # the transpose: from the currents back to the spikes, and to the variables
         by_spikes = sum_over_variables(self.shares * g) @ self.w_rec
         return plus_products(self.slopes * by_spikes.unsqueeze(1), self.k.transpose(1, 2), g).flatten(1)
 
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         h = self._by_variable(x)
         g = self._by_variable(y)
-        found = {name: (g.unsqueeze(2) * k * h.unsqueeze(1)).sum((1, 2, 3)) for name, k in self.blocks.items()}
+        sums = {name: (g.unsqueeze(2) * k * h.unsqueeze(1)).sum((1, 2, 3)) for name, k in self.blocks.items()}
         current = sum_over_variables(self.slopes * h) @ self.w_rec.T
-        found["recurrence"] = (sum_over_variables(self.shares * g) * current).sum(1)
-        return found
+        sums["recurrence"] = (sum_over_variables(self.shares * g) * current).sum(1)
+        return sums
 
     def _by_variable(self, x: Tensor) -> Tensor:
-        """Vectors (P, V n) as (P, V, n)."""
+        """Return vectors (P, V n) as (P, V, n)."""
         return x.unflatten(1, self.slopes.shape[1:])
 
     def take(self, index: Tensor) -> "NeuronStep":
@@ -77,19 +81,23 @@ class NeuronStep(StepMap):
 
 
 def sum_over_variables(h: Tensor) -> Tensor:
-    """The sum of (P, V, n) over V."""
+    """Return the sum of h (P, V, n) over its variables, (P, n)."""
     return reduce(torch.add, h.unbind(1))  # no copy where V is 1, unlike sum(1)
 
 
 def plus_products(total: Tensor, k: Tensor, h: Tensor) -> Tensor:
-    """Return total (P, R, n) plus the product K h of each neuron, with k of R rows and C columns (P, R, C, n)."""
+    """Return total (P, R, n) plus the product k h of each neuron, of matrices k (P, R, C, n) and h (P, C, n)."""
     for column, variable in zip(k.unbind(2), h.unbind(1), strict=True):  # faster than all products and their sum
         total = torch.addcmul(total, column, variable.unsqueeze(1))
     return total
 
 
 class DiagonalBlocks(LinearOperator):
-    """Matrices of diagonal blocks k (P, R, C, n), or (1, R, C, n) for all points."""
+    """Matrices (R n, C n) of R x C blocks, each of them diagonal.
+
+    Args:
+        k: the diagonals (P, R, C, n), or (1, R, C, n) for all points.
+    """
 
     def __init__(self, k: Tensor) -> None:
         self.k = k
@@ -110,13 +118,13 @@ class DiagonalBlocks(LinearOperator):
 
 
 def dense_blocks(k: Tensor) -> Tensor:
-    """Matrices (P, R n, C n) of diagonal blocks k (P, R, C, n)."""
+    """Return the matrices (P, R n, C n) whose R x C blocks are diagonal, with the diagonals k (P, R, C, n)."""
     points, rows, columns, neurons = k.shape
     return torch.diag_embed(k).transpose(2, 3).reshape(points, rows * neurons, columns * neurons)
 
 
 class NeuronDerivatives(Derivatives):
-    """The derivatives of a :class:`NeuronCell`; none depends on the input."""
+    """The derivatives of a :class:`NeuronCell`; none depends on the input, so that x is not read."""
 
     reads_input = False
 
@@ -146,19 +154,20 @@ class NeuronDerivatives(Derivatives):
         shares = self.cell.shares()
         if len(shares) == 1:
             return super().input_maps(x, state)
-        # two operators: the narrowest one, here n_hidden wide, decides how large the eigenvalue problem is
+        # Two operators, from n_in to n_hidden to V n_hidden. The narrowest place, here n_hidden, decides how large the
+        # eigenvalue problem of a depth radius is.
         return [Matrices(self.cell.w_in.unsqueeze(0)), DiagonalBlocks(shares[None, :, None])]
 
     def output_maps(self, state: State) -> Sequence[LinearOperator]:
         return [DiagonalBlocks(self._output_block(state))]
 
     def _output_block(self, state: State) -> Tensor:
-        """d z / d h of each neuron (P, 1, V, n)."""
+        """Return d z / d h of each neuron (P, 1, V, n)."""
         return self.cell.slopes(self.cell.spike_derivative(state)).unsqueeze(1)
 
 
 def uniform(weights: Tensor) -> Tensor:
-    """Draw weights (n_hidden, n_in) in place, uniform in ±1/sqrt(n_in)."""
+    """Draw weights (n_hidden, n_in) in place, uniform in ±1/sqrt(n_in), and return them."""
     bound = weights.shape[1] ** -0.5
     return nn.init.uniform_(weights, -bound, bound)
 
@@ -173,13 +182,13 @@ class NeuronCell(Cell):
         spike: the surrogate; by default a new ``FastSigmoid()``.
         threshold: the fixed threshold of all neurons, positive; the buffer ``theta`` may be set per neuron. None for
             neurons with another :meth:`distance`.
-        initial: what draws the input and the recurrent weights in place.
+        initial: two functions, which draw the input and the recurrent weights in place and return them.
 
     Attributes:
         w_in: input weights (n_hidden, n_in), by default uniform in ±1/sqrt(n_in).
         w_rec: recurrent weights (n_hidden, n_hidden), by default orthogonal.
         theta: thresholds (n_hidden,), not trainable.
-        variable: the name of the state variable that is compared with the threshold.
+        variable: name of the state variable that is the voltage, compared with the threshold.
         block_terms: the terms of :meth:`blocks`, in the order of tables and pictures.
     """
 
@@ -210,7 +219,17 @@ class NeuronCell(Cell):
         self.recurrent_synapses = n_hidden
 
     def draw(self, name: str, ends: Range, *, positive: bool = False, in_log: bool = False) -> Range:
-        """Draw a parameter, or its logarithm, evenly from a range, the argument ``<name>_range``; return the range."""
+        """Draw a parameter (n_hidden,) evenly from a range, or its logarithm if `in_log`, and set it on the cell.
+
+        Args:
+            name: the parameter; the range is the constructor's argument ``<name>_range``, so named in errors.
+            ends: the range, the lower end first.
+            positive: refuse a range that reaches 0.
+            in_log: draw the logarithm evenly.
+
+        Returns:
+            The range as two floats.
+        """
         low, high = (float(end) for end in ends)
         if not -math.inf < low <= high < math.inf or (positive and low <= 0):
             wanted = "finite"
@@ -222,7 +241,7 @@ class NeuronCell(Cell):
             value.uniform_(math.log(low), math.log(high)).exp_()
         else:
             value.uniform_(low, high)
-        if not hasattr(type(self), name):  # a LogParameter of the class makes its own of the value
+        if not hasattr(type(self), name):  # else it is a LogParameter, which stores the value as its logarithm
             value = nn.Parameter(value)
         setattr(self, name, value)
         return low, high
@@ -235,15 +254,24 @@ class NeuronCell(Cell):
         return self.spike(self.distance(state))
 
     def current(self, x: Tensor, z: Tensor) -> Tensor:
-        """The input of all neurons (B, n_hidden), from x and the own last spikes."""
+        """The current into all neurons (B, n_hidden), from the input x (B, n_in) and their last spikes z."""
         return x @ self.w_in.T + z @ self.weights_between().T
 
     def weights_between(self) -> Tensor:
-        """The recurrent weights as they act."""
+        """The recurrent weights that act (n_hidden, n_hidden): w_rec, in some cells without its diagonal."""
         return self.w_rec
 
     def blocks(self, state: State, s: Tensor, z: Tensor) -> dict[str, Tensor]:
-        """Named terms of K (P, V, V, n), at spikes z and their derivative s by the voltage, both (P, n)."""
+        """The derivative of each neuron's next state by its own last state, without recurrence, as named terms.
+
+        Args:
+            state: the states at P points, variables (P, n).
+            s: the derivative of a spike by the voltage there (P, n).
+            z: the spikes there (P, n).
+
+        Returns:
+            For each of ``block_terms`` a part of the blocks (P, V, V, n).
+        """
         raise NotImplementedError(f"{type(self).__name__} states no blocks: its derivatives are those of autograd.")
 
     def shares(self) -> Tensor:
@@ -253,7 +281,7 @@ class NeuronCell(Cell):
         return shares
 
     def slopes(self, s: Tensor) -> Tensor:
-        """The spikes' derivative by each variable (P, V, n), from that by the voltage (P, n)."""
+        """The spikes' derivative by each state variable (P, V, n), from that by the voltage, s (P, n)."""
         variables = self.state_type._fields
         slopes = [torch.zeros_like(s)] * len(variables)
         slopes[variables.index(self.variable)] = s
@@ -264,9 +292,9 @@ class NeuronCell(Cell):
         return self.spike.derivative(self.distance(state))  # type: ignore[attr-defined]
 
     def linearised(self, state: State) -> NeuronStep:
-        """The derivative of the step at the points of a state, as an operator."""
+        """The derivative of the step at the P points of a state, as an operator."""
         s = self.spike_derivative(state)
-        z = self.output(state).detach()
+        z = self.output(state).detach()  # a number here: derivatives of the derivative do not pass it
         return self.operator(
             blocks=self.blocks(state, s, z), slopes=self.slopes(s), w_rec=self.weights_between(), shares=self.shares()
         )
@@ -274,19 +302,21 @@ class NeuronCell(Cell):
     def closed_form(self) -> Derivatives | None:
         if in_two_methods(self.spike):
             return NeuronDerivatives(self)
-        return None
+        return None  # the derivative of another spike function is not known
 
     def subthreshold(self, slope: float | Tensor = 0.0) -> Tensor | None:
         state = self.initial_state(1)
         membrane = self.membrane()
-        if torch.as_tensor(slope).any() and membrane is not None:  # a slope is that at the threshold: move there
+        # a spike has the derivative `slope` at the threshold, so the voltage goes there
+        if torch.as_tensor(slope).any() and membrane is not None:
             state = membrane.moved(state, membrane.thresholds(state) - membrane.voltage(state))
         silent = torch.zeros(1, self.n_hidden, **self.dtype_and_device)
         blocks = self.blocks(state, silent + slope, silent)
         return reduce(torch.add, blocks.values())[0].permute(2, 0, 1)
 
     def _defined_with_its_step(self, method: str) -> bool:
-        # A class without update knows no step: what it defines follows from blocks, so these must stand with update.
+        # What an abstract base (a class without update) defines follows from the blocks, which a subclass defines for
+        # its own step. It is valid if the blocks are defined with that step.
         if "update" in definer(type(self), method).__abstractmethods__:
             method = "blocks"
         return super()._defined_with_its_step(method)
@@ -298,25 +328,31 @@ class NeuronCell(Cell):
         return Membrane(self.variable, lambda _: self.theta, self.spike)
 
     def config(self) -> dict[str, object]:
-        if not isinstance(self.spike, Surrogate):
+        if not isinstance(self.spike, Surrogate):  # a function of another library, which no name stands for
             raise TypeError(f"only surrogates of neurolsc can be saved, got {self.spike!r}.")
         spike = {"name": SURROGATES.name_of(type(self.spike)), **self.spike.config()}
         return {**super().config(), "spike": spike}
 
 
 def matrix_of(rows: Sequence[Sequence[Tensor | float]], like: Tensor) -> Tensor:
-    """A matrix of neurons (P, V, V, n) from its entries, numbers or broadcast to `like` (P, n)."""
+    """Return a matrix for each neuron (P, V, V, n) from its entries, numbers or tensors that broadcast to (P, n).
+
+    Args:
+        rows: V rows of V entries.
+        like: a tensor of the shape (P, n) and of the dtype wanted.
+    """
     entries = [e if isinstance(e, Tensor) else like.new_full((), e) for row in rows for e in row]
     return torch.stack([e.expand_as(like) for e in entries], 1).unflatten(1, (len(rows), len(rows)))
 
 
 def spike_function(name: str, spike: Any) -> Spike:
-    """Return `spike`, checked; TypeError, which names the argument `name`, if it is a class or not callable."""
-    got = repr(spike)
-    if isinstance(spike, type):
+    """Return `spike`; TypeError, which names the argument `name`, if it is a class or not callable."""
+    if isinstance(spike, type):  # callable, but a call would make a surrogate and no spikes
         got = f"the class {spike.__name__}; write {spike.__name__}()"
     elif callable(spike):
         return spike  # type: ignore[return-value]
+    else:
+        got = repr(spike)
     raise TypeError(f"{name} must be a surrogate or another callable of v - theta, got {got}.")
 
 
@@ -326,5 +362,5 @@ def spike_function(name: str, spike: Any) -> Spike:
 class SpikingStep(NeuronStep):
     """The derivative of a LIF (v) or an ALIF (v, theta): spikes follow v - theta, and a current goes into v alone.
 
-    Its isolated neurons may give its radius (:mod:`neurolsc.stability.isolated`).
+    Its type tells :mod:`neurolsc.stability.isolated` so, which then may find its radius from single neurons.
     """

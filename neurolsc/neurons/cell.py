@@ -20,7 +20,7 @@ from neurolsc.surrogate import Surrogate, from_log
 from neurolsc.validation import meant, positive, tensor, whole
 
 State = Any  # of a cell: a NamedTuple of tensors (B, ...)
-AtOnce = tuple[Tensor, State] | None  # the outputs of all steps (T, B, n_hidden) and the last state
+AtOnce = tuple[Tensor, State] | None  # the outputs of all steps (T, B, n_hidden) and the last state; None: not at once
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class ScaledParameter:
     Attributes:
         parameter: its name on the cell; dotted, ``"layer.weight"``, where it belongs to a module of the cell.
         radius: the radius that grows with it, through ``"time"`` or ``"depth"``.
-        through: what a multiplier multiplies: the ``"value"``; of a time constant tau in steps the ``"decay"``
-            exp(-1/tau); of a ``"decay_factor"``, a decay stored as such, the value, which stays below 1.
+        through: what a multiplier multiplies. ``"value"``: the parameter. ``"decay"``: exp(-1/tau) of a time constant
+            tau in steps. ``"decay_factor"``: the parameter, which is a decay and stays below 1.
         sign: +1 where the radius grows with the parameter, -1 where it shrinks: a multiplier k acts as k**sign.
         limit: name of a method of the cell that returns the magnitude beyond which the radius would move the other way;
             a multiplier stops there.
@@ -53,7 +53,7 @@ class Membrane:
     spike: Callable[[Tensor], Tensor]  # the output at a distance v - theta, elementwise
 
     def voltage(self, state: Any) -> Tensor:
-        """The voltage in a state (B, n_hidden)."""
+        """The voltage of every neuron in a state (B, n_hidden)."""
         return getattr(state, self.name).flatten(1)
 
     def thresholds(self, state: Any) -> Tensor:
@@ -61,32 +61,34 @@ class Membrane:
         return self.threshold(state).expand_as(getattr(state, self.name)).flatten(1)
 
     def moved(self, state: Any, by: float | Tensor) -> Any:
-        """The same state with another voltage."""
+        """The same state with `by` added to the voltage."""
         return state._replace(**{self.name: getattr(state, self.name) + by})
 
 
 class Bound(NamedTuple):
-    """A condition on the parameters of each neuron, without which it is unstable below threshold."""
+    """A condition on the parameters of each neuron; a neuron that does not meet it is unstable below threshold."""
 
-    violated: str  # the opposite of the condition, such as "a < -(1 - beta)"
+    violated: str  # what holds where the condition does not, such as "a < -(1 - beta)"
     margin: Tensor  # (n_hidden,), positive where the condition holds
     cure: str  # what to change where it does not
 
 
 class ResetSwitch(NamedTuple):
-    """The attribute that takes the gradient out of a cell's reset."""
+    """An attribute and its value with which a cell's reset passes no gradient, and spikes are the same."""
 
-    owner: Any
-    name: str
-    value: Any  # under which the reset passes no gradient, and spikes are the same
-    cure: str = ""  # what a user does; empty where the value is for a measurement alone
+    owner: Any  # the object to set it on
+    name: str  # the attribute
+    value: Any
+    cure: str = ""  # what a user writes for it; empty if the value serves measurements alone
 
 
 class Thresholds:
     """The present thresholds of a cell, which can be set in place to any multiple of them.
 
-    Multiplying all quantities in `names` by a factor multiplies the thresholds by it. `rest_name` is the resting
-    threshold, where a time constant moves it too.
+    Args:
+        cell: the cell.
+        names: attributes of the cell; multiplying all of them by a factor multiplies the thresholds by it.
+        rest_name: attribute that is the resting threshold, if a time constant moves it too; else None.
     """
 
     def __init__(self, cell: nn.Module, names: tuple[str, ...], rest_name: str | None = None) -> None:
@@ -108,6 +110,7 @@ class Thresholds:
         return getattr(self._cell, self._rest).detach().clone()
 
     def set_rest(self, value: Tensor) -> None:
+        """Set the resting threshold (n_hidden,), where :meth:`rest` is not None."""
         setattr(self._cell, self._rest, value)  # type: ignore[arg-type]
 
 
@@ -150,6 +153,7 @@ class Cell(nn.Module, ABC):
     recurrent_vectors: tuple[str, ...] = ()
 
     def __new__(cls, *args: Any, **settings: Any) -> Self:
+        # __new__ runs before the constructor could refuse beta as unknown, without a word on what to give instead
         if "beta" in settings and cls.__module__.startswith("neurolsc.neurons."):
             raise TypeError(f"{cls.__name__} takes no beta: of snnTorch's, a decay, give tau_v = -1 / math.log(beta).")
         return super().__new__(cls)
@@ -202,7 +206,7 @@ class Cell(nn.Module, ABC):
             at_once = self.run_at_once(x, state, lengths, late)
             if at_once is not None:
                 return at_once
-        dtype = state[0].real.dtype
+        dtype = state[0].real.dtype  # .real: a state may be complex, an input is not
         z = self.output(state)
         outputs = []
         # unbind, not x[t]: the backward of indexing writes a whole (T, B, N) gradient at every step
@@ -214,14 +218,14 @@ class Cell(nn.Module, ABC):
             after = self.update(now.to(dtype), z, state)
             if lengths is None:
                 state = after
-            else:
+            else:  # samples that have ended keep their state
                 state = frozen(after, state, lengths > t)
             z = self.output(state)
             outputs.append(z)
         return torch.stack(outputs), state
 
     def run_at_once(self, x: Tensor, state: State, lengths: Tensor | None, late: Tensor | None) -> AtOnce:
-        """A fused :meth:`run`; None if these inputs need plain steps."""
+        """A faster :meth:`run`, with its arguments and returns; None if these inputs need plain steps."""
         return None
 
     def derivatives(self) -> Derivatives | None:
@@ -252,11 +256,16 @@ class Cell(nn.Module, ABC):
         return None
 
     def subthreshold(self, slope: float | Tensor = 0.0) -> Tensor | None:
-        """The derivative of each neuron's step by its own state (n_hidden, k, k), without weights; None: not known.
+        """The derivative of each neuron's step by its own k state variables (n_hidden, k, k), without weights.
 
-        It is taken at rest, without a spike; `slope` is the derivative of the spike by the voltage, of all neurons or
-        of each (n_hidden,). Used for the step of the class that defines it
-        (:func:`neurolsc.stability.below_threshold`).
+        It is taken at rest, without a spike. :func:`neurolsc.stability.below_threshold` uses it, if the class that
+        defines it defines the step.
+
+        Args:
+            slope: the derivative of the spike by the voltage, one for all neurons or one for each (n_hidden,).
+
+        Returns:
+            The derivative; None if it is not known.
         """
         return None
 
@@ -265,7 +274,7 @@ class Cell(nn.Module, ABC):
         return ()
 
     def gains(self) -> dict[str, float]:
-        """Steady-state gains d state / d parameter, by name; learning rates can be divided by them."""
+        """Mean steady-state gains d state / d parameter, by name; learning rates can be divided by them."""
         return {}
 
     def config(self) -> dict[str, object]:
@@ -290,7 +299,7 @@ class Cell(nn.Module, ABC):
 
 
 def refuse_wrong_step(cell: Cell) -> None:
-    """Refuse a cell whose methods return something else than :class:`Cell` says, by a step of two samples.
+    """Refuse a cell whose methods return something else than :class:`Cell` says: step two samples, and look.
 
     Raises:
         TypeError: if a method returns a value of another type or shape; the message names the class and the method.
@@ -300,37 +309,39 @@ def refuse_wrong_step(cell: Cell) -> None:
     if like["device"].type == "meta":  # which holds no values to step
         return
 
-    def refuse(method: str, wanted: str, got: object) -> TypeError:
+    def wrong(method: str, wanted: str, got: object) -> TypeError:
         if isinstance(got, Tensor):
             shown = f"{got.dtype} {tuple(got.shape)}"
         else:
             shown = type(got).__name__
         return TypeError(f"{name}.{method} must return {wanted}, got {shown}.")
 
+    # a step may draw random numbers, as dropout does: the user's generator must not see it
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         state = cell.initial_state(2)
         fields = getattr(state, "_fields", None)
         if not isinstance(state, tuple) or fields is None:
-            raise refuse("initial_state", "a NamedTuple of tensors (B, ...)", state)
+            raise wrong("initial_state", "a NamedTuple of tensors (B, ...)", state)
         for leaf in state:
             if not isinstance(leaf, Tensor) or not leaf.ndim or len(leaf) != 2:
-                raise refuse("initial_state", "a NamedTuple of tensors (B, ...), here with B = 2", leaf)
+                raise wrong("initial_state", "a NamedTuple of tensors (B, ...), here with B = 2", leaf)
         z = cell.output(state)
         if not isinstance(z, Tensor) or not z.is_floating_point() or z.shape != (2, cell.n_hidden):
-            raise refuse("output", f"a float tensor (B, n_hidden), here (2, {cell.n_hidden})", z)
+            raise wrong("output", f"a float tensor (B, n_hidden), here (2, {cell.n_hidden})", z)
         after = cell.update(torch.zeros(2, cell.n_in, **like), z, state)
         if type(after) is not type(state):
-            raise refuse("update", f"a state as initial_state does, a {type(state).__name__}", after)
+            raise wrong("update", f"a state as initial_state does, a {type(state).__name__}", after)
         for field, old, new in zip(fields, state, after, strict=True):
             if not isinstance(new, Tensor) or new.shape != old.shape:
-                raise refuse("update", f"{field} with shape {tuple(old.shape)}, as initial_state does", new)
+                raise wrong("update", f"{field} with shape {tuple(old.shape)}, as initial_state does", new)
     for method, kind in (("thresholds", Thresholds), ("membrane", Membrane), ("reset_switch", ResetSwitch)):
         got = getattr(cell, method)()
         if not isinstance(got, kind | None):
-            raise refuse(method, f"a {kind.__module__}.{kind.__name__} or None", got)
+            raise wrong(method, f"a {kind.__module__}.{kind.__name__} or None", got)
 
 
-# Attributes whose override leaves closed_form and run_at_once valid: initial values, descriptions.
+# Attributes whose override leaves closed_form and run_at_once valid: initial values, descriptions, and the methods
+# whose own validity is checked by the class that defines them.
 NO_STEP = frozenset(
     (
         *("initial_state", "pretrained", "config", "settings", "extra_repr", "draw_adaptation", "copy"),
@@ -344,50 +355,57 @@ NO_STEP = frozenset(
 )
 
 
-_PARTS: dict[type, frozenset[str]] = {}  # no functools.cache, of which torch.compile warns
+_PARTS: dict[type, frozenset[str]] = {}  # of _parts_of_step; torch.compile warns of functools.cache
 
 
 def _parts_of_step(kind: type) -> frozenset[str]:
-    """Names of methods and attributes of a class and its bases that its step may read."""
+    """Return the names of methods and attributes of a class and its bases that its step may read."""
     if kind not in _PARTS:
+        # all that the class and its bases define, but not what nn.Module and object do, nor private names of Python
         names = {name for c in kind.__mro__ if c not in nn.Module.__mro__ for name in vars(c)}
         _PARTS[kind] = frozenset(name for name in names - NO_STEP if not name.startswith(("__", "_abc")))
     return _PARTS[kind]
 
 
 def step_of(cls: type) -> type:
-    """The class that defines a cell's step: the most derived one that has ``update`` or changes a part of it.
+    """Return the class that defines a cell's step: the most derived one that has ``update`` or changes a part of it.
 
-    For ALIF+ it is ALIF: the subclass draws other initial values, which are no part of a step.
+    For ALIF+ it is ALIF: the subclass draws other initial values, which are no part of a step. The cell's closed forms
+    and fast run hold if they are defined in this class, or in a subclass.
     """
     owner = definer(cls, "update")
-    return next(c for c in cls.__mro__ if c is owner or not _parts_of_step(owner).isdisjoint(vars(c)))
+    parts = _parts_of_step(owner)
+    return next(c for c in cls.__mro__ if c is owner or not parts.isdisjoint(vars(c)))  # from cls up to the owner
 
 
 def definer(cls: type, name: str) -> type:
-    """The class that defines an attribute of a class: itself, or the nearest of its bases."""
+    """Return the class that defines an attribute of a class: itself, or the nearest of its bases."""
     return next(c for c in cls.__mro__ if name in vars(c))
 
 
 def frozen(after: State, before: State, alive: Tensor) -> State:
-    """The state after a step where a sample is alive (B,), the one before elsewhere."""
+    """Return the state after a step for samples that are alive (B,), and the state before it for the others."""
     return type(after)(*(keep(new, old, alive) for new, old in zip(after, before, strict=True)))
 
 
 def keep(new: Tensor, old: Tensor, alive: Tensor) -> Tensor:
-    """The new values (B, ...) where a sample is alive (B,), the old ones elsewhere."""
-    return torch.where(alive.view(-1, *[1] * (new.ndim - 1)), new, old)
+    """Return the new values (B, ...) for samples that are alive (B,), and the old ones for the others."""
+    alive = alive.view(-1, *[1] * (new.ndim - 1))  # (B, 1, ...)
+    return torch.where(alive, new, old)
 
 
 def dtype_and_device(module: nn.Module) -> dict[str, Any]:
-    """The dtype and device of a module's first parameter, else of its first buffer, else torch's defaults."""
+    """Return the dtype and device of a module's first real parameter, else buffer, else torch's defaults."""
     tensors = (t for t in chain(module.parameters(), module.buffers()) if t.is_floating_point())
     first = next(tensors, torch.empty(0))
     return {"dtype": first.dtype, "device": first.device}
 
 
 def truncated_normal(mean: float, size: int) -> Tensor:
-    """Draw positive values: a Gaussian of deviation 3/7 of its mean, cut at two (arXiv:2308.12075, App. H)."""
+    """Draw positive values (size,): a Gaussian of deviation 3/7 of its mean, cut at two deviations from it.
+
+    Source: arXiv:2308.12075, App. H.
+    """
     std = 3 * mean / 7
     return nn.init.trunc_normal_(torch.empty(size), mean, std, mean - 2 * std, mean + 2 * std)
 
@@ -414,7 +432,7 @@ class LogParameter:
     def __set__(self, module: nn.Module, value: Tensor | float) -> None:
         log = positive(self.name, value).log()
         stored = getattr(module, self.log_name, None)
-        if stored is None:
+        if stored is None:  # the first assignment, in the constructor
             module.register_parameter(self.log_name, nn.Parameter(log))
             return
         if log.ndim and log.shape != stored.shape:
@@ -423,9 +441,12 @@ class LogParameter:
 
 
 def stored_parameter(cell: "Cell", name: str) -> nn.Parameter | None:
-    """The parameter that stores a quantity: <name>, log_<name>, or as ``stored_in`` says; None if there is none."""
-    owner, last = owner_of(cell, dict(cell.stored_in).get(name, name))
-    return owner._parameters.get(last, owner._parameters.get(f"log_{last}"))
+    """Return the parameter that stores a quantity: <name>, log_<name>, or as ``stored_in`` says; None if none does."""
+    stored_name = dict(cell.stored_in).get(name, name)
+    owner, last = owner_of(cell, stored_name)
+    if last in owner._parameters:
+        return owner._parameters[last]
+    return owner._parameters.get(f"log_{last}")
 
 
 def set_value(module: nn.Module, name: str, value: Tensor) -> None:
@@ -442,37 +463,42 @@ def set_value(module: nn.Module, name: str, value: Tensor) -> None:
     if originals := parametrized_by(module, name):
         _set_parametrized(module, name, value, originals)
         return
+    # torch.nn.utils.weight_norm and prune compute it by a hook before each call, which would undo the change
     computed_from = [stored for stored in (f"{name}_g", f"{name}_orig") if stored in module._parameters]
-    if computed_from:  # by a hook before each call, which would undo the change
+    if computed_from:
         raise TypeError(
             f"{name} of a {type(module).__name__} is computed from {computed_from[0]} by a hook: use "
             "torch.nn.utils.parametrizations in place of torch.nn.utils, or make pruning permanent "
             "(torch.nn.utils.prune.remove)."
         )
-    setattr(module, name, value)
+    setattr(module, name, value)  # a LogParameter, a property or a buffer
 
 
 def parametrized_by(module: nn.Module, name: str) -> list[nn.Parameter]:
-    """The parameters from which ``torch.nn.utils.parametrize`` computes a quantity; empty if it is not parametrised."""
-    return list(module.parametrizations[name].parameters()) if is_parametrized(module, name) else []  # type: ignore[index]
+    """Return the parameters from which ``torch.nn.utils.parametrize`` computes a quantity; empty if it does not."""
+    if is_parametrized(module, name):
+        return list(module.parametrizations[name].parameters())  # type: ignore[index]
+    return []
 
 
 def _set_parametrized(module: nn.Module, name: str, value: Tensor, originals: list[nn.Parameter]) -> None:
     """Set a quantity through its parametrisation; if it does not take the value, restore the originals and raise."""
     before = [original.detach().clone() for original in originals]
     failed: Exception | None = None
-    largest = value.abs().max().item() or getattr(module, name).detach().abs().max().item()
-    # a weight norm divides by the norm of a row, which is 0 for a row of zeros
+    largest = value.abs().max().item()
+    if largest == 0:  # all zeros: measure errors by the present values
+        largest = getattr(module, name).detach().abs().max().item()
+    # a second try, nearly the same: a weight norm divides by the norm of a row, which is 0 for a row of zeros
     almost = torch.where(value == 0, 1e-6 * largest, value)
     with torch.no_grad():
         for wanted in (value, almost):
             try:
                 setattr(module, name, wanted)
-                miss = (getattr(module, name) - value).abs().max().item()
-            except (NotImplementedError, RuntimeError, ValueError) as error:
+                error_left = (getattr(module, name) - value).abs().max().item()
+            except (NotImplementedError, RuntimeError, ValueError) as error:  # the parametrisation has no inverse
                 failed = error
-                miss = math.inf
-            if miss <= 1e-3 * largest:  # NaN is not
+                error_left = math.inf
+            if error_left <= 1e-3 * largest:  # False for NaN
                 return
         for original, values in zip(originals, before, strict=True):
             original.copy_(values)
@@ -510,27 +536,30 @@ def values_kept(modules: Iterable[nn.Module]) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class WeightMatrix:
-    """A matrix of weights of a cell, to read and to set."""
+    """A matrix of weights of a cell, with a row for each neuron that reads, to read and to set."""
 
     cell: Cell
     name: str  # dotted where the weights belong to a module of the cell
 
     @property
     def weights(self) -> Tensor:
-        """The weights, detached (to, from), of a convolution (to, from, ...)."""
+        """The weights, detached, of shape (to, from), and (to, from, ...) for a convolution."""
         owner, name = owner_of(self.cell, self.name)
         return getattr(owner, name).detach()
 
     @property
     def frozen(self) -> bool:
+        """True if the weights are not trained."""
         return is_frozen(self.cell, self.name)
 
     @property
     def fan_in(self) -> int:
+        """How many weights a neuron reads by."""
         return self.weights[0].numel()
 
     @property
     def fan_out(self) -> int:
+        """How many weights read an input."""
         return self.weights[:, 0].numel()
 
     def set(self, weights: Tensor) -> None:
@@ -543,8 +572,12 @@ class WeightMatrix:
         set_value(*owner_of(self.cell, self.name), weights.to(self.weights))
 
     def without(self) -> Tensor:
-        """Weights of 0, or next to 0 if they are parametrised, as by a weight norm, which cannot return 0."""
-        return self.weights * (TINY if parametrized_by(*owner_of(self.cell, self.name)) else 0.0)
+        """Return weights without effect: 0, or next to 0 if they are parametrised; a weight norm cannot return 0."""
+        owner, name = owner_of(self.cell, self.name)
+        factor = 0.0
+        if parametrized_by(owner, name):
+            factor = TINY
+        return self.weights * factor
 
 
 @dataclass(frozen=True)
@@ -553,6 +586,7 @@ class OneToOne(WeightMatrix):
 
     @property
     def weights(self) -> Tensor:
+        """The matrix, detached, with the stored weights on its diagonal."""
         return torch.diag(self._stored().expand(self._shape).flatten())
 
     @property
@@ -564,59 +598,67 @@ class OneToOne(WeightMatrix):
         return 1
 
     def overwrite(self, weights: Tensor) -> None:
-        """Set the weights to the diagonal of a matrix; a weight that neurons share to their mean."""
+        """Set the weights to the diagonal of a matrix; one that several neurons share, to the mean of theirs."""
         stored = self._stored()
-        shared = weights.diagonal().to(stored).view(self._shape)
+        by_neuron = weights.diagonal().to(stored).view(self._shape)
         if stored.ndim:
-            total = shared.sum_to_size(stored.shape)
+            total = by_neuron.sum_to_size(stored.shape)
         else:
-            total = shared.sum()
-        set_value(*owner_of(self.cell, self.name), total * stored.numel() / shared.numel())
+            total = by_neuron.sum()
+        mean = total * stored.numel() / by_neuron.numel()
+        set_value(*owner_of(self.cell, self.name), mean)
 
     @property
     def _shape(self) -> tuple[int, ...]:
+        """The shape of the layer's output for one sample, as of a wrapped convolution; by default (n_hidden,)."""
         return getattr(self.cell, "output_shape", (self.cell.n_hidden,))
 
     def _stored(self) -> Tensor:
+        """The weights as the cell holds them, detached: one number, or a shape that expands to the output's."""
         owner, name = owner_of(self.cell, self.name)
         return getattr(owner, name).detach()
 
 
-TINY = 1e-12
-WIDEST = 4096  # neurons of a layer whose connections of each neuron to itself are taken as a matrix
+TINY = 1e-12  # factor that makes parametrised weights negligible
+WIDEST = 4096  # neurons of a layer up to which one-to-one weights are taken as a matrix, which has WIDEST^2 entries
 
 
 def weight_matrices(cell: Cell, radius: Literal["time", "depth"], *, inputs: bool = False) -> tuple[WeightMatrix, ...]:
-    """The matrices among a cell's ``scaled_parameters``; with `inputs` also :attr:`neurolsc.Cell.input_matrices`.
+    """Return the weight matrices of a cell that scale a radius.
 
-    Connections of each neuron to itself alone (:attr:`neurolsc.Cell.recurrent_vectors`) are taken as a matrix in layers
-    of at most 4096 neurons.
+    They are those among ``scaled_parameters``. One-to-one weights (:attr:`neurolsc.Cell.recurrent_vectors`) count as a
+    matrix in layers of at most 4096 neurons, and are left out in wider ones.
+
+    Args:
+        cell: the cell.
+        radius: the radius that they scale.
+        inputs: add :attr:`neurolsc.Cell.input_matrices`.
     """
     names = [scaled.parameter for scaled in cell.scaled_parameters if scaled.radius == radius]
     if inputs:
         names += cell.input_matrices
-    found: list[WeightMatrix] = []
-    for name in dict.fromkeys(names):
+    matrices: list[WeightMatrix] = []
+    for name in dict.fromkeys(names):  # each name once
         if name in cell.recurrent_vectors:
             if cell.n_hidden <= WIDEST:
-                found.append(OneToOne(cell, name))
+                matrices.append(OneToOne(cell, name))
             continue
         matrix = WeightMatrix(cell, name)
-        if matrix.weights.ndim >= 2:
-            found.append(matrix)
-    return tuple(found)
+        if matrix.weights.ndim >= 2:  # else it is a vector, such as time constants
+            matrices.append(matrix)
+    return tuple(matrices)
 
 
 def recurrent_weights(cell: Cell) -> tuple[WeightMatrix, ...]:
-    """The weights by which neurons read their own layer: matrices, and one-to-one recurrence in layers of any width."""
+    """Return the weights by which neurons read their own layer, one-to-one weights in layers of any width included."""
     vectors = ()
-    if cell.n_hidden > WIDEST:
+    if cell.n_hidden > WIDEST:  # weight_matrices leaves them out
         vectors = [WeightMatrix(cell, name) for name in cell.recurrent_vectors]
     return (*weight_matrices(cell, "time"), *vectors)
 
 
 def owner_of(cell: Cell, name: str) -> tuple[nn.Module, str]:
-    """The module that a dotted name belongs to, and the name there."""
+    """Return the module that a dotted name belongs to, and the name there: for "layer.weight" cell.layer, "weight"."""
     path, _, name = name.rpartition(".")
     return cell.get_submodule(path), name
 
@@ -627,7 +669,9 @@ def is_frozen(cell: Cell, name: str) -> bool:
     if parameter is not None:
         return not parameter.requires_grad
     originals = parametrized_by(*owner_of(cell, name))
-    return bool(originals) and not any(original.requires_grad for original in originals)
+    if not originals:  # no parameter stores it
+        return False
+    return not any(original.requires_grad for original in originals)
 
 
 # ---- classes by name
@@ -636,7 +680,7 @@ T = TypeVar("T")
 C = TypeVar("C", bound=type[nn.Module])
 
 
-# Neurons of snnTorch, norse and spikingjelly, and the cell that has their step
+# Neurons of snnTorch, norse and spikingjelly, and the name of the cell that has their step, for error messages
 NAMES_ELSEWHERE = {
     **dict.fromkeys(("Leaky", "RLeaky", "Lapicque", "LIFBox", "LIFBoxCell", "LIFNode"), "LIF"),
     **dict.fromkeys(("Synaptic", "RSynaptic", "LIFCell", "LIFRecurrent", "LIFRecurrentCell"), "CubaLIF"),
@@ -654,11 +698,11 @@ class Table(dict[str, type[T]]):
         self.base = base
 
     def known(self, name: str) -> type[T]:
-        """The class of a name in the table; ValueError if there is none."""
+        """Return the class of a name in the table; ValueError if there is none."""
         if name not in self:
             cure = "Your own, by neurolsc.register: import its module first, or give the command package.module:Class."
             same = NAMES_ELSEWHERE.get(name)
-            if same in self:
+            if same in self:  # False for the table of surrogates
                 near = f"; {name} of other libraries is {same} here."
             else:
                 near = meant(self, name)
@@ -666,7 +710,7 @@ class Table(dict[str, type[T]]):
         return self[name]
 
     def name_of(self, cls: type) -> str:
-        """The name of a class; ValueError if it is not in the table."""
+        """Return the name of a class; ValueError if it is not in the table."""
         name = cls.__name__
         if self.get(name) is not cls:
             cure = f"Make it known with neurolsc.register({name})."
@@ -674,26 +718,30 @@ class Table(dict[str, type[T]]):
         return name
 
     def find(self, text: str) -> type[T]:
-        """The class of a name, or of ``package.module:Class``, imported and entered; ValueError if there is none."""
+        """Return the class of a name, or import that of ``package.module:Class`` and enter it into the table.
+
+        Raises:
+            ValueError: if there is none, or it is no class of the kind.
+        """
         module, colon, name = text.partition(":")
         if not colon:
             return self.known(text)
         try:
-            found: Any = getattr(import_module(module), name)
+            cls: Any = getattr(import_module(module), name)
         except (ImportError, AttributeError, ValueError) as error:
             raise ValueError(f"there is no {self.kind} {text!r}: {error}.") from error
-        if not (isinstance(found, type) and issubclass(found, self.base)):
-            raise ValueError(f"{text!r} must be a class of {self.base.__name__}, got {found!r}.")
-        self.enter(found)
-        return found
+        if not (isinstance(cls, type) and issubclass(cls, self.base)):
+            raise ValueError(f"{text!r} must be a class of {self.base.__name__}, got {cls!r}.")
+        self.enter(cls)
+        return cls
 
     def enter(self, cls: type[T]) -> None:
         """Put a class into the table; ValueError if another one has its name."""
-        known = self.get(cls.__name__, cls)
+        entered = self.get(cls.__name__, cls)
         # a class of the same module and name is the same one, defined anew in a notebook
-        if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+        if (entered.__module__, entered.__qualname__) != (cls.__module__, cls.__qualname__):
             raise ValueError(
-                f"{cls.__name__!r} is another {self.kind} already, {known.__module__}.{known.__qualname__}."
+                f"{cls.__name__!r} is another {self.kind} already, {entered.__module__}.{entered.__qualname__}."
             )
         self[cls.__name__] = cls
 

@@ -7,7 +7,7 @@ its real and imaginary parts), a closed form has
           \frac{\partial h'}{\partial x} \; (S, n_{in}), \qquad
           \frac{\partial z}{\partial h} \; (n_{hidden}, S)
 
-A cell of one's own gives matrices. LIF, ALIF and LRU also give operators, whose products with vectors cost less.
+A cell of your own gives matrices. LIF, ALIF and LRU also give operators, whose products with vectors cost less.
 
 Shapes: B samples, or P points (step, sample) in their place; S numbers in a state.
 """
@@ -25,46 +25,46 @@ State = Any
 
 
 class Factors(NamedTuple):
-    """A factorised matrix (n, n): products of its inverse, and of the inverse of its adjoint, with vectors (n,)."""
+    """A factorised matrix M (n, n), as two functions of a vector b (n,)."""
 
-    solve: Callable[[Tensor], Tensor]
-    solve_adjoint: Callable[[Tensor], Tensor]
+    solve: Callable[[Tensor], Tensor]  # returns x with M x = b
+    solve_adjoint: Callable[[Tensor], Tensor]  # returns x with M^H x = b
 
 
 class EigenpairHint(NamedTuple):
-    """A candidate for the leading eigenpair of each of P matrices, and whether it is one within the tolerance."""
+    """A candidate for the leading eigenpair of each of P matrices, and what is known of it."""
 
-    value: Tensor  # (P,) complex
+    value: Tensor  # the eigenvalue (P,), complex
     vector: Tensor  # (P, n) complex, of norm 1; a right or a left eigenvector
-    exists: Tensor  # (P,) bool: the matrix has such an eigenvalue, within half the tolerance
-    largest: Tensor  # (P,) bool: and has none that is larger by the tolerance
+    exists: Tensor  # (P,) bool: True if the matrix has such an eigenvalue, within half the tolerance
+    largest: Tensor  # (P,) bool: True if it exists, and no other is larger by more than the tolerance
 
 
 class LinearOperator(ABC):
-    """A matrix M at each of P points, from vectors (P, columns) to vectors (P, rows)."""
+    """A matrix M (rows, columns) at each of P points, known by its products with vectors, one at each point."""
 
     rows: int
     columns: int
-    same: bool = False  # M is the same at all points, whatever their number
+    same: bool = False  # True if M is the same at all points; products then take any number of vectors
 
     @abstractmethod
     def matvec(self, x: Tensor) -> Tensor:
-        """M x, differentiable by the parameters."""
+        """Return M x (P, rows), of vectors x (P, columns); differentiable by the parameters."""
 
     @abstractmethod
     def rmatvec(self, y: Tensor) -> Tensor:
-        """The transpose of M times y, differentiable by the parameters."""
+        """Return the transpose of M times y (P, columns), of vectors y (P, rows); differentiable by the parameters."""
 
     @abstractmethod
     def take(self, index: Tensor) -> "LinearOperator":
-        """The operator at some of the points."""
+        """Return the operator at some of the points, by their indices (any number, also repeated)."""
 
     def dense(self) -> Tensor | None:
-        """The matrices (P, rows, columns), or (1, rows, columns) for all; None if only products are available."""
+        """Return the matrices (P, rows, columns), or (1, ...) if the same; None if only products are available."""
         return None
 
     def eigenpair_hint(self, right: bool, tolerance: float) -> EigenpairHint | None:
-        """The largest eigenvalue with a right or left eigenvector, where no product is needed."""
+        """Return the largest eigenvalue with its right or left eigenvector; None if products are needed for it."""
         return None
 
 
@@ -73,9 +73,9 @@ class Term:
     """A named part of the derivative by the state, for profiles and diagnoses."""
 
     name: str
-    too_large: str = "scale the recurrent weights down"  # what to change where it holds a radius that is too large
+    too_large: str = "scale the recurrent weights down"  # what to change if this term makes the radius too large
     too_small: str = "scale the recurrent weights up"
-    color: str | None = None  # in pictures; None: one that is free
+    color: str | None = None  # in pictures; None: any that is free
 
 
 class StepMap(LinearOperator):
@@ -83,11 +83,11 @@ class StepMap(LinearOperator):
 
     @abstractmethod
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """The sums y^T (term) x of the named terms, at real vectors (P, S); each (P,)."""
+        """Return y^T A x (P,) for each named term A, at real vectors x and y (P, S)."""
 
 
 class Derivatives(ABC):
-    """The derivatives of a cell's step, at B inputs and states.
+    """The derivatives of a cell's step, at B inputs x (B, n_in) and the states before the step.
 
     Attributes:
         terms: the named terms of the derivative by the state, in the order of tables and pictures.
@@ -99,26 +99,26 @@ class Derivatives(ABC):
 
     @abstractmethod
     def by_state(self, x: Tensor, state: State) -> dict[str, Tensor]:
-        """d h' / d h as named terms (B, S, S); their sum is the derivative."""
+        """Return d h' / d h as named terms, each (B, S, S); their sum is the derivative."""
 
     @abstractmethod
     def by_input(self, x: Tensor, state: State) -> Tensor:
-        """d h' / d x, shape (B, S, n_in); or (1, S, n_in) where it is the same for all samples."""
+        """Return d h' / d x, shape (B, S, n_in); or (1, S, n_in) if it is the same for all samples."""
 
     @abstractmethod
     def of_output(self, state: State) -> Tensor:
-        """d output / d h, shape (B, n_hidden, S)."""
+        """Return d output / d h, shape (B, n_hidden, S)."""
 
     def state_map(self, x: Tensor, state: State) -> StepMap:
-        """d h' / d h as an operator."""
+        """Return d h' / d h as an operator."""
         return SumOfMatrices(self.by_state(x, state))
 
     def input_maps(self, x: Tensor, state: State) -> Sequence[LinearOperator]:
-        """d h' / d x as operators, in the order in which they act."""
+        """Return d h' / d x as operators, whose product it is; the one that acts on x is first."""
         return [Matrices(self.by_input(x, state))]
 
     def output_maps(self, state: State) -> Sequence[LinearOperator]:
-        """d output / d h as operators, in the order in which they act."""
+        """Return d output / d h as operators, whose product it is; the one that acts on h is first."""
         return [Matrices(self.of_output(state))]
 
 
@@ -166,20 +166,20 @@ class SumOfMatrices(Matrices, StepMap):
 
 
 class JacobianOperator(LinearOperator):
-    """The derivative of a function at P points, by autograd.
+    """The derivative M of a function at P points, by autograd.
 
-    A product with the transpose is one backward pass; one with M itself is a backward pass through that one.
+    A product with the transpose of M is one backward pass. A product with M is a backward pass through that one.
 
     Args:
         function: maps (P, columns) to (P, rows), each point by itself.
         at: the points (P, columns).
-        context: further arguments of the function (P, ...), by which it is not differentiated.
+        context: further arguments of the function, each (P, ...), by which it is not differentiated.
     """
 
     def __init__(self, function: Callable[..., Tensor], at: Tensor, *context: Tensor) -> None:
         self.function = function
         self.context = tuple(c.detach() for c in context)
-        with torch.enable_grad():
+        with torch.enable_grad():  # also where the caller wants no gradient by the parameters
             self.at = at.detach().requires_grad_()
             self.value = function(self.at, *self.context)
         self.rows = self.value.shape[1]
@@ -198,6 +198,7 @@ class JacobianOperator(LinearOperator):
         """The Jacobians (P, rows, columns), by a product with each unit vector."""
         points = len(self.at)
         unit = torch.eye(self.columns, dtype=self.at.dtype, device=self.at.device)
+        # every point once for each unit vector, so that one product gives all columns of all matrices
         index = torch.arange(points, device=unit.device).repeat_interleave(self.columns)
         columns = self.take(index).matvec(unit.repeat(points, 1))
         return columns.view(points, self.columns, -1).mT
@@ -207,7 +208,7 @@ class JacobianOperator(LinearOperator):
 
 
 def _gradient(value: Tensor, by: Tensor, weights: Tensor, *, create_graph: bool) -> Tensor:
-    """The gradient of the sum of a value times weights."""
+    """Return the gradient of the sum of value * weights (both of one shape), in the shape of `by`."""
     if not value.requires_grad:  # it does not depend on `by`
         return torch.zeros_like(by)
     options: Any = {"create_graph": create_graph, "retain_graph": True, "materialize_grads": True}
@@ -215,14 +216,14 @@ def _gradient(value: Tensor, by: Tensor, weights: Tensor, *, create_graph: bool)
 
 
 def flat(state: State) -> Tensor:
-    """Put all variables of a state, leaves (B, ...), side by side (B, S); complex ones as two reals."""
+    """Put all variables of a state, each (B, ...), side by side: (B, S), a complex number as two real ones."""
     leaves = (torch.view_as_real(leaf) if leaf.is_complex() else leaf for leaf in state)
     return torch.cat([leaf.reshape(leaf.shape[0], -1) for leaf in leaves], 1)
 
 
 def unflat(h: Tensor, like: State) -> State:
-    """Return the state with the values h (B, S) and the shapes of another one (any batch)."""
-    sizes = [leaf[0].numel() * (1 + leaf.is_complex()) for leaf in like]
+    """Invert :func:`flat`: return a state with the values h (B, S), and the type and shapes of `like` (any batch)."""
+    sizes = [leaf[0].numel() * (1 + leaf.is_complex()) for leaf in like]  # numbers in a sample, a complex one is two
     leaves = []
     for part, leaf in zip(h.split(sizes, 1), like, strict=True):
         shape = (-1, *leaf.shape[1:])
@@ -235,15 +236,19 @@ def unflat(h: Tensor, like: State) -> State:
 
 
 def lu_factors(m: Tensor) -> Factors:
-    """Factorise one matrix (n, n); a pivot below eps times the largest becomes this, so that a solution exists."""
+    """Factorise one matrix m (n, n), real or complex, even if it is singular.
+
+    A diagonal entry of U that is smaller than eps times the largest one is replaced by eps times the largest one, so
+    that every system has a solution.
+    """
     # one matrix at a time: torch's batched LU on the CPU is broken after torch.set_num_threads (pytorch#142815)
-    lu, pivots, _ = torch.linalg.lu_factor_ex(m)
-    pivot = lu.diagonal()
-    largest = pivot.abs().max().clamp(min=torch.finfo(m.dtype).tiny)
+    lu, row_swaps, _ = torch.linalg.lu_factor_ex(m)
+    diagonal = lu.diagonal()  # a view: what is written here is written into lu
+    largest = diagonal.abs().max().clamp(min=torch.finfo(m.dtype).tiny)
     smallest = torch.finfo(m.dtype).eps * largest
-    pivot[pivot.abs() < smallest] = smallest.to(m.dtype)
+    diagonal[diagonal.abs() < smallest] = smallest.to(m.dtype)
 
     def solve(b: Tensor, adjoint: bool = False) -> Tensor:
-        return torch.linalg.lu_solve(lu, pivots, b.to(m.dtype).unsqueeze(1), adjoint=adjoint).squeeze(1)
+        return torch.linalg.lu_solve(lu, row_swaps, b.to(m.dtype).unsqueeze(1), adjoint=adjoint).squeeze(1)
 
     return Factors(solve, partial(solve, adjoint=True))

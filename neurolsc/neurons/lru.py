@@ -18,7 +18,7 @@ from neurolsc.neurons.derivatives import Derivatives, EigenpairHint, JacobianOpe
 from neurolsc.neurons.rate import inputs_of, last_of
 from neurolsc.validation import number, one_of, probability, whole
 
-BUSY = 2048  # numbers in a step from which a CPU takes them one after the other (benchmarks/rate_cells.py)
+BUSY = 2048  # numbers in a step from which a CPU is faster in a loop over steps (benchmarks/rate_cells.py)
 
 
 class LRUState(NamedTuple):
@@ -100,7 +100,7 @@ class LRU(Cell):
         if n_in != n_hidden:
             self.w_in = nn.Parameter(nn.init.xavier_uniform_(torch.empty(n_hidden, n_in)))
         modulus = 0.5 + torch.rand(n) / 2
-        modulus = modulus.clamp(max=1 - torch.finfo(modulus.dtype).eps)  # 1 has no logarithm of its logarithm
+        modulus = modulus.clamp(max=1 - torch.finfo(modulus.dtype).eps)  # log(-log 1) is not finite
         self.nu_log = nn.Parameter(torch.log(-torch.log(modulus)))
         self.phase = nn.Parameter(torch.rand(n) * math.pi / 10)
         self.gamma_log = nn.Parameter(torch.log(1 - modulus.square()) / 2)
@@ -122,26 +122,26 @@ class LRU(Cell):
         return self.block_output(state.x, state.u, self.normed(state.u))
 
     def update(self, x: Tensor, z: Tensor, state: LRUState) -> LRUState:
-        u = self.block_input(x).to(state.u.dtype)  # another under autocast
+        u = self.block_input(x).to(state.u.dtype)  # products have another dtype under autocast
         return LRUState(self.eigenvalues * state.x + self.driven(self.normed(u)), u)
 
     def block_input(self, x: Tensor) -> Tensor:
-        """u (..., n_hidden)."""
+        """Return u (..., n_hidden), the input of the block, from x (..., n_in): W_in x, and the exterior dropout."""
         if self.w_in is not None:
             x = linear(x, self.w_in)
         return dropout(x, self.exterior_dropout, self.training)
 
     def normed(self, u: Tensor) -> Tensor:
-        """v (..., n_hidden)."""
+        """Return v (..., n_hidden), the layer norm of u."""
         return layer_norm(u, (self.n_hidden,), self.norm_weight, self.norm_bias)
 
     def driven(self, v: Tensor) -> Tensor:
-        """What v adds to the memory, complex (..., n_state)."""
+        """Return what v (..., n_hidden) adds to the memory in a step, complex (..., n_state)."""
         scale = self.gamma_log.exp()
         return torch.complex(linear(v, self.b_real) * scale, linear(v, self.b_imag) * scale)
 
     def block_output(self, x: Tensor, u: Tensor, v: Tensor) -> Tensor:
-        """o (..., n_hidden)."""
+        """Return o (..., n_hidden), the output of the block, from the memory x (..., n_state), u and v."""
         y = linear(x.real, self.c_real) - linear(x.imag, self.c_imag) + self.d * v
         inner = dropout(gelu(y), self.dropout, self.training)
         value, gate = linear(inner, self.glu_weight, self.glu_bias).chunk(2, -1)
@@ -160,7 +160,7 @@ class LRU(Cell):
     @modulus.setter
     def modulus(self, value: Tensor) -> None:
         with torch.no_grad():
-            eps = torch.finfo(value.dtype).eps  # 0 and 1 have no logarithm of their logarithm
+            eps = torch.finfo(value.dtype).eps  # 0 and 1 have no finite logarithm of their logarithm
             self.nu_log.copy_(torch.log(-torch.log(value.clamp(eps, 1 - eps))))
 
     def closed_form(self) -> Derivatives:
@@ -244,12 +244,12 @@ class DiagonalRNN(Cell):
         self.form = one_of("form", form, tuple(FORMS))
         self.stored_in = (("modulus", FORMS[form][0]),)
         least = probability("memory", memory) ** 2
-        modulus = (least + (1 - least) * torch.rand(n)).sqrt()
+        modulus = (least + (1 - least) * torch.rand(n)).sqrt()  # even over the area of the ring
         turn = (2 * torch.rand(n) - 1) * number("angle", angle, zero_allowed=True)
         for name in FORMS[form]:
             self.register_parameter(name, nn.Parameter(torch.zeros(n)))
         if form == "s4":
-            nn.init.constant_(self.delta_raw, math.log(math.e - 1))
+            nn.init.constant_(self.delta_raw, math.log(math.e - 1))  # softplus of it is 1
         self.eigenvalues = torch.polar(modulus, turn)
         if form == "lru":
             self.gamma_log = nn.Parameter(torch.log(1 - self.modulus.detach().square()) / 2)
@@ -266,11 +266,12 @@ class DiagonalRNN(Cell):
         return linear(x.real, self.c_real) - linear(x.imag, self.c_imag) + linear(state.u, self.d)
 
     def update(self, x: Tensor, z: Tensor, state: LRUState) -> LRUState:
-        return LRUState(self.eigenvalues * state.x + self.driven(x), x.to(state.u.dtype))  # another under autocast
+        memory = self.eigenvalues * state.x + self.driven(x)
+        return LRUState(memory, x.to(state.u.dtype))  # x has another dtype under autocast
 
     def driven(self, u: Tensor) -> Tensor:
-        """What an input adds to the memory, complex (..., n_state)."""
-        dtype = self.b_real.dtype  # under autocast products have another, of which there are no complex numbers
+        """Return what an input u (..., n_in) adds to the memory in a step, complex (..., n_state)."""
+        dtype = self.b_real.dtype  # under autocast products are of half precision, which no complex number has
         real = linear(u, self.b_real).to(dtype)
         imaginary = linear(u, self.b_imag).to(dtype)
         if self.form == "complex":
@@ -289,7 +290,7 @@ class DiagonalRNN(Cell):
 
     @eigenvalues.setter
     def eigenvalues(self, value: Tensor) -> None:
-        with torch.no_grad():
+        with torch.no_grad():  # into the form's own parameters: the modulus by its setter, then the angle
             if self.form == "complex":
                 self.lambda_real.copy_(value.real)
                 self.lambda_imag.copy_(value.imag)
@@ -310,7 +311,7 @@ class DiagonalRNN(Cell):
         with torch.no_grad():
             eps = torch.finfo(value.dtype).eps
             log = value.clamp(eps, 1 - eps).log()
-            if self.form == "complex":
+            if self.form == "complex":  # not clamped: the length of a complex number may be anything
                 ratio = value / self.modulus.clamp(min=eps)
                 self.lambda_real.mul_(ratio)
                 self.lambda_imag.mul_(ratio)
@@ -330,7 +331,7 @@ class DiagonalRNN(Cell):
 
 
 class LRUDerivatives(Derivatives):
-    """Derivatives of the memory of an LRU or DiagonalRNN: through time lambda, through depth by autograd."""
+    """Derivatives of an LRU or DiagonalRNN by way of its memory x alone: through time lambda, else by autograd."""
 
     terms = (Term("memory", "make lambda smaller", "make lambda larger", "#0072b2"),)
     reads_input = False
@@ -340,6 +341,7 @@ class LRUDerivatives(Derivatives):
 
     def by_state(self, x: Tensor, state: LRUState) -> dict[str, Tensor]:
         step = self.state_map(x, state)
+        # products with all unit vectors are the columns of the matrix, the same for all samples
         unit = torch.eye(step.rows, dtype=state.u.dtype, device=state.u.device)
         return {"memory": step.matvec(unit).T.expand(len(state.u), -1, -1)}
 
@@ -353,24 +355,32 @@ class LRUDerivatives(Derivatives):
         return Rotation(self.cell.eigenvalues, state.u.shape[1], len(state.u))
 
     def input_maps(self, x: Tensor, state: LRUState) -> Sequence[JacobianOperator]:
-        def memory_after(x: Tensor) -> Tensor:  # u detached: radii leave out the skip connection
-            after = self.cell.update(x, x, LRUState(x.new_zeros(len(x), self.cell.n_state), x))
-            return flat(after._replace(u=after.u.detach()))
+        def memory_after(x: Tensor) -> Tensor:
+            # neither the memory before the step nor u matters to the derivative by x, nor does update read its z
+            before = LRUState(x.new_zeros(len(x), self.cell.n_state), x)
+            after = self.cell.update(x, x, before)
+            return flat(after._replace(u=after.u.detach()))  # radii leave out the skip connection
 
         return [JacobianOperator(memory_after, x)]
 
     def output_maps(self, state: LRUState) -> Sequence[JacobianOperator]:
         def output_of_memory(h: Tensor) -> Tensor:
             now = unflat(h, state)
-            return self.cell.output(now._replace(u=now.u.detach()))
+            return self.cell.output(now._replace(u=now.u.detach()))  # without the skip connection, and D
 
         return [JacobianOperator(output_of_memory, flat(state))]
 
 
 class Rotation(StepMap):
-    """d (x', u') / d (x, u): x is multiplied by lambda, and u is read anew in every step.
+    """The derivative of (x', u') by (x, u), with x' = lambda x, and u' = 0, since every step reads its u anew.
 
-    The real and imaginary part of every x stand side by side, then u: the moduli of eigenvalues are those of lambda.
+    Vectors have the real and imaginary part of each x side by side, then u. The eigenvalues are those of lambda, their
+    conjugates, and 0.
+
+    Args:
+        eigenvalues: lambda (n_state,).
+        n_inputs: numbers in u.
+        points: how many points there are; the matrix is the same at all.
     """
 
     def __init__(self, eigenvalues: Tensor, n_inputs: int, points: int) -> None:
@@ -382,9 +392,10 @@ class Rotation(StepMap):
     def matvec(self, x: Tensor) -> Tensor:
         real, imaginary = x[:, : self.rows - self.n_inputs].unflatten(-1, (-1, 2)).unbind(-1)
         turned = self.eigenvalues * torch.complex(real, imaginary)
-        return pad(torch.view_as_real(turned).flatten(-2), (0, self.n_inputs))
+        return pad(torch.view_as_real(turned).flatten(-2), (0, self.n_inputs))  # zeros for u
 
     def rmatvec(self, y: Tensor) -> Tensor:
+        # the transpose of a rotation turns back
         return Rotation(self.eigenvalues.conj(), self.n_inputs, self.points).matvec(y)
 
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
@@ -396,6 +407,8 @@ class Rotation(StepMap):
     def eigenpair_hint(self, right: bool, tolerance: float) -> EigenpairHint:
         eigenvalues = self.eigenvalues.detach()
         i = eigenvalues.abs().argmax()
+        # multiplication by lambda, as a matrix on (real, imaginary), has the right eigenvector (1, -1j) / sqrt 2 and
+        # the left one (1, 1j) / sqrt 2
         vector = torch.zeros(self.rows, dtype=eigenvalues.dtype, device=eigenvalues.device)
         vector[2 * i] = 0.5**0.5
         vector[2 * i + 1] = (-1j if right else 1j) * 0.5**0.5
@@ -404,15 +417,17 @@ class Rotation(StepMap):
 
 
 class LinearScan(torch.autograd.Function):
-    r"""The values after each of T steps, real or complex, differentiable any number of times.
+    r"""A linear recurrence of numbers, real or complex, over T steps, differentiable any number of times.
 
     .. math:: x[t] = \lambda \circ x[t-1] + b[t]
 
-    Two steps are one step of the square of λ, so the odd steps are the same recurrence, half as long, :math:`x[2k+1] =
-    \lambda^2 \circ x[2k-1] + (\lambda \circ b[2k] + b[2k+1])`, and the even ones follow from them: twice the products
-    of a loop, all of them in place. Where a step alone keeps a processor busy, a CPU takes a loop in place instead.
+    Two steps are one step of the square of λ. So the odd steps are a recurrence of the same kind, half as long,
+    :math:`x[2k+1] = \lambda^2 \circ x[2k-1] + (\lambda \circ b[2k] + b[2k+1])`, and the even ones follow from them.
+    That takes twice the products of a loop over steps, all of them in place. Where one step alone keeps a processor
+    busy, a CPU runs the loop instead.
 
-    ``linear_scan`` takes λ (N,), b (T, B, N) with T >= 1, and the value before the first step (B, N).
+    ``linear_scan`` takes λ (N,), b (T, B, N) with T >= 1, and the value before the first step (B, N). It returns the
+    values x (T, B, N).
 
     Source: G. E. Blelloch, "Prefix sums and their applications", CMU-CS-90-190, 1990.
     """
@@ -420,7 +435,7 @@ class LinearScan(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, decay: Tensor, inputs: Tensor, start: Tensor) -> Tensor:
         x = inputs.clone()
-        x[0].addcmul_(decay, start)
+        x[0].addcmul_(decay, start)  # so that the scan starts from 0
         _scan(decay, x)
         ctx.save_for_backward(decay, x, start)
         return x
@@ -439,14 +454,14 @@ linear_scan: Callable[[Tensor, Tensor, Tensor], Tensor] = LinearScan.apply
 
 
 def _scan(decay: Tensor, x: Tensor) -> None:
-    """The scan in place, from a start of 0: b (T, B, N) becomes x."""
-    if len(x) == 1:
+    """Run the recurrence in place, from a start of 0: `x` (T, B, N) holds b, and becomes x."""
+    if len(x) == 1:  # x[0] = b[0]
         return
     if x.device.type == "cpu" and x[0].numel() >= BUSY:
         for now, last in zip(x[1:].unbind(0), x[:-1].unbind(0), strict=True):
             now.addcmul_(decay, last)
         return
-    even = x[0::2]
+    even = x[0::2]  # views: what is written here is written into x
     odd = x[1::2]
     odd.addcmul_(decay, even[: len(odd)])
     _scan(decay.square(), odd)

@@ -3,8 +3,9 @@ r"""Layers whose neurons do not read each other: a block of V x V for each neuro
 Wrapped layers without recurrent weights have all their blocks from V backward passes. Radii and singular values of the
 blocks are in :mod:`neurolsc.stability.isolated`.
 
-Shapes: P points (an input and a state each), V state variables of a neuron, n neurons. Blocks (P, V, V, n) have a row
-for each variable of the next state and a column for each of the last one.
+Shapes: P points (an input and a state each), V state variables of a neuron, n neurons. Blocks (P, V, V, n) hold the
+derivative of each neuron's next state by its own last one: a row for each variable of the next state, a column for each
+of the last one.
 """
 
 from collections.abc import Sequence
@@ -23,7 +24,11 @@ ONE_TO_ONE = Term("recurrence", "scale its recurrent weights down", "scale its r
 
 
 class BlockStep(DiagonalBlocks, StepMap):
-    """d h[t] / d h[t-1] at P states of n neurons that do not read each other: named terms of blocks (P, V, V, n)."""
+    """d h[t] / d h[t-1] at P points, of n neurons that do not read each other.
+
+    Args:
+        parts: named terms of the blocks, each (P, V, V, n).
+    """
 
     def __init__(self, parts: dict[str, Tensor]) -> None:
         super().__init__(reduce(torch.add, parts.values()))
@@ -49,15 +54,15 @@ class NeuronwiseCell(Protocol):
         ...
 
     def current(self, x: Tensor) -> Tensor:
-        """The current of every neuron, of an input (P, n_in)."""
+        """The current of every neuron (P, ...) from an input (P, n_in)."""
         ...
 
     def advance(self, current: Tensor, z: Tensor, state: State) -> State:
-        """The next state, neuron by neuron; z is the last output."""
+        """The next state, computed for each neuron from its own current, last output z and state."""
         ...
 
     def emitted(self, state: State) -> Tensor:
-        """The output in a state, neuron by neuron."""
+        """The output (P, ...) in a state, computed for each neuron from its own."""
         ...
 
 
@@ -82,6 +87,7 @@ class NeuronwiseDerivatives(Derivatives):
 
     def state_map(self, x: Tensor, state: State) -> BlockStep:
         by_state, by_output, _ = self._step_derivatives(x, state)
+        # the last output depends on the last state: outer products (P, V, 1, n) times (P, 1, V, n)
         through_output = by_output.unsqueeze(2) * self._output_derivative(state).unsqueeze(1)
         if self.one_to_one:
             return BlockStep({OWN.name: by_state, ONE_TO_ONE.name: through_output})
@@ -93,15 +99,18 @@ class NeuronwiseDerivatives(Derivatives):
 
     def input_maps(self, x: Tensor, state: State) -> Sequence[LinearOperator]:
         _, _, by_current = self._step_derivatives(x, state)
-        into = DiagonalBlocks(by_current.unsqueeze(2))
-        if self.cell.affine:
-            return [Matrices(self._weights(x)), into]
-        return [JacobianOperator(self._flat_current, x), into]
+        state_by_current = DiagonalBlocks(by_current.unsqueeze(2))
+        if self.cell.affine:  # the current has the same derivative at all inputs
+            return [Matrices(self._weights(x)), state_by_current]
+        return [JacobianOperator(self._flat_current, x), state_by_current]
 
     def by_input(self, x: Tensor, state: State) -> Tensor:
-        first, into = self.input_maps(x, state)
-        currents = first.m if isinstance(first, Matrices) else first.matrices()  # type: ignore[attr-defined]
-        return dense_blocks(into.k) @ currents  # type: ignore[attr-defined]
+        current_by_input, state_by_current = self.input_maps(x, state)
+        if isinstance(current_by_input, Matrices):
+            currents = current_by_input.m
+        else:
+            currents = current_by_input.matrices()  # type: ignore[attr-defined]
+        return dense_blocks(state_by_current.k) @ currents  # type: ignore[attr-defined]
 
     def output_maps(self, state: State) -> Sequence[LinearOperator]:
         return [DiagonalBlocks(self._output_derivative(state).unsqueeze(1))]
@@ -110,20 +119,25 @@ class NeuronwiseDerivatives(Derivatives):
         return dense_blocks(self._output_derivative(state).unsqueeze(1))
 
     def _step_derivatives(self, x: Tensor, state: State) -> tuple[Tensor, Tensor, Tensor]:
-        """Derivatives of the next state by the last one (P, V, V, n), the last output and the current (P, V, n)."""
+        """Return the derivatives of the next state at the inputs x (P, n_in) and the states before the step.
+
+        Returns:
+            Those by the last state (P, V, V, n), by the last output (P, V, n) and by the current (P, V, n). The last
+            output counts as independent of the last state.
+        """
         differentiable = torch.is_grad_enabled()  # by the parameters, as LSC needs it
         by_state = []
         by_output = []
         by_current = []
         with torch.enable_grad(), exact_values(self.cell):  # type: ignore[arg-type]  # the cell is a module
             before = _leaves(state)
-            z = (
-                self.cell.emitted(state).detach().requires_grad_()
-            )  # cut off: no derivative goes through it to the state
+            # cut off from the state: the derivative by the state does not go through the output
+            z = self.cell.emitted(state).detach().requires_grad_()
             current = self.cell.current(x.detach())
             if not differentiable:
                 current = current.detach()
-            added = torch.zeros_like(current, requires_grad=True)  # the derivative by it is that by the current
+            # 0 is added to the current, and the derivative taken by this 0: the current itself may be no leaf
+            added = torch.zeros_like(current, requires_grad=True)
             after = self.cell.advance(current + added, z, before)
             for variable in after:
                 row = _gradients(variable, [*before, z, added], create_graph=differentiable)
@@ -134,7 +148,7 @@ class NeuronwiseDerivatives(Derivatives):
         return torch.stack(by_state, 1), torch.stack(by_output, 1), torch.stack(by_current, 1)
 
     def _output_derivative(self, state: State) -> Tensor:
-        """Derivative of the output by the state (P, V, n)."""
+        """Return the derivative of the output by the state (P, V, n)."""
         differentiable = torch.is_grad_enabled()
         with torch.enable_grad(), exact_values(self.cell):  # type: ignore[arg-type]  # the cell is a module
             variables = _leaves(state)
@@ -142,22 +156,24 @@ class NeuronwiseDerivatives(Derivatives):
             return torch.stack(_gradients(output, list(variables), create_graph=differentiable), 1)
 
     def _flat_current(self, x: Tensor) -> Tensor:
+        """Return the current of every neuron (P, n) from an input (P, n_in)."""
         return self.cell.current(x).flatten(1)
 
     def _weights(self, x: Tensor) -> Tensor:
-        """The weight matrix (1, n, n_in) of a current that is affine in x, in dtype and on the device of x."""
+        """Return the weight matrix (1, n, n_in) of a current that is affine in x (P, n_in), in the dtype of x."""
         unit_vectors = torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
+        # the currents of unit vectors are the columns of the matrix, each plus the bias
         bias = self._flat_current(torch.zeros_like(unit_vectors[:1]))
         return (self._flat_current(unit_vectors) - bias).T.unsqueeze(0)
 
 
 def _leaves(state: State) -> State:
-    """The values of a state as variables to differentiate by."""
+    """Return a state of the same values, cut off from the graph, whose variables can be differentiated by."""
     return type(state)(*(leaf.detach().requires_grad_() for leaf in state))
 
 
 def _gradients(value: Tensor, by: list[Tensor], *, create_graph: bool) -> list[Tensor]:
-    """Gradients of the sum of a value (P, ...), each (P, n); zero by what it does not depend on."""
+    """Return the gradient of the sum of a value (P, ...) by each variable, (P, n); zero if it does not depend on it."""
     if not value.requires_grad:
         return [torch.zeros_like(variable).flatten(1) for variable in by]
     options: Any = {"create_graph": create_graph, "retain_graph": True, "materialize_grads": True}

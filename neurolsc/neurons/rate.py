@@ -28,7 +28,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-# has_biases, num_layers, dropout, train, bidirectional, batch_first of PyTorch's kernels
+# the arguments has_biases, num_layers, dropout, train, bidirectional, batch_first of PyTorch's kernels
 ONE_LAYER = (True, 1, 0.0, True, False, False)
 
 
@@ -48,7 +48,7 @@ class LSTMState(NamedTuple):
 
 
 def inputs_of(x: Tensor, late: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """The input of each step (T, B, n_in); one step late after the input `late`, if there is one."""
+    """Return what each step reads (T, B, n_in): x, or, with the input `late` (B, n_in), x one step later after it."""
     x = x.to(dtype)
     if late is None:
         return x
@@ -56,7 +56,13 @@ def inputs_of(x: Tensor, late: Tensor | None, dtype: torch.dtype) -> Tensor:
 
 
 def last_of(outputs: Tensor, start: Tensor, lengths: Tensor | None) -> Tensor:
-    """The last of the values (T, B, ...) of each sample; the start of samples without a step."""
+    """Return each sample's value after its last step (B, ...).
+
+    Args:
+        outputs: the values after each step (T, B, ...).
+        start: those before the first step (B, ...), which samples of length 0 keep.
+        lengths: steps of each sample (B,); None: T.
+    """
     if lengths is None:
         return outputs[-1]
     last = outputs[(lengths - 1).clamp(min=0), torch.arange(len(start), device=start.device)]
@@ -64,12 +70,12 @@ def last_of(outputs: Tensor, start: Tensor, lengths: Tensor | None) -> Tensor:
 
 
 def under_autocast(x: Tensor) -> bool:
-    """True where PyTorch's kernels would keep states in half precision; plain steps do not."""
+    """True under autocast, where PyTorch's kernels would keep states in half precision; plain steps do not."""
     return torch.is_autocast_enabled(x.device.type)
 
 
 def chrono(n: int, memory: float) -> Tensor:
-    r"""Retentions f (n,) of long memories, Chrono's start of a gated cell.
+    r"""Draw retentions f (n,) of long memories, as Chrono starts a gated cell.
 
     .. math:: f = \frac{T}{1 + T}, \quad T \sim U\Big(\frac1{1 - \nu}, \frac2{1 - \nu}\Big)
 
@@ -84,9 +90,10 @@ def chrono(n: int, memory: float) -> Tensor:
 
 
 class GatedCell(Cell):
-    """A recurrent layer whose gates read input and output, their matrices one below the other.
+    """Base of RNN, GRU and LSTM: a layer whose gates read the input and the layer's last output.
 
-    Each starts Glorot uniform (input) or orthogonal (recurrent). Source: arXiv:2308.12075, App. H.
+    The matrices of G gates stand one below the other: w_in (G n_hidden, n_in), each Glorot uniform, w_rec (G n_hidden,
+    n_hidden), each orthogonal, and bias (G n_hidden,), zero. Source: arXiv:2308.12075, App. H.
     """
 
     state_type = HiddenState
@@ -175,8 +182,10 @@ class RNN(GatedCell):
         self.activation = one_of("activation", activation, tuple(ACTIVATIONS))
         if memory is not None:
             least = probability("memory", memory)
-            values, vectors = torch.linalg.eig(torch.randn(n_hidden, n_hidden, dtype=torch.float64) / n_hidden**0.5)
+            gaussian = torch.randn(n_hidden, n_hidden, dtype=torch.float64) / n_hidden**0.5
+            values, vectors = torch.linalg.eig(gaussian)
             moved = torch.polar(least + (1 - least) * values.abs().tanh(), values.angle())
+            # real up to rounding, since pairs of conjugate eigenvalues stay pairs
             self.w_rec.data.copy_((vectors @ torch.diag(moved) @ torch.linalg.inv(vectors)).real)
             return
         bound = math.sqrt(3 / n_hidden)  # fan in and fan out of a vector are both its length
@@ -187,10 +196,10 @@ class RNN(GatedCell):
         return HiddenState(ACTIVATIONS[self.activation](current).to(state.h.dtype))
 
     def run_at_once(self, x: Tensor, state: HiddenState, lengths: Tensor | None, late: Tensor | None) -> AtOnce:
-        kernel = {"relu": torch.rnn_relu, "tanh": torch.rnn_tanh}.get(self.activation)
+        kernel = {"relu": torch.rnn_relu, "tanh": torch.rnn_tanh}.get(self.activation)  # PyTorch has no others
         if kernel is None or under_autocast(x):
             return None
-        weights = (self.w_in, self.w_rec, self.bias, torch.zeros_like(self.bias))
+        weights = (self.w_in, self.w_rec, self.bias, torch.zeros_like(self.bias))  # the kernel adds two biases
         x = inputs_of(x, late, state.h.dtype)
         outputs, _ = kernel(x, state.h[None], weights, *ONE_LAYER)
         return outputs, HiddenState(last_of(outputs, state.h, lengths))
@@ -240,8 +249,9 @@ class GRU(GatedCell):
 
     def update(self, x: Tensor, z: Tensor, state: HiddenState) -> HiddenState:
         current = linear(x, self.w_in, self.bias)
-        if self.recurrent_bias is None:
-            return HiddenState(self._eq_48()(current, z, state.h))
+        if self.recurrent_bias is None:  # the reset acts before the recurrent weights
+            step = self._eq_48()
+            return HiddenState(step(current, z, state.h))
         in_r, in_z, in_h = current.chunk(3, 1)
         rec_r, rec_z, rec_h = linear(z, self.w_rec, self.recurrent_bias).chunk(3, 1)
         candidate = torch.tanh(in_h + torch.sigmoid(in_r + rec_r) * rec_h)
@@ -249,9 +259,9 @@ class GRU(GatedCell):
         return HiddenState(torch.lerp(candidate.to(state.h.dtype), state.h, retention.to(state.h.dtype)))
 
     def _eq_48(self) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-        """Return a function of W x + b (B, 3 n_hidden), output and h that returns the next h.
+        """Return a function of W x + b (B, 3 n_hidden), output and h (B, n_hidden) that returns the next h.
 
-        It is made once for all steps, since cutting the weights takes time.
+        A run makes it once for all steps, since cutting the weights takes time.
         """
         sizes = (2 * self.n_hidden, self.n_hidden)
         u_rz, u_h = (u.t() for u in self.w_rec.split_with_sizes(sizes))
@@ -266,6 +276,7 @@ class GRU(GatedCell):
 
     @property
     def retention(self) -> Tensor:
+        """The share of the state that a step leaves at input and state 0, (n_hidden,)."""
         z = slice(self.n_hidden, 2 * self.n_hidden)
         if self.recurrent_bias is None:
             return torch.sigmoid(-self.bias[z])
@@ -274,19 +285,20 @@ class GRU(GatedCell):
     @retention.setter
     def retention(self, value: Tensor) -> None:
         with torch.no_grad():
-            more = torch.logit(value) - torch.logit(self.retention)
-            if not self.reset_after:  # there the retention is 1 - z
-                more = -more
-            self.bias[self.n_hidden : 2 * self.n_hidden] += more
+            change = torch.logit(value) - torch.logit(self.retention)
+            if not self.reset_after:  # the retention is 1 - z
+                change = -change
+            self.bias[self.n_hidden : 2 * self.n_hidden] += change
 
     def run_at_once(self, x: Tensor, state: HiddenState, lengths: Tensor | None, late: Tensor | None) -> AtOnce:
         x = inputs_of(x, late, state.h.dtype)
-        if self.recurrent_bias is not None:
+        if self.recurrent_bias is not None:  # torch.nn.GRU, for which there is a kernel
             if under_autocast(x):
                 return None
             weights = (self.w_in, self.w_rec, self.bias, self.recurrent_bias)
             outputs, _ = torch.gru(x, state.h[None], weights, *ONE_LAYER)
             return outputs, HiddenState(last_of(outputs, state.h, lengths))
+        # eq. 48 has none: its input is projected for all steps at once, and the steps follow one by one
         step = self._eq_48()
         h = state.h
         hidden = []
@@ -328,7 +340,7 @@ class LSTM(GatedCell):
         super().__init__(n_in, n_hidden, gates=4)
         if memory is not None:
             self.retention = chrono(n_hidden, memory)
-            self.bias.data[:n_hidden] = -self.bias.data[n_hidden : 2 * n_hidden]
+            self.bias.data[:n_hidden] = -self.bias.data[n_hidden : 2 * n_hidden]  # b_i = -b_f, so that i = 1 - f
 
     def update(self, x: Tensor, z: Tensor, state: LSTMState) -> LSTMState:
         gates = torch.addmm(linear(x, self.w_in, self.bias), z, self.w_rec.T)
@@ -338,6 +350,7 @@ class LSTM(GatedCell):
 
     @property
     def retention(self) -> Tensor:
+        """The share of the memory that a step leaves at input and output 0, (n_hidden,)."""
         return torch.sigmoid(self.bias[self.n_hidden : 2 * self.n_hidden])
 
     @retention.setter
@@ -349,14 +362,16 @@ class LSTM(GatedCell):
         if under_autocast(x):
             return None
         x = inputs_of(x, late, state.h.dtype)
-        start = (state.h[None], state.c[None])
+        start = (state.h[None], state.c[None])  # (1, B, n_hidden): of one layer
         weights = (self.w_in, self.w_rec, self.bias, torch.zeros_like(self.bias))
         if lengths is None:
             outputs, h, c = torch.lstm(x, start, weights, *ONE_LAYER)
             return outputs, LSTMState(h[0], c[0])
-        packed = pack_padded_sequence(x, lengths.clamp(min=1).cpu(), enforce_sorted=False)  # it takes no length 0
+        # h and c at the end of each sample come from a packed sequence, which sorts the samples by length; it takes no
+        # length 0, so that samples without a step run one, and get their start back at the end
+        packed = pack_padded_sequence(x, lengths.clamp(min=1).cpu(), enforce_sorted=False)
         start = tuple(leaf[:, packed.sorted_indices] for leaf in start)
-        data, h, c = torch.lstm(packed.data, packed.batch_sizes, start, weights, *ONE_LAYER[:-1])
+        data, h, c = torch.lstm(packed.data, packed.batch_sizes, start, weights, *ONE_LAYER[:-1])  # no batch_first
         outputs, _ = pad_packed_sequence(packed._replace(data=data), total_length=len(x))
         after = (leaf[0][packed.unsorted_indices] for leaf in (h, c))
         return outputs, LSTMState(*(keep(new, old, lengths > 0) for new, old in zip(after, state, strict=True)))

@@ -6,8 +6,9 @@ With a damping b < 0, both per unit of time, a step dt and :math:`I = W_{in} x[t
     u[t] &= u[t-1] + dt\,(b\, u[t-1] - \omega v[t-1] + I), \quad z[t] = H(u[t] - \vartheta) \\
     v[t] &= v[t-1] + dt\,(\omega u[t-1] + b\, v[t-1])
 
-It is stable below threshold if and only if :math:`(1 + dt\,b)^2 + (dt\,\omega)^2 \le 1`, that is, for :math:`dt\,\omega
-\le 1` and b between :math:`p_- = (-1 - \sqrt{1 - (dt\,\omega)^2}) / dt` and the divergence boundary
+A neuron is stable below threshold if and only if :math:`(1 + dt\,b)^2 + (dt\,\omega)^2 \le 1`, that is, if
+:math:`dt\,\omega \le 1` and b is between :math:`p_- = (-1 - \sqrt{1 - (dt\,\omega)^2}) / dt` and the divergence
+boundary
 
 .. math:: p(\omega) = \frac{-1 + \sqrt{1 - (dt\,\omega)^2}}{dt}.
 
@@ -54,7 +55,7 @@ class BRFState(NamedTuple):
 
 
 class EulerResonator(NeuronCell):
-    """The parameters that RF and BRF share."""
+    """Base of RF and BRF: their parameters, and an Euler step of the oscillation."""
 
     omega: nn.Parameter
     damping: nn.Parameter
@@ -86,7 +87,8 @@ class EulerResonator(NeuronCell):
             )
         if self.damping_range[0] < 0:
             raise ValueError(f"damping_range must not be negative, got {self.damping_range}; b is its negative.")
-        bound = (6 / (n_in + 2 * n_hidden)) ** 0.5  # Glorot of the two matrices side by side
+        # Glorot of w_in and w_rec side by side, a matrix (n_hidden, n_in + n_hidden)
+        bound = (6 / (n_in + 2 * n_hidden)) ** 0.5
         nn.init.uniform_(self.w_in, -bound, bound)
         nn.init.uniform_(self.w_rec, -bound, bound)
 
@@ -103,14 +105,14 @@ class EulerResonator(NeuronCell):
         return torch.full_like(self.damping, 1 / self.dt)
 
     def rotation(self, b: Tensor) -> tuple[Tensor, Tensor]:
-        """The diagonal entry 1 + dt b of the step, and dt omega."""
+        """Return 1 + dt b, the diagonal entry of the step of (u, v), and dt omega, the other one; b is the damping."""
         return 1 + self.dt * b, self.angle()
 
     def shares(self) -> Tensor:
-        return self.dt * super().shares()
+        return self.dt * super().shares()  # u takes dt times a current
 
     def euler_step(self, x: Tensor, z: Tensor, state: Any, b: Tensor) -> tuple[Tensor, Tensor]:
-        """Return u and v after a step with the damping b."""
+        """Return the new u and v, each (B, n_hidden), after a step with the damping b, which is negative."""
         diagonal, angle = self.rotation(b)
         u = diagonal * state.u - angle * state.v + self.dt * self.current(x, z)
         return u, angle * state.u + diagonal * state.v
@@ -172,7 +174,7 @@ class BRF(EulerResonator):
     block_terms = (EULER_ROTATION, REFRACTORY)
 
     def most_damping(self) -> Tensor:
-        return super().most_damping() + self.boundary()
+        return super().most_damping() + self.boundary()  # b = p(omega) - damping = -1 / dt
 
     def distance(self, state: BRFState) -> Tensor:
         return state.u - self.theta - state.q
@@ -183,15 +185,16 @@ class BRF(EulerResonator):
         return BRFState(u, v, q)
 
     def slopes(self, s: Tensor) -> Tensor:
-        return torch.stack([s, torch.zeros_like(s), -s], 1)
+        return torch.stack([s, torch.zeros_like(s), -s], 1)  # spikes follow u - theta - q
 
     def blocks(self, state: BRFState, s: Tensor, z: Tensor) -> dict[str, Tensor]:
         diagonal, angle = self.rotation(self.boundary() - self.damping.abs() - Q_DECAY * state.q - z)
         zero = torch.zeros_like(s)
-        # derivatives by (u, v, q): of the new q, and through it, as it lowers b, of the new u and v
+        # Derivatives by (u, v, q) of the new q, which adds z = H(u - theta - q). The new q lowers b, and so moves the
+        # new u and v, by -dt u and -dt v.
         of_q = (s, zero, Q_DECAY - s)
-        of_u = [-self.dt * state.u * k for k in of_q]
-        of_v = [-self.dt * state.v * k for k in of_q]
+        of_u = [-self.dt * state.u * by for by in of_q]
+        of_v = [-self.dt * state.v * by for by in of_q]
         return {
             "rotation": matrix_of([[diagonal, -angle, zero], [angle, diagonal, zero], [zero, zero, zero]], z),
             "refractory": matrix_of([of_u, of_v, of_q], z),
@@ -254,7 +257,7 @@ class ExactRF(NeuronCell):
             self.w_in.mul_(2 * torch.rand(n_hidden, 1))
 
     def rotation(self) -> tuple[Tensor, Tensor]:
-        """The real and imaginary part of exp((-b + i omega) dt)."""
+        """Return the real and the imaginary part of exp((-b + i omega) dt), each (n_hidden,)."""
         radius = torch.exp(-self.damping * self.dt)
         angle = self.omega * self.dt
         return radius * torch.cos(angle), radius * torch.sin(angle)
@@ -267,8 +270,8 @@ class ExactRF(NeuronCell):
 
     def blocks(self, state: ResonatorState, s: Tensor, z: Tensor) -> dict[str, Tensor]:
         cosine, sine = self.rotation()
-        taken = -self.theta * s
+        by_reset = -self.theta * s  # derivative by u of what the reset adds to r
         return {
             "rotation": matrix_of([[cosine, -sine], [sine, cosine]], z),
-            "reset": matrix_of([[cosine * taken, 0.0], [sine * taken, 0.0]], z),
+            "reset": matrix_of([[cosine * by_reset, 0.0], [sine * by_reset, 0.0]], z),
         }

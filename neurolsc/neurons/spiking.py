@@ -41,10 +41,10 @@ LEAK = Term(
     "lengthen tau_theta or tau_v",
     "#0072b2",
 )
-MORE = "raise w_rec or the decays"
-RESET = Term("reset", "detach the reset (reset_gradient=False), or lower the thresholds", MORE, "#cc79a7")
+RAISE = "raise w_rec or the decays"
+RESET = Term("reset", "detach the reset (reset_gradient=False), or lower the thresholds", RAISE, "#cc79a7")
 FEEDBACK = Term(
-    "feedback", "lower the adaptation, or use a rule under which it follows the radius through time", MORE, "#d55e00"
+    "feedback", "lower the adaptation, or use a rule under which it follows the radius through time", RAISE, "#d55e00"
 )
 
 ResetName = Literal["subtract", "static", "zero"]
@@ -54,15 +54,19 @@ ResetName = Literal["subtract", "static", "zero"]
 class Reset:
     r"""What a spike does to the voltage one step later.
 
-    ``"subtract"`` and ``"static"``: d v becomes d v - theta z, with :math:`d = e^{-1/\tau_v}` and theta the current or
-    the resting threshold. ``"zero"``: it becomes d v (1 - z). Without `gradient` no gradient passes the reset.
+    A voltage v that spiked (z = 1) leaks to d v, with :math:`d = e^{-1/\tau_v}`, and is then reset.
+
+    Attributes:
+        name: ``"subtract"``: to d v - theta z, with theta the current threshold. ``"static"``: likewise, with theta the
+            resting threshold. ``"zero"``: to d v (1 - z).
+        gradient: True if a gradient passes the reset, by z and theta; False if they are detached there.
     """
 
     name: ResetName = "subtract"
     gradient: bool = False
 
     def carry(self, leaked: Tensor, z: Tensor, theta: Tensor) -> Tensor:
-        """Return the voltage after the reset, from d v, the spikes, and the threshold to subtract."""
+        """Return the voltage after the reset (B, n_hidden), from d v, the spikes z, and the threshold to subtract."""
         if not self.gradient:
             z = z.detach()
             theta = theta.detach()
@@ -71,10 +75,18 @@ class Reset:
         return leaked - theta * z
 
     def derivatives(self, decay: Tensor, v: Tensor, z: Tensor, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        r"""D, E and R, each (B, n_hidden), of the voltage before input and recurrence; E is 0 for a constant theta.
+        r"""Return D, E and R, each (B, n_hidden), the derivatives of the voltage that :meth:`carry` returns.
 
         .. math:: D = \frac{\partial v[t]}{\partial v[t-1]}\Big|_z, \quad
             E = \frac{\partial v[t]}{\partial \vartheta[t-1]}\Big|_z, \quad R = -\frac{\partial v[t]}{\partial z[t-1]}
+
+        E is 0 where theta does not move or is detached. Of a LIF it has no meaning.
+
+        Args:
+            decay: d (n_hidden,).
+            v: the voltage before the step (B, n_hidden).
+            z: its spikes, likewise.
+            theta: the threshold to subtract, likewise or (n_hidden,).
         """
         e = torch.zeros_like(v)
         r = torch.zeros_like(v)
@@ -85,13 +97,13 @@ class Reset:
             return d, e, r
         if self.gradient:
             r = theta.expand_as(v)
-            if self.name == "subtract":  # the threshold that it subtracts moves
+            if self.name == "subtract":  # the threshold that it subtracts is a state; the resting one is none
                 e = -z
         return decay.expand_as(v), e, r
 
 
 class SpikingCell(NeuronCell):
-    r"""A leaky voltage with recurrent spikes; one of your own has ``distance`` instead of ``output``.
+    r"""Base of LIF and ALIF: a leaky voltage with recurrent spikes. A subclass defines ``distance``, not ``output``.
 
     Args:
         spike: the surrogate; by default a new ``FastSigmoid()``.
@@ -143,16 +155,15 @@ class SpikingCell(NeuronCell):
     def distance(self, state: Any) -> Tensor:
         """v - theta (B, n_hidden); a spike where positive."""
 
-    # None: a subclass with another distance() would inherit wrong ones
+    # Cell's return None. NeuronCell's would be wrong for a subclass with another distance().
     thresholds = Cell.thresholds
     membrane = Cell.membrane
 
     def reset_switch(self) -> ResetSwitch | None:
         if not self.reset.gradient:
             return None
-        return ResetSwitch(
-            self, "reset", replace(self.reset, gradient=False), "detach the reset (reset_gradient=False)"
-        )
+        detached = replace(self.reset, gradient=False)
+        return ResetSwitch(self, "reset", detached, "detach the reset (reset_gradient=False)")
 
     @property
     def decay_v(self) -> Tensor:
@@ -205,6 +216,7 @@ class LIF(SpikingCell):
         return LIFState(carried + x @ self.w_in.T + z @ self.w_rec.T + self.b_v)
 
     def constants(self) -> fast.Constants:
+        """The parameters for a run of all steps at once."""
         return fast.Constants(self.w_in, self.w_rec, self.decay_v, self.b_v, threshold=self.theta)
 
     run_at_once = fast.run  # type: ignore[assignment]
@@ -213,6 +225,7 @@ class LIF(SpikingCell):
         d, _, r = self.reset.derivatives(self.decay_v, state.v, z, self.theta)
         return {"leak": matrix_of([[d]], s), "reset": matrix_of([[-r * s]], s)}
 
+    # right for this distance(), unlike those of SpikingCell
     thresholds = NeuronCell.thresholds
     membrane = NeuronCell.membrane
 
@@ -309,7 +322,7 @@ class ALIF(SpikingCell):
         return state.v - state.theta
 
     def reset_threshold(self, theta: Tensor) -> Tensor:
-        """What a reset subtracts: the resting threshold, or the current one `theta`."""
+        """What a reset subtracts, (n_hidden,) or (B, n_hidden): the resting threshold, or the current one `theta`."""
         if self.reset.name == "static":
             return self.theta_rest
         return theta
@@ -320,6 +333,7 @@ class ALIF(SpikingCell):
         return ALIFState(v, self.decay_theta * state.theta + self.b_theta + self.adaptation * z)
 
     def constants(self) -> fast.Constants:
+        """The parameters for a run of all steps at once; `threshold` is what a static reset subtracts."""
         return fast.Constants(
             self.w_in,
             self.w_rec,
@@ -334,7 +348,7 @@ class ALIF(SpikingCell):
     run_at_once = fast.run  # type: ignore[assignment]
 
     def slopes(self, s: Tensor) -> Tensor:
-        return torch.stack([s, -s], 1)
+        return torch.stack([s, -s], 1)  # spikes follow v - theta
 
     def blocks(self, state: ALIFState, s: Tensor, z: Tensor) -> dict[str, Tensor]:
         reset = self.reset.derivatives(self.decay_v, state.v, z, self.reset_threshold(state.theta))
@@ -344,7 +358,9 @@ class ALIF(SpikingCell):
         return Thresholds(self, ("b_theta", "adaptation"), rest_name="theta_rest")
 
     def gains(self) -> dict[str, float]:
-        return {"b_theta": (1 / -torch.expm1(-1 / self.tau_theta.detach().double())).mean().item()}
+        # theta rests at b_theta / (1 - exp(-1/tau_theta))
+        gain = 1 / -torch.expm1(-1 / self.tau_theta.detach().double())
+        return {"b_theta": gain.mean().item()}
 
     def membrane(self) -> Membrane:
         return Membrane("v", lambda state: state.theta, self.spike)
@@ -382,11 +398,18 @@ class ALIFPlusMinus(ALIF):
 def alif_blocks(
     s: Tensor, reset: tuple[Tensor, Tensor, Tensor], *, rise: Tensor, decay_theta: Tensor
 ) -> dict[str, Tensor]:
-    r"""The blocks of (v, theta), with the derivative s of a spike by v and D, E, R of :meth:`Reset.derivatives`.
+    r"""Return the derivative of an ALIF's next (v, theta) by its last one, without recurrence, as named terms.
 
     .. math:: \begin{pmatrix} D - R s & E + R s \\ \beta s & e^{-1/\tau_\vartheta} - \beta s \end{pmatrix}
 
-    A spike adds `rise`, :math:`\beta`, to theta.
+    Args:
+        s: derivative of a spike by v (P, n).
+        reset: D, E and R of :meth:`Reset.derivatives`.
+        rise: :math:`\beta`, what a spike adds to theta (n,).
+        decay_theta: :math:`e^{-1/\tau_\vartheta}` (n,).
+
+    Returns:
+        "leak", "reset" and "feedback", each (P, 2, 2, n); their sum is the matrix above.
     """
     d, e, r = reset
     kick = r * s

@@ -37,7 +37,7 @@ class CubaLIF(LIF):
 
     Args:
         tau_i: mean initial time constant of the current, in steps.
-        settings: those of :class:`neurolsc.LIF`.
+        **settings: those of :class:`neurolsc.LIF`.
 
     Attributes:
         tau_i: time constants of the current (n_hidden,), in steps; settable.
@@ -63,7 +63,7 @@ class CubaLIF(LIF):
         return CubaState(i, carried + i)
 
     def shares(self) -> Tensor:
-        return torch.ones(2, self.n_hidden, **self.dtype_and_device)
+        return torch.ones(2, self.n_hidden, **self.dtype_and_device)  # v reads the new i in the same step
 
     def blocks(self, state: CubaState, s: Tensor, z: Tensor) -> dict[str, Tensor]:  # type: ignore[override]
         d, _, r = self.reset.derivatives(self.decay_v, state.v, z, self.theta)
@@ -175,15 +175,16 @@ class ALIFLowPass(ALIFPlus):
 
     @property
     def retention(self) -> Tensor:
+        """exp(-1/tau_theta), shape (n_hidden,); see the class for what setting it does."""
         return self.decay_theta
 
     @retention.setter
     def retention(self, value: Tensor) -> None:
-        if is_frozen(self, "tau_theta"):  # frozen parameters stay
+        if is_frozen(self, "tau_theta"):
             return
         # A spike raises the threshold by (1 - retention) * adaptation, which stays the same.
         rise = self._new_share * self.adaptation
-        self.tau_theta = -1 / torch.log(value.clamp(min=torch.finfo(value.dtype).tiny))
+        self.tau_theta = -1 / torch.log(value.clamp(min=torch.finfo(value.dtype).tiny))  # a retention of 0 has no tau
         if not is_frozen(self, "adaptation"):
             set_value(self, "adaptation", (rise / self._new_share).detach())
 
@@ -209,7 +210,7 @@ class ALIFLowPass(ALIFPlus):
         return alif_blocks(s, reset, rise=rise, decay_theta=self.decay_theta)
 
     def gains(self) -> dict[str, float]:
-        return {}
+        return {}  # b_theta is the resting threshold: its gain is 1
 
 
 @register
@@ -251,15 +252,15 @@ class PLIF(NeuronCell):
 
     @property
     def decay(self) -> Tensor:
-        """The share of a voltage that a step leaves, 1 - k."""
+        """The share of a voltage that a step leaves, 1 - k, shape (1,)."""
         return torch.sigmoid(-self.w)
 
     @decay.setter
     def decay(self, value: Tensor) -> None:
-        set_value(self, "w", -torch.logit(value.detach(), eps=1e-6))
+        set_value(self, "w", -torch.logit(value.detach(), eps=1e-6))  # eps: 0 and 1 have no finite logit
 
     def shares(self) -> Tensor:
-        return torch.sigmoid(self.w).expand(1, self.n_hidden)
+        return torch.sigmoid(self.w).expand(1, self.n_hidden)  # k
 
     def update(self, x: Tensor, z: Tensor, state: LIFState) -> LIFState:
         if self.hard_reset:
@@ -269,17 +270,18 @@ class PLIF(NeuronCell):
         return LIFState(r + torch.sigmoid(self.w) * (self.current(x, z) - r))
 
     def blocks(self, state: LIFState, s: Tensor, z: Tensor) -> dict[str, Tensor]:
+        # the derivative of r is left - taken * s: what the reset leaves of v, and what a spike takes off it
         if self.hard_reset:
-            leak = 1 - z
+            left = 1 - z
             taken = state.v
         else:
-            leak = torch.ones_like(z)
+            left = torch.ones_like(z)
             taken = self.theta
-        return {"leak": matrix_of([[self.decay * leak]], z), "reset": matrix_of([[-self.decay * taken * s]], z)}
+        return {"leak": matrix_of([[self.decay * left]], z), "reset": matrix_of([[-self.decay * taken * s]], z)}
 
 
 class TCLIFState(NamedTuple):
-    """State of a TC-LIF cell, both before the reset of its spike."""
+    """State of a TC-LIF cell; both compartments are those before the reset by its spike."""
 
     d: Tensor  # dendritic compartment (B, n_hidden)
     v: Tensor  # somatic compartment, which spikes (B, n_hidden)
@@ -319,7 +321,7 @@ class TCLIF(NeuronCell):
         uniform(self.w_rec.data)
 
     def shares(self) -> Tensor:
-        second = torch.sigmoid(self.c[1]).expand(self.n_hidden)
+        second = torch.sigmoid(self.c[1]).expand(self.n_hidden)  # v reads sigma_2 of the new d
         return torch.stack([torch.ones_like(second), second])
 
     def update(self, x: Tensor, z: Tensor, state: TCLIFState) -> TCLIFState:
@@ -330,10 +332,10 @@ class TCLIF(NeuronCell):
 
     def blocks(self, state: TCLIFState, s: Tensor, z: Tensor) -> dict[str, Tensor]:
         first, second = torch.sigmoid(self.c)
-        # what a spike's reset does to both compartments
-        d = (first * self.theta - self.gamma) * s
-        v = -self.theta * s
+        # derivatives by v of what the resets add: to the new d, and to r_v
+        d_by_reset = (first * self.theta - self.gamma) * s
+        r_by_reset = -self.theta * s
         return {
             "compartments": matrix_of([[1.0, -first], [second, 1 - first * second]], z),
-            "reset": matrix_of([[0.0, d], [0.0, v + second * d]], z),
+            "reset": matrix_of([[0.0, d_by_reset], [0.0, r_by_reset + second * d_by_reset]], z),
         }

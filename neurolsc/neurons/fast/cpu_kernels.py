@@ -1,8 +1,9 @@
 """The fast path on a CPU: all that is no dense product, compiled by Numba (slow to import).
 
 Each inner loop reads few arrays, so that it becomes vector instructions. A product with a matrix of few non-zero
-entries is a sum of rows of the other matrix: it beats the dense product where at most a quarter of the entries differ
-from zero, as in spikes and in most inputs, and is the dense one as long as the other matrix is finite.
+entries is computed as a sum of rows of the other matrix. That beats the dense product where at most a quarter of the
+entries differ from zero, as in spikes and in most inputs. The result is that of the dense product, up to rounding, if
+the other matrix is finite: a dense product turns zero times infinity into NaN, which a sum of rows leaves out.
 """
 
 import os
@@ -23,7 +24,11 @@ DECAY_V, B_V, CONSTANT, DECAY_THETA, B_THETA, ADAPTATION = range(6)
 
 
 def compiled(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """A decorator: Numba compiles the kernel at its first call, and keeps it on disk where a folder can be written."""
+    """Return a decorator by which Numba compiles a kernel at its first call, for threads that run at the same time.
+
+    The compiled code is kept on disk if a folder can be written. `options` are those of ``numba.njit``, and replace the
+    ones below.
+    """
 
     def decorate(kernel: Callable[..., Any]) -> Any:
         settings = {"nogil": True, "error_model": "numpy"} | options
@@ -51,42 +56,48 @@ class CSR(NamedTuple):
 
 
 def nonzeros(matrix: Tensor) -> CSR | None:
-    """The entries of a matrix; None if more than a quarter differ from zero."""
+    """Return the non-zero entries of a matrix (R, n) on the CPU; None if more than a quarter differ from zero."""
     array = matrix.contiguous().numpy()
-    indices = np.empty(array.size + 1, np.int32)
+    indices = np.empty(array.size + 1, np.int32)  # _places writes one place behind the last
     indptr = np.empty(len(array) + 1, np.int64)
     data = np.empty(array.size + 1, array.dtype)
     count = _find(array, indices, indptr, data)
     if count <= DENSITY * array.size:
-        return CSR(indices[:count].copy(), indptr, data[:count].copy())
+        return CSR(indices[:count].copy(), indptr, data[:count].copy())  # copies, so that the large arrays are freed
     return None
 
 
 def times(entries: CSR, weights: Tensor) -> Tensor:
-    """Entries (R, n) times contiguous weights (n, m): (R, m)."""
+    """Return the product (R, m) of a matrix (R, n), by its entries, and contiguous weights (n, m)."""
     out = weights.new_empty(len(entries.indptr) - 1, weights.shape[1])
     arrays = (*entries, weights.numpy(), out.numpy())
-    _in_parts(len(out), len(entries.indices) * weights.shape[1], lambda a, b: _times(*arrays, a, b))
+    additions = len(entries.indices) * weights.shape[1]
+    in_parts(len(out), additions // PER_THREAD, lambda a, b: _times(*arrays, a, b))
     return out
 
 
 def add_transposed_times(total: Tensor, entries: CSR, g: Tensor) -> None:
-    """Add entries (R, n), transposed, times contiguous g (R, m) to a total (n, m)."""
+    """Add to `total` (n, m) the product M^T g of a matrix M (R, n), by its entries, and contiguous g (R, m)."""
     arrays = (*entries, g.numpy(), total.numpy())
-    _in_parts(len(total), len(entries.indices) * g.shape[1], lambda a, b: _add_transposed_times(*arrays, a, b))
+    additions = len(entries.indices) * g.shape[1]
+    in_parts(len(total), additions // PER_THREAD, lambda a, b: _add_transposed_times(*arrays, a, b))
 
 
-def _in_parts(length: int, additions: int, do: Callable[[int, int], None]) -> None:
-    """Call `do` for ranges (first, last) that make up `length`, in as many threads as the additions are worth."""
-    parts = min(torch.get_num_threads(), additions // PER_THREAD, length)
+def in_parts(length: int, threads: int, do: Callable[[int, int], None]) -> None:
+    """Call do(first, last) for ranges that make up 0 to `length`, each in a thread of its own.
+
+    There are as many threads as torch may use, at most `threads`, the number that the work is worth.
+    """
+    parts = min(torch.get_num_threads(), threads, length)
     if parts < 2:
         return do(0, length)
     edges = [length * i // parts for i in range(parts + 1)]
-    list(_threads(parts).map(do, edges[:-1], edges[1:]))
+    list(_threads(parts).map(do, edges[:-1], edges[1:]))  # a list, to wait for all
 
 
 @cache
 def _threads(count: int) -> ThreadPoolExecutor:
+    """Return the pool of so many threads; the same one at every call."""
     return ThreadPoolExecutor(count, thread_name_prefix="neurolsc")
 
 
@@ -96,7 +107,10 @@ if hasattr(os, "register_at_fork"):  # a forked process has none of these thread
 
 @_compiled
 def _find(matrix: Array, indices: Array, indptr: Array, data: Array) -> int:
-    """Write the non-zero entries of a matrix as those of :class:`CSR`, and return their number."""
+    """Write the non-zero entries of a matrix (R, n) into the three arrays of a :class:`CSR`; return their number.
+
+    indices and data have room for R n + 1 numbers.
+    """
     count = 0
     indptr[0] = 0
     for r in range(len(matrix)):
@@ -109,8 +123,12 @@ def _find(matrix: Array, indices: Array, indptr: Array, data: Array) -> int:
 
 @_inline
 def _places(row: Array, indices: Array, count: int) -> int:
-    """Append the columns where a row is not zero to the first `count` indices; return how many there are then."""
-    for j in range(len(row)):  # without a branch, which would be mispredicted: what is not counted is overwritten
+    """Write the columns where a row is not zero into `indices`, from place `count` on; return the next free place.
+
+    `indices` needs one place more than there are such columns: every column is written, and the next one overwrites it
+    unless it is counted. A branch instead would be mispredicted too often.
+    """
+    for j in range(len(row)):
         indices[count] = j
         count += row[j] != 0
     return count
@@ -118,6 +136,7 @@ def _places(row: Array, indices: Array, count: int) -> int:
 
 @_compiled
 def _times(indices: Array, indptr: Array, data: Array, weights: Array, out: Array, first: int, last: int) -> None:
+    """Write rows `first` to `last` of the product in :func:`times` into `out` (R, m)."""
     for r in range(first, last):
         total = out[r]
         total[:] = 0
@@ -126,7 +145,10 @@ def _times(indices: Array, indptr: Array, data: Array, weights: Array, out: Arra
 
 @_inline
 def _add_rows(total: Array, matrix: Array, indices: Array, data: Array) -> None:
-    """Add multiples of rows of a matrix to a total, eight at a time."""
+    """Add data[k] times row indices[k] of a matrix (n, m) to a total (m,), for all k.
+
+    Eight rows are added in one pass, so that the total is read and written an eighth as often.
+    """
     k = 0
     end = len(indices)
     while k + 8 <= end:
@@ -161,9 +183,14 @@ def _add_rows(total: Array, matrix: Array, indices: Array, data: Array) -> None:
 def _add_transposed_times(
     indices: Array, indptr: Array, data: Array, g: Array, total: Array, first: int, last: int
 ) -> None:
+    """Add rows `first` to `last` of the product in :func:`add_transposed_times` to `total` (n, m).
+
+    Row i of the product is a sum of rows of g, one for each entry in column i.
+    """
     rows = len(indptr) - 1
-    count = indptr[len(indptr) - 1]
+    count = indptr[rows]
     # Sort the entries by column (counting sort): count them, find where each column starts, put each in its place.
+    # ends[i] is where column i starts, and where it ends once its entries are placed.
     ends = np.zeros(len(total) + 1, np.int64)
     for k in range(count):
         ends[indices[k] + 1] += 1
@@ -187,19 +214,28 @@ def steps(
     v: Tensor, theta: Tensor, z0: Tensor, z: Tensor, drive: Tensor, w_rec_t: Tensor, constants: Tensor,
     *, zero: bool, static: bool,
 ) -> CSR:  # fmt: skip
-    """Some steps of LIF or ALIF in place; return the spikes that each of them reads (S B, n).
+    """Run S steps of LIF or ALIF in place.
 
-    v holds voltages before and after each step (S + 1, B, n), of which the first is read, theta thresholds likewise, or
-    a fixed one (1, B, n); z0 (B, n) are the spikes before, z (S, B, n) those to be filled; drive is the projected input
-    (S, B, n), constants those of :func:`~neurolsc.neurons.fast.inputs.rows_of` (6, n). The reset starts again from
-    zero, or subtracts the constant (static), or the moving threshold.
+    Args:
+        v: voltages (S + 1, B, n); the first is read, those after each step are filled.
+        theta: thresholds likewise, or a fixed one (1, B, n), which is read.
+        z0: the spikes before the first step (B, n).
+        z: to be filled with the spikes of each step (S, B, n).
+        drive: the projected input of each step (S, B, n).
+        w_rec_t: recurrent weights (n, n), from row to column.
+        constants: those of :func:`~neurolsc.neurons.fast.inputs.rows_of` (6, n).
+        zero: True if a reset sets the voltage to 0; else it subtracts a threshold.
+        static: True if that threshold is the row CONSTANT, False if it is the moving one.
+
+    Returns:
+        The spikes that the steps read, those of the step before each of them, as entries of a matrix (S B, n).
     """
     length, batch, n = z.shape
     indices = np.empty((length + 1) * batch * n + 1, np.int32)
     indptr = np.empty((length + 1) * batch + 1, np.int64)
     arrays = (t.numpy() for t in (v, theta, z0.contiguous(), z, drive, w_rec_t, constants))
     _steps(*arrays, zero, static, indices, indptr)
-    indptr = indptr[: length * batch + 1]
+    indptr = indptr[: length * batch + 1]  # without the spikes of the last step, which no step here reads
     return CSR(indices[: indptr[-1]].copy(), indptr, np.ones(indptr[-1], v.numpy().dtype))
 
 
@@ -208,6 +244,7 @@ def _steps(
     v: Array, theta: Array, z0: Array, z: Array, drive: Array, w_rec_t: Array, constants: Array,
     zero: bool, static: bool, indices: Array, indptr: Array
 ) -> None:  # fmt: skip
+    """As :func:`steps`; indices and indptr are filled with the places of z0 and z, as a matrix ((S + 1) B, n)."""
     length, batch, n = z.shape
     decay_v = constants[DECAY_V]
     b_v = constants[B_V]
@@ -220,31 +257,31 @@ def _steps(
     recurrent = np.empty(n, v.dtype)
     count = 0
     indptr[0] = 0
-    for s in range(batch):
+    for s in range(batch):  # the first B rows are z0
         count = _places(z0[s], indices, count)
         indptr[s + 1] = count
     for t in range(length):
         for s in range(batch):
             row = t * batch + s
-            fired = indices[indptr[row] : indptr[row + 1]]
+            fired = indices[indptr[row] : indptr[row + 1]]  # neurons of this sample that fired one step before
             recurrent[:] = 0
             _add_rows(recurrent, w_rec_t, fired, ones)
-            now = v[t, s]
-            then = v[t + 1, s]
-            pushed = drive[t, s]
+            before = v[t, s]
+            after = v[t + 1, s]
+            driven = drive[t, s]
             for j in range(n):
-                then[j] = decay_v[j] * now[j]
+                after[j] = decay_v[j] * before[j]
             if zero:
                 for j in fired:
-                    then[j] -= then[j]  # NaN where it is infinite, as in plain steps
+                    after[j] -= after[j]  # NaN where it is infinite, as in plain steps
             else:
                 subtracted = constant if static else theta[t, s]
                 for j in fired:
-                    then[j] -= subtracted[j]
+                    after[j] -= subtracted[j]
             for j in range(n):
-                then[j] = then[j] + pushed[j] + recurrent[j] + b_v[j]
-            limit = theta[t + 1, s] if moving else theta[0, 0]
-            if moving:
+                after[j] = after[j] + driven[j] + recurrent[j] + b_v[j]
+            limit = theta[t + 1, s] if moving else theta[0, 0]  # a fixed one is the same for all samples
+            if moving:  # else the threshold is given
                 last = theta[t, s]
                 for j in range(n):
                     limit[j] = decay_theta[j] * last[j] + b_theta[j]
@@ -252,14 +289,17 @@ def _steps(
                     limit[j] += adaptation[j]
             spikes = z[t, s]
             for j in range(n):
-                spikes[j] = then[j] > limit[j]
+                spikes[j] = after[j] > limit[j]
             count = _places(spikes, indices, count)
-            indptr[row + batch + 1] = count
+            indptr[row + batch + 1] = count  # the end of the row that the next step reads
 
 
 @_compiled
 def thresholds(theta: Array, z0: Array, z: Array, constants: Array) -> None:
-    """Fill the thresholds theta (S + 1, B, n) behind the first ones, from the spikes, as :func:`steps` does."""
+    """Fill the moving thresholds theta (S + 1, B, n) after each of S steps, as :func:`steps` does.
+
+    theta[0] is read. z0 (B, n) are the spikes before the first step, z (S, B, n) those of each; constants are as there.
+    """
     decay_theta = constants[DECAY_THETA]
     b_theta = constants[B_THETA]
     adaptation = constants[ADAPTATION]
@@ -275,68 +315,83 @@ def thresholds(theta: Array, z0: Array, z: Array, constants: Array) -> None:
 @_compiled
 def step_back(
     back: Array, by_z: Array, slope: Array, g_next: Array, g: Array, g_theta: Array,
-    v: Array, theta: Array, z: Array, constants: Array, zero: bool, static: bool, passes: bool, sums: Array,
+    v: Array, theta: Array, z: Array, constants: Array, zero: bool, static: bool, reset_gradient: bool, sums: Array,
 ) -> None:  # fmt: skip
-    """One step of the reverse pass in place, by the equations of :mod:`neurolsc.neurons.fast.sequence`.
+    """Go one step back in place, by the equations of :mod:`neurolsc.neurons.fast.sequence`.
 
-    All but constants and sums (6, n) are (B, n), of step t. In: g_next, g_v[t+1]; back, its product with w_rec; by_z,
-    the gradient by the spikes from outside. In and out: g_theta, that by the threshold. Out: back, the gradient by the
-    spikes; g, g_v[t].
+    Args:
+        back: the product of g_next and w_rec (B, n); becomes the gradient by the spikes z[t].
+        by_z: gradient by z[t] from outside (B, n).
+        slope: the surrogate's derivative at step t (B, n).
+        g_next: gradient by the voltage v[t+1] (B, n).
+        g: to be filled with the gradient by v[t] (B, n).
+        g_theta: gradient by the threshold theta[t+1] (B, n); becomes that by theta[t].
+        v: the voltage v[t] (B, n).
+        theta: the threshold theta[t] (B, n), or a fixed one (1, n).
+        z: the spikes z[t] (B, n).
+        constants: those of :func:`~neurolsc.neurons.fast.inputs.rows_of` (6, n).
+        zero: True if a reset sets the voltage to 0; else it subtracts a threshold.
+        static: True if that threshold is the row CONSTANT, False if it is theta.
+        reset_gradient: True if a gradient passes the reset.
+        sums: gradient by the constants (6, n), added to.
     """
     batch, n = back.shape
     decay_v = constants[DECAY_V]
     constant = constants[CONSTANT]
     decay_theta = constants[DECAY_THETA]
     adaptation = constants[ADAPTATION]
-    part = np.zeros((6, n), back.dtype)
+    part = np.zeros((6, n), back.dtype)  # the share of this step in the gradient by the constants
     for s in range(batch):
-        b = back[s]
-        m = g_theta[s]
-        by_v = g_next[s]
-        out = g[s]
-        now = v[s]
+        by_spikes = back[s]
+        by_theta = g_theta[s]
+        by_next = g_next[s]
+        by_now = g[s]
+        voltage = v[s]
         limit = theta[s if len(theta) > 1 else 0]
         fired = z[s]
         outer = by_z[s]
-        steep = slope[s]
+        slope_s = slope[s]
+        # the spikes: from outside, through the recurrent weights (there already) and through the adaptation
         for j in range(n):
-            b[j] += outer[j] + m[j] * adaptation[j]
+            by_spikes[j] += outer[j] + by_theta[j] * adaptation[j]
         for j in range(n):
-            part[B_V, j] += by_v[j]
-            part[B_THETA, j] += m[j]
-        _add_product(part[DECAY_THETA], m, limit)
-        _add_product(part[ADAPTATION], m, fired)
+            part[B_V, j] += by_next[j]
+            part[B_THETA, j] += by_theta[j]
+        _add_product(part[DECAY_THETA], by_theta, limit)
+        _add_product(part[ADAPTATION], by_theta, fired)
         for j in range(n):
-            m[j] *= decay_theta[j]
+            by_theta[j] *= decay_theta[j]
+        # the reset: D, E and R of the equations
         if zero:
-            if passes:
+            if reset_gradient:
                 for j in range(n):
-                    b[j] -= by_v[j] * decay_v[j] * now[j]
+                    by_spikes[j] -= by_next[j] * decay_v[j] * voltage[j]
             for j in range(n):
-                part[DECAY_V, j] += by_v[j] * now[j] * (1 - fired[j])
+                part[DECAY_V, j] += by_next[j] * voltage[j] * (1 - fired[j])
             for j in range(n):
-                out[j] = by_v[j] * decay_v[j] * (1 - fired[j])
+                by_now[j] = by_next[j] * decay_v[j] * (1 - fired[j])
         else:
-            if passes:
-                _subtract_product(b, by_v, constant if static else limit)
-                _subtract_product(part[CONSTANT] if static else m, by_v, fired)
-            _add_product(part[DECAY_V], by_v, now)
+            if reset_gradient:
+                _subtract_product(by_spikes, by_next, constant if static else limit)
+                _subtract_product(part[CONSTANT] if static else by_theta, by_next, fired)
+            _add_product(part[DECAY_V], by_next, voltage)
             for j in range(n):
-                out[j] = by_v[j] * decay_v[j]
+                by_now[j] = by_next[j] * decay_v[j]
+        # the spikes follow v - theta
         for j in range(n):
-            q = steep[j] * b[j]
-            out[j] += q
-            m[j] -= q
+            q = slope_s[j] * by_spikes[j]
+            by_now[j] += q
+            by_theta[j] -= q
     sums += part
 
 
 @_inline
-def _add_product(total: Array, one: Array, two: Array) -> None:
+def _add_product(total: Array, a: Array, b: Array) -> None:
     for j in range(len(total)):
-        total[j] += one[j] * two[j]
+        total[j] += a[j] * b[j]
 
 
 @_inline
-def _subtract_product(total: Array, one: Array, two: Array) -> None:
+def _subtract_product(total: Array, a: Array, b: Array) -> None:
     for j in range(len(total)):
-        total[j] -= one[j] * two[j]
+        total[j] -= a[j] * b[j]

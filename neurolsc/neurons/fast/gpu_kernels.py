@@ -1,13 +1,14 @@
 """The fast path on a GPU: one Triton kernel a pass for all steps, and what is done around it.
 
-Before the kernels the input is projected and the surrogate differentiated; after them the gradients of the weights are
-made. For the reverse pass v and the threshold of all steps are saved, each (T, B, n_hidden).
+The input is projected before the forward kernel. The surrogate is differentiated before the reverse kernel, and the
+gradients by the weights are computed after it. For the reverse pass v and the threshold of all steps are saved, each
+(T + 1, B, n_hidden).
 
-A program has R samples and all n neurons (as C columns, a power of two). What a neuron remembers stays in registers.
-The vectors that are multiplied with the recurrent weights go through global memory, where they are wanted anyway: a
-program writes them, waits for all its threads, and reads them back K neurons at a time. Programs share nothing. All
-tensors are contiguous float32, except `lengths`, int32, and the recurrent weights, which may be of half precision. (B,
-n) is one value per sample and neuron, and `step` = B n.
+A program runs R samples and all n neurons (as C columns, a power of two). What a neuron remembers stays in registers.
+The vectors that are multiplied with the recurrent weights, spikes or gradients, go through global memory, where they
+are stored anyway: a program writes them, waits for all its threads, and reads them back K neurons at a time. Programs
+share nothing. All tensors are contiguous float32, except `lengths`, int32, and the recurrent weights, which may be of
+half precision. `step` = B n is the distance in memory from one step to the next.
 """
 
 from collections.abc import Sequence
@@ -20,34 +21,41 @@ from torch import Tensor
 
 from neurolsc.neurons.fast.inputs import Constants, Inputs, Plan, by_primitive, gradients_of, learnable, rows_of
 
-PRODUCTS = 2**13  # of a program at once: 32 registers for each of its 32 * WARPS threads
-WARPS = 8
+PRODUCTS = 2**13  # that a program computes at once: 32 registers for each of its 32 * WARPS threads
+WARPS = 8  # of a program, with 32 threads each
 
 
 def forward(plan: Plan, inputs: Inputs) -> tuple[Any, ...]:
-    """As :func:`neurolsc.neurons.fast.sequence.forward`, without entries, and theta of all steps as v."""
+    """Run all steps by one kernel; the arguments are those of :func:`neurolsc.neurons.fast.sequence.forward`.
+
+    Returns:
+        Spikes (T, B, n); v before the first step and after each (T + 1, B, n), or after the last step alone (1, B, n)
+        where no gradient is wanted; theta likewise, None where it is fixed; v and theta at the ends; and None, in the
+        place of the entries, which :func:`reverse` does not need.
+    """
     z0 = inputs.z
     v0 = inputs.v
     theta0 = inputs.theta
     c = inputs.c
     steps = len(inputs.x)
-    (batch, hidden) = v0.shape
-    whole = plan.backward
+    batch, hidden = v0.shape
+    saved = plan.backward
     with torch.autocast(v0.device.type, plan.half, enabled=plan.half is not None):
         drive = (inputs.read(0, steps) @ c.w_in.T).float().view(steps, batch, hidden)
     z = v0.new_empty(steps, batch, hidden)
-    v = v0.new_empty(steps * whole + 1, batch, hidden)
+    v = v0.new_empty(steps * saved + 1, batch, hidden)  # one row, if not saved, which every step overwrites
     v[0] = v0
     theta = _fixed(c, v0) if theta0 is None else torch.empty_like(v)
     if theta0 is not None:
         theta[0] = theta0
-    ends = v[0].clone(), theta[0].clone()
+    ends = v[0].clone(), theta[0].clone()  # right for samples whose state is wanted after 0 steps
     size = batch * hidden
     with torch.cuda.device_of(v0):
         forward_kernel[_programs(v0)](
             *(drive, c.w_rec.T.contiguous().to(plan.half), rows_of(c), plan.lengths.int()),
             *(z0.contiguous(), z, v, theta, *ends),
-            *(steps, batch, hidden, size, size * whole, size * (len(theta) > 1)),
+            # distances in memory of two steps: 0 where all steps share one row
+            *(steps, batch, hidden, size, size * saved, size * (len(theta) > 1)),
             **_kind(c, plan.reset),
             **_tile(v0),
             enable_fp_fusion=False,  # type: ignore[call-arg]  # rounds as plain steps do
@@ -60,28 +68,33 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Any, ...]:
 def reverse(
     plan: Plan, inputs: Inputs, trace: tuple[Any, ...], needed: Inputs, outer: Sequence[Tensor | None]
 ) -> Inputs:
-    """As :func:`neurolsc.neurons.fast.sequence.reverse`."""
+    """Return the gradients of all inputs, by one kernel; see :func:`neurolsc.neurons.fast.sequence.reverse`.
+
+    `trace` is what :func:`forward` returned, without the ends.
+    """
     z0 = inputs.z
     c = inputs.c
-    (z, v, moving, _) = trace
-    (g_z, *g_end) = outer
+    z, v, moving, _ = trace
+    g_z, *g_end = outer
     steps, batch, hidden = z.shape
     theta = _fixed(c, z0) if moving is None else moving
     spike, learnt = learnable(plan.spike, inputs.spike, needed.spike)
-    distance = v[1:] - theta[-steps:]
+    distance = v[1:] - theta[-steps:]  # a fixed theta has one row
     slope = spike.derivative(distance).to(z.dtype).expand_as(z).contiguous()
     g = torch.empty_like(z)
-    state = z.new_empty(3, batch, hidden)
+    by_start = z.new_empty(3, batch, hidden)
     sums = z.new_empty(6, batch, hidden)
-    through = torch.empty_like(z) if learnt else g
-    into = slope if g_z is None else g_z.contiguous()
-    known = [torch.zeros_like(z0) if end is None else end for end in g_end]
+    # where a tensor is not wanted, or None, the kernel gets another in its place, which it does not touch
+    by_spikes = torch.empty_like(z) if learnt else g
+    outside = slope if g_z is None else g_z.contiguous()
+    by_ends = [torch.zeros_like(z0) if end is None else end for end in g_end]
     with torch.cuda.device_of(z):
         reverse_kernel[_programs(z0)](
-            *(slope[-1], into[-1], torch.stack(known)),
+            # the kernel starts at the last step and goes back in memory; a fixed theta has one row, theta[-2:][0]
+            *(slope[-1], outside[-1], torch.stack(by_ends)),
             *(c.w_rec.contiguous().to(plan.half), rows_of(c), plan.lengths.int()),
             *(z0.contiguous(), z[max(steps - 2, 0)], v[-2], theta[-2:][0]),
-            *(g[-1], through[-1], state, sums),
+            *(g[-1], by_spikes[-1], by_start, sums),
             *(steps, batch, hidden, batch * hidden, batch * hidden * (len(theta) > 1)),
             **_kind(c, plan.reset),
             PASSES=plan.reset.gradient,
@@ -91,7 +104,7 @@ def reverse(
             **_tile(z0),
             enable_fp_fusion=True,  # type: ignore[call-arg]
         )
-    del slope, into
+    del slope, outside  # their memory is free for the products below
     rows = g.flatten(0, 1)
     by_read = None
     by_w_in = None
@@ -104,42 +117,48 @@ def reverse(
         if needed.x or needed.late:
             by_read = z.new_zeros(steps + 1, *inputs.x.shape[1:])
             torch.mm(rows, c.w_in, out=by_read[:-1].flatten(0, 1))
-    by_learnt = by_primitive(spike, learnt, distance, through, [None] * len(learnt))
+    by_learnt = by_primitive(spike, learnt, distance, by_spikes, [None] * len(learnt))
     vectors = [*sums.sum(1)]
     if moving is None:  # all gradient by the threshold arrives at the one before the first step
-        vectors[2] = state[2].sum(0)
-    return gradients_of(inputs, needed, by_read, state, Constants(by_w_in, by_w_rec, *vectors), by_learnt)  # type: ignore[arg-type]
+        vectors[2] = by_start[2].sum(0)
+    return gradients_of(inputs, needed, by_read, by_start, Constants(by_w_in, by_w_rec, *vectors), by_learnt)  # type: ignore[arg-type]
 
 
 def _fixed(c: Constants, like: Tensor) -> Tensor:
-    """A fixed threshold as the one of every step (1, B, n_hidden)."""
+    """Return a fixed threshold for each sample of a state `like` (B, n_hidden), as one step (1, B, n_hidden)."""
     assert c.threshold is not None
     return c.threshold.repeat(1, len(like), 1)
 
 
 def _kind(c: Constants, reset: Any) -> dict[str, bool]:
+    """Return the kernels' switches for a reset: CONSTANT if it subtracts a resting threshold, ZERO if it resets to 0.
+
+    A fixed threshold is not CONSTANT: the kernels subtract it as they do a moving one.
+    """
     return {"CONSTANT": c.threshold is not None and c.decay_theta is not None, "ZERO": reset.name == "zero"}
 
 
 def _programs(like: Tensor) -> tuple[int]:
+    """Return how many programs run a state (B, n_hidden): the samples by R, rounded up."""
     return (-(-len(like) // _tile(like)["R"]),)
 
 
 def _tile(like: Tensor) -> dict[str, int]:
-    """The sizes that the kernels are made for, after a state (B, n_hidden)."""
-    # samples of a program: as few as keep all multiprocessors busy, as registers allow
+    """Return the kernels' sizes R, C and K and launch options, for a state (B, n_hidden)."""
+    # R: 1 or 2 samples to a program if all programs then run at once, one on each multiprocessor; else 4
     processors = torch.cuda.get_device_properties(like.device).multi_processor_count if like.is_cuda else 1
     samples = next((r for r in (1, 2) if -(-len(like) // r) <= processors), 4)
-    columns = max(16, 1 << (like.shape[1] - 1).bit_length())
+    columns = max(16, 1 << (like.shape[1] - 1).bit_length())  # C: n_hidden rounded up to a power of two
     tile = {"R": samples, "C": columns, "K": min(columns, PRODUCTS // (samples * columns))}
     return tile | {"num_warps": WARPS, "num_stages": 1}
 
 
 @triton.jit
 def times(vectors, matrix, n, within, R: tl.constexpr, C: tl.constexpr, K: tl.constexpr):
-    """R vectors of n numbers times a matrix (n, n), K of its rows at a time: (R, C), C columns of which n are real.
+    """Return the product (R, C) of R vectors of n numbers and a matrix (n, n), K of its rows at a time.
 
-    `within` (R,) is False for vectors that there are not. Rows of the matrix that only meet zeros are not read.
+    The columns behind n are 0. `within` (R,) is False for vectors behind the last sample, which are not read. Rows of
+    the matrix that meet zeros alone are not read either.
     """
     sample = tl.arange(0, R)[:, None, None]
     column = tl.arange(0, C)[None, None, :]
@@ -154,7 +173,7 @@ def times(vectors, matrix, n, within, R: tl.constexpr, C: tl.constexpr, K: tl.co
 
 @triton.jit
 def constant_row(constants, i, n, C: tl.constexpr):
-    """Row i of the constants (6, n), as (1, C)."""
+    """Return row i of the constants (6, n) as (1, C), with zeros behind n."""
     column = tl.arange(0, C)
     return tl.load(constants + i * n + column, column < n, 0.0)[None, :]
 
@@ -167,23 +186,23 @@ def forward_kernel(
     lengths,  # (B,), steps after which the state of each sample is wanted
     z0,  # (B, n)
     z,  # (T, B, n), to be filled
-    v,  # (T + 1, B, n), to be filled behind the first row; where v_step = 0 only the last remains
-    theta,  # likewise
+    v,  # (T + 1, B, n), filled behind the first row; where v_step = 0 it is one row, at last that of the last step
+    theta,  # likewise, with theta_step
     v_end,  # (B, n), to be filled for samples with any step
     theta_end,
-    steps,
-    batch,
+    steps,  # T
+    batch,  # B
     n,
-    step,
+    step,  # B n
     v_step,
     theta_step,
-    CONSTANT: tl.constexpr,  # the reset subtracts the constant, not the moving threshold
+    CONSTANT: tl.constexpr,  # the reset subtracts the constant, not the threshold of the last step
     ZERO: tl.constexpr,  # it resets to zero
-    R: tl.constexpr,
-    C: tl.constexpr,
-    K: tl.constexpr,
+    R: tl.constexpr,  # samples of a program
+    C: tl.constexpr,  # columns, at least n
+    K: tl.constexpr,  # rows of the weights that are read at a time
 ):
-    """z, v and theta of all steps."""
+    """Run all steps of R samples: fill z, v, theta, v_end and theta_end."""
     first = tl.program_id(0) * R
     sample = first + tl.arange(0, R)
     column = tl.arange(0, C)
@@ -204,7 +223,7 @@ def forward_kernel(
     last = z0
     for t in range(steps):
         pushed = tl.load(drive + at, mask, 0.0)
-        tl.debug_barrier()
+        tl.debug_barrier()  # all threads have written their spikes, which `times` reads
         recurrent = times(last + first * n, w_rec_t, n, within, R, C, K)
         voltage *= decay_v
         if ZERO:
@@ -231,36 +250,37 @@ def forward_kernel(
 
 @triton.jit
 def reverse_kernel(
-    slope,  # (B, n), the surrogate's derivative after the last step; those before lie before it
-    g_z,  # likewise, the gradient by the spikes, from outside
-    g_end,  # (2, B, n), those by v and theta at the end
-    w_rec,
-    constants,
-    lengths,
-    z0,
-    z,  # (B, n), the spikes that the last step reads; where that is the first, anything
-    v,  # the voltage and the threshold that it reads
-    theta,
-    g,  # the gradient by the drive, to be filled
-    through,  # that by the spikes, all of it, to be filled
-    state,  # (3, B, n), those by the first z, v and theta, to be filled
-    sums,  # (6, B, n), those by the constants, sample by sample, to be filled
-    steps,
-    batch,
+    # slope to theta and g, through: (B, n) of the last step; the kernel goes back in memory to those before it
+    slope,  # the surrogate's derivative at the spikes of the step
+    g_z,  # gradient by these spikes from outside
+    g_end,  # (2, B, n), gradients by v and theta at the end
+    w_rec,  # (n, n), entry [i, j] from j to i
+    constants,  # (6, n), as for the forward kernel
+    lengths,  # (B,), likewise
+    z0,  # (B, n), the spikes before the first step
+    z,  # the spikes that the step reads; where it is the first, which reads z0, anything
+    v,  # the voltage that it reads
+    theta,  # the threshold that it reads
+    g,  # gradient by the drive, to be filled
+    through,  # gradient by the spikes, to be filled: from outside and by way of later steps
+    state,  # (3, B, n), gradients by z, v and theta before the first step, to be filled
+    sums,  # (6, B, n), gradients by the constants, for each sample, to be filled
+    steps,  # T
+    batch,  # B
     n,
-    step,
-    theta_step,
-    CONSTANT: tl.constexpr,
-    ZERO: tl.constexpr,
+    step,  # B n
+    theta_step,  # likewise, or 0 if theta is fixed
+    CONSTANT: tl.constexpr,  # the reset subtracts the constant, not the threshold of the last step
+    ZERO: tl.constexpr,  # it resets to zero
     PASSES: tl.constexpr,  # a gradient passes the reset
     SPIKES: tl.constexpr,  # there is g_z
     ENDS: tl.constexpr,  # there is g_end
     THROUGH: tl.constexpr,  # through is wanted
-    R: tl.constexpr,
-    C: tl.constexpr,
-    K: tl.constexpr,
+    R: tl.constexpr,  # samples of a program
+    C: tl.constexpr,  # columns, at least n
+    K: tl.constexpr,  # rows of the weights that are read at a time
 ):
-    """The gradients, by the equations of :mod:`neurolsc.neurons.fast.sequence`."""
+    """Compute the gradients of R samples, by the equations of :mod:`neurolsc.neurons.fast.sequence`."""
     first = tl.program_id(0) * R
     sample = first + tl.arange(0, R)
     column = tl.arange(0, C)
@@ -298,16 +318,16 @@ def reverse_kernel(
         q = tl.load(slope + at, mask, 0.0) * back
         g_v += q
         g_theta -= q
-        if ENDS:
+        if ENDS:  # of samples whose state is wanted after this step
             g_v += tl.where(length == steps - i, end_v, 0.0)
             g_theta += tl.where(length == steps - i, end_theta, 0.0)
         tl.store(g + at, g_v, mask)
-        if i == steps - 1:
+        if i == steps - 1:  # the first step reads the spikes before it
             z = z0
         spikes = tl.load(z + at, mask, 0.0)
         voltage = tl.load(v + at, mask, 0.0)
         threshold = tl.load(theta + at, mask, 0.0)
-        tl.debug_barrier()
+        tl.debug_barrier()  # all threads have written g, which `times` reads
         back = times(g + first * n, w_rec, n, within, R, C, K) + g_theta * adaptation
         by_b_v += g_v
         by_decay_theta += g_theta * threshold
@@ -334,7 +354,7 @@ def reverse_kernel(
         z -= step
         v -= step
         theta -= theta_step
-    if ENDS:
+    if ENDS:  # of samples whose state is wanted after no step
         g_v += tl.where(length == 0, end_v, 0.0)
         g_theta += tl.where(length == 0, end_theta, 0.0)
     tl.store(state + at, back, mask)

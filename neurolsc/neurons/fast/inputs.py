@@ -14,23 +14,23 @@ from neurolsc.surrogate import Surrogate
 
 
 class Constants(NamedTuple):
-    """The parameters of a layer, which are the same in all steps."""
+    """The parameters of a LIF or ALIF layer, the same in all steps: its weights, and vectors of a number per neuron."""
 
     w_in: Tensor  # (n_hidden, n_in)
     w_rec: Tensor  # (n_hidden, n_hidden)
     decay_v: Tensor  # (n_hidden,), as all that follow
     b_v: Tensor
-    threshold: Tensor | None = None  # of a LIF, or the resting one that a static reset subtracts; else None
+    threshold: Tensor | None = None  # of a LIF; of an ALIF the resting one, if a static reset subtracts it, else None
     decay_theta: Tensor | None = None  # None, as the next two, where the threshold is fixed
     b_theta: Tensor | None = None
     adaptation: Tensor | None = None
 
 
 class Inputs(NamedTuple):
-    """All tensors that a run depends on; or for each its gradient, or True if one is needed."""
+    """All tensors that a run depends on; or, in the same places, their gradients, or True where one is needed."""
 
     x: Any  # input (T, B, n_in)
-    late: Any  # input of the first step (B, n_in), after which x is read one step late; None where it is not
+    late: Any  # input of the first step (B, n_in), after which x is read one step late; None: x is not late
     z: Any  # spikes before the first step (B, n_hidden)
     v: Any  # voltage before it (B, n_hidden)
     theta: Any  # threshold before it (B, n_hidden); None where it is fixed
@@ -38,22 +38,25 @@ class Inputs(NamedTuple):
     spike: tuple[Any, ...]  # the tensors of the surrogate, in the order of :func:`tensors_of`
 
     def flat(self) -> tuple[Any, ...]:
-        """All of them one after the other, as a function of autograd takes and returns them."""
+        """Return all of them one after the other, as a function of autograd takes and returns them."""
         return (*self[:5], *self.c, *self.spike)
 
     @classmethod
     def of(cls, flat: Sequence[Any]) -> Inputs:
-        """The inverse of :meth:`flat`."""
+        """Put tensors in the order of :meth:`flat` back in their places."""
         x, late, z, v, theta = flat[:5]
         end = 5 + len(Constants._fields)
         return cls(x, late, z, v, theta, Constants(*flat[5:end]), tuple(flat[end:]))
 
     def of_layer(self) -> list[Tensor]:
-        """The state and the parameters, which are of one dtype."""
+        """Return the tensors of the state and the parameters, without None; the kernels want them in one dtype."""
         return [t for t in (self.z, self.v, self.theta, *self.c) if t is not None]
 
     def read(self, a: int, b: int) -> Tensor:
-        """The input of steps a to b, flattened to ((b - a) B, n_in)."""
+        """Return what steps a to b - 1 read, flattened to ((b - a) B, n_in), in the dtype of v.
+
+        With `late`, step t reads x[t - 1], and the first step reads `late`.
+        """
         if self.late is None:
             return self.x[a:b].flatten(0, 1).to(self.v.dtype)
         before = self.x[max(a - 1, 0) : b - 1].flatten(0, 1).to(self.v.dtype)
@@ -66,7 +69,7 @@ class Inputs(NamedTuple):
 class Plan:
     """The settings of a run: all but its tensors."""
 
-    spike: Surrogate  # a copy, which nobody changes
+    spike: Surrogate  # a copy, which the user cannot change before the backward pass
     reset: Any  # a neurolsc.neurons.spiking.Reset
     lengths: Tensor  # steps after which the state of each sample is wanted (B,)
     backward: bool  # a gradient is wanted, and states are saved for it
@@ -74,14 +77,17 @@ class Plan:
     half: torch.dtype | None  # dtype of weights in products under autocast, which the GPU's kernels alone can do
 
     def ends(self) -> dict[int, Tensor]:
-        """The samples whose state is wanted, by the number of steps after which it is."""
+        """Return {k: indices of the samples whose state is wanted after k steps}."""
         return {int(n): (self.lengths == n).nonzero().squeeze(1) for n in self.lengths.unique()}
 
 
 def rows_of(c: Constants) -> Tensor:
-    """decay_v, b_v, what a reset subtracts, decay_theta, b_theta and adaptation (6, n_hidden)."""
+    """Return decay_v, b_v, the threshold, decay_theta, b_theta and adaptation as rows (6, n_hidden).
+
+    The threshold is what a static reset subtracts; zero where there is none.
+    """
     zero = torch.zeros_like(c.decay_v)
-    moving = c[5:]
+    moving = c[5:]  # decay_theta, b_theta, adaptation
     if c.decay_theta is None:  # a fixed threshold keeps its value
         moving = (torch.ones_like(zero), zero, zero)
     if c.threshold is None:
@@ -92,13 +98,13 @@ def rows_of(c: Constants) -> Tensor:
 
 
 def tensors_of(spike: Surrogate) -> dict[str, Tensor]:
-    """The tensors of a surrogate by name: parameters, buffers, and plain attributes."""
+    """Return the tensors of a surrogate by name: parameters, buffers, and plain attributes, in this order."""
     places = (spike._parameters, spike._buffers, vars(spike))
     return {name: value for place in places for name, value in place.items() if isinstance(value, Tensor)}
 
 
 def with_tensors(spike: Surrogate, tensors: Iterable[Tensor]) -> Surrogate:
-    """A copy of a surrogate around other tensors than its own."""
+    """Return a copy of a surrogate with other tensors in the place of its own, in the order of :func:`tensors_of`."""
     others = dict(zip(tensors_of(spike), tensors, strict=True))
     copied = copy.copy(spike)
     for place in ("_parameters", "_buffers"):
@@ -108,7 +114,10 @@ def with_tensors(spike: Surrogate, tensors: Iterable[Tensor]) -> Surrogate:
 
 
 def learnable(spike: Surrogate, tensors: Sequence[Tensor], needed: Sequence[bool]) -> tuple[Surrogate, list[Tensor]]:
-    """A copy of the surrogate to differentiate by its tensors, and the tensors whose gradient is needed."""
+    """Return a copy of a surrogate with new leaves for autograd, and those of them whose gradient is needed.
+
+    `tensors` are the surrogate's, in the order of :func:`tensors_of`; `needed` is True for those to differentiate by.
+    """
     leaves = [t.detach().requires_grad_() if wants else t for t, wants in zip(tensors, needed, strict=True)]
     return with_tensors(spike, leaves), [leaf for leaf, wants in zip(leaves, needed, strict=True) if wants]
 
@@ -116,46 +125,57 @@ def learnable(spike: Surrogate, tensors: Sequence[Tensor], needed: Sequence[bool
 def by_primitive(
     spike: Surrogate, learnt: list[Tensor], distance: Tensor, back: Tensor, sums: Sequence[Tensor | None]
 ) -> list[Tensor | None]:
-    """Add the gradients by the tensors of a surrogate to sums: its spikes are differentiated as its primitive is.
+    """Add the gradients by the tensors of a surrogate, as if its spikes had the value of its primitive.
 
     Args:
         spike: the surrogate.
         learnt: its tensors by which a gradient is needed.
         distance: v - theta of the spikes.
-        back: the gradient by the spikes.
-        sums: the gradients so far, None for 0.
+        back: the gradient by the spikes, of the same shape.
+        sums: the gradients so far, one for each of `learnt`, None for 0.
+
+    Returns:
+        The gradients so far and those of these spikes, likewise.
     """
     if not learnt:
         return [*sums]
     with torch.enable_grad():
         smooth = spike.primitive(distance)
-    if not smooth.requires_grad:
+    if not smooth.requires_grad:  # the primitive reads none of them
         return [*sums]
     more = torch.autograd.grad(smooth, learnt, back.to(smooth.dtype), allow_unused=True)
     return [_plus(old, new) for old, new in zip(sums, more, strict=True)]
 
 
 def _plus(old: Tensor | None, new: Tensor | None) -> Tensor | None:
-    """The sum of two gradients, of which None is 0."""
-    if old is None or new is None:
-        return new if old is None else old
+    """Return the sum of two gradients, where None is 0."""
+    if old is None:
+        return new
+    if new is None:
+        return old
     return old + new
 
 
 def gradients_of(
     inputs: Inputs, needed: Inputs, by_read: Tensor | None, by_state: Sequence[Tensor], by_c: Constants, by_learnt: Any
 ) -> Inputs:
-    """The gradients as :class:`Inputs`, for autograd.
+    """Put the gradients of a run in the places of its inputs.
 
-    by_read (T + 1, B, n_in) is the gradient by the input of each step, with a row of zeros at the end: where the first
-    step reads `late`, row t belongs to x[t - 1].
+    Args:
+        inputs: what the run read.
+        needed: True for the inputs whose gradients are wanted.
+        by_read: gradient by what each step reads, and a row of zeros (T + 1, B, n_in); None if not wanted.
+        by_state: gradients by z, v and theta before the first step, each (B, n_hidden).
+        by_c: gradients by the constants.
+        by_learnt: gradients by the tensors of the surrogate that are wanted.
     """
-    by_x = by_late = None
+    by_x = None
+    by_late = None
     if by_read is not None and inputs.late is None:
         by_x = by_read[:-1]
-    elif by_read is not None:
+    elif by_read is not None:  # step t read x[t - 1], and no step the last frame: its gradient is the row of zeros
         by_x = by_read[1:]
         by_late = by_read[0]
-    found = iter(by_learnt)
-    by_spike = tuple(next(found) if wants else None for wants in needed.spike)
+    remaining = iter(by_learnt)
+    by_spike = tuple(next(remaining) if wants else None for wants in needed.spike)
     return Inputs(by_x, by_late, *by_state, by_c, by_spike)  # type: ignore[call-arg]

@@ -2,14 +2,14 @@
 
 The input of a neuron without recurrent weights does not depend on its output, so that a whole sequence of currents is
 known before its first step. :func:`scan` runs it by the kernels of :mod:`neurolsc.neurons.fast.scan_kernels`, entry by
-entry, and saves the voltages alone. :func:`recurrent_scan` calls the same kernels step by step, with a product between
-two steps: a sum of rows of the weights forward, a dense one backward.
+entry, and saves the states and voltages alone. :func:`recurrent_scan` calls the same kernels step by step, with a
+product between two steps: a sum of rows of the weights forward, a dense one backward.
+
+Shapes: M entries of a layer, one for each neuron of each sample, flattened; T steps.
 """
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,11 +20,11 @@ from neurolsc.neurons.fast.sequence import transformed
 
 
 class Slope(NamedTuple):
-    """The derivative of a spike by its distance from the threshold."""
+    """The derivative of a spike by its distance from the threshold, voltage - threshold."""
 
-    kind: int  # a formula of the kernels
-    a: float = 1.0  # its number
-    derivative: Any = None  # a function of distances, for formulas that the kernels do not know
+    kind: int  # a formula of the kernels, such as ATAN; GIVEN: by `derivative`
+    a: float = 1.0  # the number in the formula
+    derivative: Any = None  # a function of the distances (T, M); None: a formula, or, if GIVEN, zero everywhere
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,13 @@ class Neuron:
     """A kind of neuron that the kernels know.
 
     Attributes:
-        name: name of its kernel.
+        name: name of its kernel in :mod:`neurolsc.neurons.fast.scan_kernels`.
         states: number of its states.
-        voltage: which of them its spikes follow.
-        threshold: which of its parameters is the threshold.
-        flags: the settings of its kernel.
-        saves_voltage: True if it is reset within the step that fires, so that the voltage before it is saved.
+        voltage: index of the state that its spikes follow.
+        threshold: index of its threshold among its parameters.
+        flags: the settings of its kernel, such as the reset, in the kernel's order.
+        saves_voltage: True if a spike resets the voltage within its own step. The voltage before the reset is then
+            saved, since the state does not hold it.
     """
 
     name: str
@@ -57,7 +58,10 @@ class Scanned(NamedTuple):
 
 
 def can_scan(tensors: Sequence[Tensor]) -> bool:
-    """True if the kernels can run neurons of these currents, states and parameters."""
+    """True if the kernels can run neurons of these currents (first), states and parameters.
+
+    They run float32 or float64 on a CPU, and under no transform.
+    """
     first = tensors[0]
     return (
         first.dtype in (torch.float32, torch.float64)
@@ -82,7 +86,7 @@ def scan(
     Returns:
         Spikes, states after each step and after the last one.
     """
-    shape = x.shape[1:]
+    shape = x.shape[1:]  # of one step
     size = shape.numel()
     flat = x.reshape(len(x), size).contiguous()
     starts = torch.stack([state.to(x.dtype).expand(shape).reshape(size) for state in start])
@@ -92,12 +96,16 @@ def scan(
 
 
 def flat_array(tensor: Tensor) -> Any:
-    """A contiguous tensor (T, ...) as an array (T, M) of the same memory."""
+    """Return a contiguous tensor (T, ...) as an array (T, M) of the same memory, which a kernel may fill."""
     return tensor.detach().view(len(tensor), -1).numpy()
 
 
 def given_slopes(slope: Slope, neuron: Neuron, u: Tensor, states: Sequence[Tensor], params: Tensor) -> Tensor:
-    """The derivatives of spikes (T, M) where the kernels do not know their formula; else zeros (1, M)."""
+    """Return the derivatives of spikes by their voltage (T, M), where the kernels do not know their formula.
+
+    u (T, M) are the voltages before the reset, or (1, M) if not saved, states those after each step, params (K, M).
+    Where the kernels know the formula, or the derivative is zero, it returns zeros (1, M).
+    """
     if slope.derivative is None:
         return u.new_zeros(1, u.shape[1])
     voltage = states[neuron.voltage].flatten(1)
@@ -107,10 +115,16 @@ def given_slopes(slope: Slope, neuron: Neuron, u: Tensor, states: Sequence[Tenso
 
 
 def outer_gradients(gradients: Sequence[Tensor | None], states: int, like: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-    """The gradients that reach a run from outside, with zeros for None.
+    """Flatten the gradients that reach a run from outside, and put zeros in the place of None.
+
+    Args:
+        gradients: those by what the run returned: spikes, states after each step (T, ...), states at the end (...).
+        states: number of states.
+        like: a tensor (any, M) of the dtype wanted.
 
     Returns:
-        Those by spikes and states of all steps, each (T, M) or zeros (1, M), and those by the last states (M,).
+        A list of the gradients by spikes and by each state, (T, M), or zeros (1, M) for None; and a list of those by
+        each last state (M,).
     """
     zeros = like.new_zeros(1, like.shape[1])
     over_time = [zeros if by is None else by.reshape(len(by), -1).contiguous() for by in gradients[: 1 + states]]
@@ -119,36 +133,38 @@ def outer_gradients(gradients: Sequence[Tensor | None], states: int, like: Tenso
 
 
 class _Scan(torch.autograd.Function):
+    """:func:`scan` on flat tensors: x (T, M) or (1, M), start and params (K, M); spikes have the `shape` (T, ...)."""
+
     @staticmethod
     def forward(
         ctx: Any, neuron: Neuron, slope: Slope, shape: tuple[int, ...], x: Tensor, start: Tensor, params: Tensor
     ) -> Any:
-        from neurolsc.neurons.fast import scan_kernels  # the import of Numba takes half a second
+        from neurolsc.neurons.fast import cpu_kernels, scan_kernels  # the import of Numba takes half a second
 
         steps = shape[0]
         size = x.shape[1]
-        # what is returned is no view: libraries detach it in place
+        # tensors of the final shape, not views of flat ones: libraries detach what is returned in place
         z = x.new_empty(shape)
         states = [x.new_empty(shape) for _ in range(neuron.states)]
-        u = x.new_empty(steps if neuron.saves_voltage else 1, size)
-        arrays = flat_array(z), tuple(map(flat_array, states)), u.numpy()
+        u = x.new_empty(steps if neuron.saves_voltage else 1, size)  # one row is not used
+        outputs = flat_array(z), tuple(map(flat_array, states)), u.numpy()
         inputs = [t.detach().numpy() for t in (x, start, params)]
         kernel = getattr(scan_kernels, neuron.name)
 
         def piece(first: int, last: int) -> None:
-            kernel(*inputs, *neuron.flags, *arrays, first, last)
+            kernel(*inputs, *neuron.flags, *outputs, first, last)
 
-        in_parts(size, size * steps, piece)
+        cpu_kernels.in_parts(size, size * steps // PER_THREAD, piece)
         ctx.save_for_backward(start, params, u, *states)
         ctx.neuron = neuron
         ctx.slope = slope
-        ctx.currents = len(x)
-        ctx.set_materialize_grads(False)
+        ctx.currents = len(x)  # T, or 1
+        ctx.set_materialize_grads(False)  # None, not zeros, for an output without a gradient
         return z, *states, *(state[-1].clone() for state in states)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        from neurolsc.neurons.fast import scan_kernels
+        from neurolsc.neurons.fast import cpu_kernels, scan_kernels
 
         if torch.is_grad_enabled():
             raise RuntimeError("an accelerated network has no second derivative: take it of the user's own module.")
@@ -159,19 +175,20 @@ class _Scan(torch.autograd.Function):
         given = given_slopes(ctx.slope, neuron, u, states, params)
         outer, ends = outer_gradients(gradients, neuron.states, u)
         by_x = u.new_zeros(ctx.currents, size)
-        by_start = torch.stack(ends)
+        by_start = torch.stack(ends)  # the kernel takes it back from the last step to the first
         by_params = torch.zeros_like(params)
+        learnt = ctx.needs_input_grad[5]  # params
         arrays = (
             start.numpy(), params.numpy(), *neuron.flags, tuple(map(flat_array, states)), u.numpy(),
             ctx.slope.kind, float(ctx.slope.a), given.numpy(), flat_array(outer[0]), tuple(map(flat_array, outer[1:])),
-            by_x.numpy(), by_start.numpy(), by_params.numpy(), ctx.needs_input_grad[5],
+            by_x.numpy(), by_start.numpy(), by_params.numpy(), learnt,
         )  # fmt: skip
         kernel = getattr(scan_kernels, f"{neuron.name}_back")
 
         def piece(first: int, last: int) -> None:
             kernel(*arrays, first, last)
 
-        in_parts(size, size * steps, piece)
+        cpu_kernels.in_parts(size, size * steps // PER_THREAD, piece)
         return None, None, None, by_x, by_start, by_params
 
 
@@ -195,7 +212,7 @@ def recurrent_scan(
         start: the states before the first step, each (..., n).
         params: the parameters, each of a shape that expands to (..., n).
         slope: the derivative of their spikes.
-        z: the spikes before the first step (..., n).
+        z: the last output, spikes, before the first step (..., n).
         weight: recurrent weights (n, n), entry [i, j] from j to i; or one factor, or one per neuron (n,), of the spikes
             of the neuron itself.
         bias: a current of each step (n,), or None.
@@ -210,12 +227,13 @@ def recurrent_scan(
     values = torch.stack([p.to(x.dtype).expand(shape).reshape(size) for p in params])
     z = z.to(x.dtype).expand(shape).contiguous()
     x = x.reshape(len(x), size).contiguous()
-    found = _RecurrentScan.apply(neuron, slope, (steps, *shape), x, starts, values, z, weight)
-    z, *others = found  # type: ignore[misc]
+    z, *others = _RecurrentScan.apply(neuron, slope, (steps, *shape), x, starts, values, z, weight)  # type: ignore[misc]
     return Scanned(z, tuple(others[: neuron.states]), tuple(others[neuron.states :]))
 
 
 class _RecurrentScan(torch.autograd.Function):
+    """:func:`recurrent_scan` on the flat tensors of :class:`_Scan`; z0 has the shape of one step (..., n)."""
+
     @staticmethod
     def forward(
         ctx: Any,
@@ -238,17 +256,17 @@ class _RecurrentScan(torch.autograd.Function):
         u = x.new_empty(steps if neuron.saves_voltage else 1, size)
         if square:
             weight_t = weight.T.contiguous()
-        else:
+        else:  # one factor, or one for each neuron
             weight_t = weight.expand(1, shape[-1]).contiguous()
         inputs = [t.detach().numpy() for t in (x, start, params)]
-        places = flat_array(z), tuple(map(flat_array, states)), u.numpy()
+        outputs = flat_array(z), tuple(map(flat_array, states)), u.numpy()
         kernel = getattr(scan_kernels, f"{neuron.name}_recurrent")
-        kernel(*inputs, *neuron.flags, *places, z0.detach().flatten().numpy(), weight_t.detach().numpy(), square)
+        kernel(*inputs, *neuron.flags, *outputs, z0.detach().flatten().numpy(), weight_t.detach().numpy(), square)
         ctx.save_for_backward(start, params, u, z0, weight, z, *states)
         ctx.neuron = neuron
         ctx.slope = slope
-        ctx.currents = len(x)
-        ctx.set_materialize_grads(False)
+        ctx.currents = len(x)  # T, or 1
+        ctx.set_materialize_grads(False)  # None, not zeros, for an output without a gradient
         return z, *states, *(state[-1].clone() for state in states)
 
     @staticmethod
@@ -265,11 +283,12 @@ class _RecurrentScan(torch.autograd.Function):
         given = given_slopes(ctx.slope, neuron, u, states, params)
         outer, ends = outer_gradients(gradients, neuron.states, u)
         by_x = u.new_zeros(steps, size)
-        by_start = torch.stack(ends)
+        by_start = torch.stack(ends)  # by the states behind the present step
         by_params = torch.zeros_like(params)
         kernel = getattr(scan_kernels, f"{neuron.name}_back")
         after = tuple(map(flat_array, states))
-        found = by_start.numpy(), by_params.numpy(), ctx.needs_input_grad[5]
+        learnt = ctx.needs_input_grad[5]  # params
+        totals = by_start.numpy(), by_params.numpy(), learnt
         formula = ctx.slope.kind, float(ctx.slope.a)
         constants = params.numpy()
         first = start.numpy()
@@ -278,50 +297,55 @@ class _RecurrentScan(torch.autograd.Function):
         by_currents = by_x.numpy()
         from_states = tuple(by.numpy() for by in outer[1:])
         square = weight.ndim == 2
-        back = u.new_zeros(1, size)  # the gradient by the spikes of a step, through the recurrent weights at first
+        by_spikes = u.new_zeros(1, size)  # of the present step: first the share through the recurrent weights
         for t in range(steps - 1, -1, -1):
             if gradients[0] is not None:
-                back += outer[0][t]
+                by_spikes += outer[0][t]
             before = first
             if t:
                 if len(after) == 1:
-                    before = after[0][t - 1 : t]
+                    before = after[0][t - 1 : t]  # a view, where nothing is to be stacked
                 else:
                     before = np.stack([state[t - 1] for state in after])
+            # the kernel sees a run of one step, and fills this row of by_x
             kernel(
                 before, constants, *neuron.flags, tuple(state[t : t + 1] for state in after), step_of(voltage, t),
-                *formula, step_of(slopes, t), back.numpy(), tuple(step_of(by, t) for by in from_states),
-                by_currents[t : t + 1], *found, 0, size,
+                *formula, step_of(slopes, t), by_spikes.numpy(), tuple(step_of(by, t) for by in from_states),
+                by_currents[t : t + 1], *totals, 0, size,
             )  # fmt: skip
-            reached = by_x[t].view(-1, n)
+            # through the recurrent weights to the spikes before this step, in the memory of by_spikes
+            by_current = by_x[t].view(-1, n)
             if square:
-                torch.mm(reached, weight, out=back.view(-1, n))
+                torch.mm(by_current, weight, out=by_spikes.view(-1, n))
             else:
-                torch.mul(reached, weight, out=back.view(-1, n))
+                torch.mul(by_current, weight, out=by_spikes.view(-1, n))
         by_weight = None
-        if ctx.needs_input_grad[7]:
+        if ctx.needs_input_grad[7]:  # weight
             read = torch.cat([z0[None], z[:-1]]).view(-1, n)
             if square:
                 by_weight = weight_gradient(read, by_x.view(-1, n))
             else:
                 by_weight = by_x.view(-1, n) * read
-            by_weight = by_weight.sum_to_size(weight.shape)
+            by_weight = by_weight.sum_to_size(weight.shape)  # over steps and samples, and neurons that share a factor
         if ctx.currents > 1 or steps == 1:
             by_input = by_x
-        else:
+        else:  # all steps read the same current
             by_input = by_x.sum(0, keepdim=True)
-        return None, None, None, by_input, by_start, by_params, back.view_as(z0), by_weight
+        return None, None, None, by_input, by_start, by_params, by_spikes.view_as(z0), by_weight
 
 
 def step_of(rows: Any, t: int) -> Any:
-    """One step of an array (T, M), or all of one (1, M)."""
+    """Return step t (1, M) of an array (T, M); an array (1, M), the same in all steps, as it is."""
     if len(rows) > 1:
         return rows[t : t + 1]
     return rows
 
 
 def weight_gradient(read: Tensor, by_sent: Tensor) -> Tensor:
-    """The gradient by weights (m, n), from what they read (R, n), mostly spikes, and the gradient by what they sent."""
+    """Return the gradient by weights (m, n) of a product with R rows.
+
+    `read` (R, n) is what the weights multiply, mostly spikes, `by_sent` (R, m) the gradient by the product.
+    """
     from neurolsc.neurons.fast import cpu_kernels
 
     entries = cpu_kernels.nonzeros(read)
@@ -333,23 +357,26 @@ def weight_gradient(read: Tensor, by_sent: Tensor) -> Tensor:
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """``torch.nn.functional.linear`` over many steps; where few entries of x differ from zero, as sums of rows.
+    """Return what ``torch.nn.functional.linear`` does; where few entries of x differ from zero, as sums of rows.
 
-    Like the dense product, but in another order of the sum.
+    x is (..., n_in), weight (n_out, n_in), bias (n_out,). Sums are taken in another order than that of a dense product.
     """
     suits = x.dtype == weight.dtype and x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64)
-    few = x.numel() < LEAST_ENTRIES or len(weight) < LEAST_ROW
-    if not suits or few or transformed([x, weight]):
+    too_small = x.numel() < LEAST_ENTRIES or len(weight) < LEAST_ROW
+    if not suits or too_small or transformed([x, weight]):
         return torch.nn.functional.linear(x, weight, bias)
     from neurolsc.neurons.fast import cpu_kernels
 
     entries = cpu_kernels.nonzeros(x.detach().reshape(-1, x.shape[-1]))
-    if entries is None or not weight.sum().isfinite():  # plain products multiply zeros with what is not finite
+    # a dense product makes NaN of zero times what is not finite; a sum of rows would leave that out
+    if entries is None or not weight.sum().isfinite():
         return torch.nn.functional.linear(x, weight, bias)
     return _SparseLinear.apply(entries, x, weight, bias)  # type: ignore[return-value]
 
 
 class _SparseLinear(torch.autograd.Function):
+    """:func:`linear` with the non-zero `entries` of x, as a :class:`~neurolsc.neurons.fast.cpu_kernels.CSR`."""
+
     @staticmethod
     def forward(ctx: Any, entries: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         from neurolsc.neurons.fast import cpu_kernels
@@ -378,24 +405,12 @@ class _SparseLinear(torch.autograd.Function):
             total = torch.zeros_like(weight.T, memory_format=torch.contiguous_format)
             cpu_kernels.add_transposed_times(total, ctx.entries, by_rows)
             by_weight = total.T
-        return None, by_x, by_weight, by_rows.sum(0) if ctx.needs_input_grad[3] else None
+        by_bias = None
+        if ctx.needs_input_grad[3]:
+            by_bias = by_rows.sum(0)
+        return None, by_x, by_weight, by_bias
 
 
-LEAST_ENTRIES = 2**13  # of an input, below which its zeros are not looked for
-LEAST_ROW = 32  # outputs, below which a row is too short to add
+LEAST_ENTRIES = 2**13  # numbers in an input, below which a search for its zeros costs more than it saves
+LEAST_ROW = 32  # outputs of a layer, below which a row of weights is too short to add
 PER_THREAD = 2**16  # steps of single neurons below which a thread of its own costs more than it saves
-
-
-def in_parts(length: int, work: int, do: Any) -> None:
-    """Call a function of a range of entries, in as many threads as are worth it."""
-    parts = min(torch.get_num_threads(), work // PER_THREAD, length)
-    if parts < 2:
-        do(0, length)
-        return
-    edges = [length * i // parts for i in range(parts + 1)]
-    list(_threads(parts).map(do, edges[:-1], edges[1:]))
-
-
-@cache
-def _threads(count: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(count, thread_name_prefix="neurolsc")

@@ -1,11 +1,15 @@
 """Neurons without recurrent weights over all steps, compiled by Numba: each entry of a layer by itself.
 
-A kernel takes the entries `first` to `last`, in pieces lo to hi that stay in the cache over all steps. With M entries
-in a step, currents x, spikes z, states and voltages u before a reset are (T, M), x and u also (1, M) where they are the
-same, or not needed, in all steps; `start` and `params` have a row (M,) for each state and parameter. Names inside: r
-are the spikes before a step, s those after it, q gradients by spikes and g by states; `room` is memory for a piece.
-The operations of a step and their order are those of the library, so that in exact arithmetic of the same precision
-voltages are the same bit for bit.
+A kernel takes the entries `first` to `last`, in pieces lo to hi that stay in the cache over all steps. An entry is one
+neuron of one sample; M is their number, T that of steps. The arguments of all kernels are explained at :func:`leaky`,
+those of the gradients, which go from the last step to the first, at :func:`leaky_back`.
+
+Names inside: r are the spikes of the voltage before a step, which reset it in that step; s are the spikes of the step
+itself; `unreset` is the voltage that s follow, before s reset it; q is a gradient by spikes, g one by a state;
+`scratch` is memory for a piece.
+
+The operations of a step and their order are those of the library, so that voltages agree bit for bit where both round
+every operation. Loops over j are short, so that each becomes vector instructions.
 """
 
 from typing import Any
@@ -17,10 +21,11 @@ from neurolsc.neurons.fast.cpu_kernels import Array, _add_rows, _places, compile
 
 PIECE = 512  # entries of a piece: some rows of it fit the first cache
 
-# Formulas of the derivative of a spike by its voltage, with one number a; GIVEN: as an array, NOTHING: 0.
+# Formulas of the derivative of a spike by its voltage, with one number a (see _slopes).
 GIVEN, NOTHING, ATAN, FAST_SIGMOID, SIGMOID, SIGN, QUADRATIC = range(7)
 
-SUBTRACT, ZERO, NONE, ALL = range(4)  # resets, as snnTorch numbers them; ALL: to zero, the input of the step with it
+# Resets, numbered as snnTorch does. ALL sets the voltage to 0 after the input of the step is added, ZERO before.
+SUBTRACT, ZERO, NONE, ALL = range(4)
 
 NOUGHT = np.int64(0)  # as a bare 0, a constant of its own type, it would have a kernel compiled once more
 
@@ -31,51 +36,57 @@ Arrays = tuple[Array, ...]  # one for each state
 
 @_inline
 def _slopes(out: Array, kind: int, a: float, u: Array, threshold: Array, given: Array) -> None:
-    """Write the derivatives of spikes by their voltages u."""
+    """Write the derivative of each spike by its voltage u into `out` (size,).
+
+    `kind` names a formula in the distance u - threshold, with the number a. GIVEN copies the array `given`.
+    """
     one = u.dtype.type(1)
     if kind == GIVEN:
         for j in range(len(out)):
             out[j] = given[j]
-    elif kind == NOTHING:
+    elif kind == NOTHING:  # no surrogate: no gradient passes a spike
         for j in range(len(out)):
             out[j] = 0
-    elif kind == ATAN:
+    elif kind == ATAN:  # a/2 / (1 + (pi/2 a d)^2), with d the distance
         width = u.dtype.type(np.pi / 2 * a)
         height = u.dtype.type(a / 2)
         for j in range(len(out)):
             scaled = width * (u[j] - threshold[j])
             out[j] = height / (one + scaled * scaled)
-    elif kind == FAST_SIGMOID:
+    elif kind == FAST_SIGMOID:  # 1 / (a |d| + 1)^2
         width = u.dtype.type(a)
         for j in range(len(out)):
             scaled = width * abs(u[j] - threshold[j]) + one
             out[j] = one / (scaled * scaled)
-    elif kind == SIGMOID:
+    elif kind == SIGMOID:  # a sigmoid(a d) (1 - sigmoid(a d)), which does not overflow in this form
         width = u.dtype.type(a)
         for j in range(len(out)):
             small = np.exp(-width * abs(u[j] - threshold[j]))
             out[j] = width * small / ((one + small) * (one + small))
-    elif kind == SIGN:
+    elif kind == SIGN:  # -a from the threshold on, a below: snnTorch's `triangular`
         height = u.dtype.type(a)
         for j in range(len(out)):
             out[j] = -height if u[j] - threshold[j] >= 0 else height
-    elif kind == QUADRATIC:
+    elif kind == QUADRATIC:  # max(a - a^2 |d|, 0)
         height = u.dtype.type(a)
         width = u.dtype.type(a * a)
-        nil = u.dtype.type(0)
+        zero = u.dtype.type(0)
         for j in range(len(out)):
-            out[j] = max(height - width * abs(u[j] - threshold[j]), nil)
+            out[j] = max(height - width * abs(u[j] - threshold[j]), zero)
 
 
 @_inline
 def _at(rows: Array, t: int, lo: int, hi: int) -> Array:
-    """Entries lo to hi of step t; rows are (T, M), or (1, M) for all steps."""
+    """Return entries lo to hi of step t, as a view of rows (T, M), or of (1, M), one row for all steps."""
     return rows[min(t, len(rows) - 1), lo:hi]
 
 
 @_inline
 def _before(state: Array, start: Array, t: int, lo: int, hi: int) -> Array:
-    """Entries lo to hi of a state (T, M) before step t, from its start (M,)."""
+    """Return entries lo to hi of a state before step t.
+
+    `state` (T, M) holds it after each step, `start` (M,) before the first one.
+    """
     if t:
         return state[t - 1, lo:hi]
     return start[lo:hi]
@@ -90,27 +101,35 @@ def _copy(out: Array, values: Array) -> None:
 
 @_inline
 def _fires(out: Array, u: Array, threshold: Array) -> None:
-    """1 where a voltage is above its threshold, else 0."""
+    """Write 1 into `out` where a voltage is above its threshold, else 0."""
     for j in range(len(out)):
         out[j] = u[j] - threshold[j] > 0
 
 
 @_inline
-def _reset_again(after: Array, then: Array, s: Array, r: Array, threshold: Array, reset: int) -> None:
-    """Reset voltages by their own spikes s, but for those that the spikes r of the step before have reset."""
+def _reset_again(after: Array, unreset: Array, s: Array, r: Array, threshold: Array, reset: int) -> None:
+    """Write into `after` the voltages that their own spikes s reset at once: snnTorch with ``reset_delay=False``.
+
+    The reset by r, the spikes of the voltage before this step, is already in `unreset`. snnTorch takes it back, so that
+    the factor of a reset is s - r. `after` holds `unreset` when called, and keeps it without a reset.
+    """
     if reset == SUBTRACT:
         for j in range(len(after)):
-            after[j] = then[j] - (s[j] - r[j]) * threshold[j]
-    elif reset != NONE:
+            after[j] = unreset[j] - (s[j] - r[j]) * threshold[j]
+    elif reset != NONE:  # ZERO and ALL
         for j in range(len(after)):
-            after[j] = then[j] - (s[j] - r[j]) * then[j]
+            after[j] = unreset[j] - (s[j] - r[j]) * unreset[j]
 
 
 @_inline
 def _back_through_reset_again(
-    g: Array, q: Array, s: Array, r: Array, now: Array, threshold: Array, by_threshold: Array, reset: int
+    g: Array, q: Array, s: Array, r: Array, unreset: Array, threshold: Array, by_threshold: Array, reset: int
 ) -> None:
-    """The gradients of :func:`_reset_again`: g by the voltages, before and after; q by the spikes, added to."""
+    """Go back through :func:`_reset_again`, by SUBTRACT or to zero.
+
+    g is the gradient by the voltages after the reset, and becomes that by `unreset`. The gradient by the spikes s is
+    added to q, that by the threshold to by_threshold; none goes to r, which snnTorch detaches. s becomes s - r.
+    """
     one = g.dtype.type(1)
     for j in range(len(g)):
         s[j] -= r[j]
@@ -121,7 +140,7 @@ def _back_through_reset_again(
             by_threshold[j] -= g[j] * s[j]
     else:
         for j in range(len(g)):
-            q[j] -= g[j] * now[j]
+            q[j] -= g[j] * unreset[j]
         for j in range(len(g)):
             g[j] *= one - s[j]
 
@@ -131,8 +150,21 @@ def leaky(
     x: Array, start: Array, params: Array, reset: int, delayed: bool,
     z: Array, states: Arrays, u: Array, first: int, last: int,
 ) -> None:  # fmt: skip
-    """snnTorch's Leaky; params are beta, threshold and the factor of graded spikes."""
-    room = np.empty((2, PIECE), start.dtype)
+    """Run snnTorch's Leaky, v[t] = beta v[t-1] + x[t] and a reset, over all steps.
+
+    Args:
+        x: currents (T, M), or (1, M) if they are the same in all steps.
+        start: the voltage before the first step (1, M).
+        params: beta, the threshold and the factor of graded spikes (3, M).
+        reset: SUBTRACT, ZERO, NONE or ALL.
+        delayed: True if a spike resets the voltage one step later, False if at once.
+        z: to be filled with the spikes, times their factor (T, M).
+        states: to be filled with the voltage after each step, one array (T, M).
+        u: to be filled with the voltage before the reset at once (T, M); not used if `delayed`.
+        first: the first entry to run.
+        last: the one behind the last.
+    """
+    scratch = np.empty((2, PIECE), start.dtype)
     one = start.dtype.type(1)
     for lo in range(first, last, PIECE):
         hi = min(lo + PIECE, last)
@@ -140,33 +172,34 @@ def leaky(
         beta = params[0, lo:hi]
         threshold = params[1, lo:hi]
         factor = params[2, lo:hi]
-        r = room[0, :size]
-        s = room[1, :size]
+        r = scratch[0, :size]  # spikes of the voltage before the step
+        s = scratch[1, :size]  # spikes of the step
         before = start[0, lo:hi]
         for t in range(len(z)):
-            pushed = _at(x, t, lo, hi)
+            x_t = _at(x, t, lo, hi)
             after = states[0][t, lo:hi]
-            sent = z[t, lo:hi]
+            z_t = z[t, lo:hi]
             _fires(r, before, threshold)
+            # the new voltage, and the reset by the spikes r of the last one
             if reset == SUBTRACT:
                 for j in range(size):
-                    after[j] = beta[j] * before[j] + pushed[j] - r[j] * threshold[j]
+                    after[j] = beta[j] * before[j] + x_t[j] - r[j] * threshold[j]
             elif reset == ZERO:
                 for j in range(size):
-                    after[j] = beta[j] * ((one - r[j]) * before[j]) + pushed[j]
+                    after[j] = beta[j] * ((one - r[j]) * before[j]) + x_t[j]
             else:
                 for j in range(size):
-                    after[j] = beta[j] * before[j] + pushed[j]
+                    after[j] = beta[j] * before[j] + x_t[j]
             if reset == ALL:
                 for j in range(size):
                     after[j] -= r[j] * after[j]
             _fires(s, after, threshold)
             for j in range(size):
-                sent[j] = s[j] * factor[j]
+                z_t[j] = s[j] * factor[j]
             if not delayed:
-                then = u[t, lo:hi]
-                _copy(then, after)
-                _reset_again(after, then, s, r, threshold, reset)
+                unreset = u[t, lo:hi]
+                _copy(unreset, after)
+                _reset_again(after, unreset, s, r, threshold, reset)
             before = after
 
 
@@ -176,15 +209,31 @@ def leaky_back(
     kind: int, a: float, given: Array, by_z: Array, by_states: Arrays,
     by_x: Array, by_start: Array, by_params: Array, learnt: bool, first: int, last: int,
 ) -> None:  # fmt: skip
-    """The gradients of :func:`leaky`.
+    """Compute the gradients of :func:`leaky`, from the last step to the first.
 
-    Those by spikes and states are (T, M), or (1, M) if they are zero. by_start holds those by the states at the end,
-    then those by the states before the first step; by_x and by_params are added to.
+    Args:
+        start: as in :func:`leaky`, likewise params, reset, delayed, first and last.
+        params: as there.
+        reset: as there.
+        delayed: as there.
+        states: what the run filled, likewise u.
+        u: as there.
+        kind: formula of the derivative of a spike by its voltage, for :func:`_slopes`.
+        a: the number in it.
+        given: that derivative (T, M) where kind is GIVEN; else (1, M), not used.
+        by_z: gradient by the spikes from outside (T, M), or (1, M) if it is zero.
+        by_states: gradients by the states after each step, from outside, one for each state; shapes likewise.
+        by_x: zeros of the shape of x, to which the gradient by x is added.
+        by_start: gradient by the states after the last step (1, M); becomes that by the states before the first one.
+        by_params: zeros of the shape of params, to which the gradient by them is added; meaningful if `learnt`.
+        learnt: True if the gradient by params is wanted.
+        first: as there.
+        last: as there.
     """
     v = states[0]
     by_v = by_states[0]
     one = start.dtype.type(1)
-    room = np.empty((4, PIECE), start.dtype)
+    scratch = np.empty((4, PIECE), start.dtype)
     for lo in range(first, last, PIECE):
         hi = min(lo + PIECE, last)
         size = hi - lo
@@ -194,32 +243,34 @@ def leaky_back(
         by_beta = by_params[0, lo:hi]
         by_threshold = by_params[1, lo:hi]
         by_factor = by_params[2, lo:hi]
-        slope = room[0, :size]
-        r = room[1, :size]
-        s = room[2, :size]
-        q = room[3, :size]
-        g = by_start[0, lo:hi]
+        slope = scratch[0, :size]  # derivative of a spike by its voltage
+        r = scratch[1, :size]  # spikes of the voltage before the step
+        s = scratch[2, :size]  # spikes of the step
+        q = scratch[3, :size]  # gradient by the spikes of the step
+        g = by_start[0, lo:hi]  # gradient by the voltage
         for t in range(len(v) - 1, -1, -1):
             before = _before(v, start[0], t, lo, hi)
-            now = v[t, lo:hi] if delayed else u[t, lo:hi]
+            unreset = v[t, lo:hi] if delayed else u[t, lo:hi]
             from_z = _at(by_z, t, lo, hi)
             from_v = _at(by_v, t, lo, hi)
-            out = _at(by_x, t, lo, hi)
-            _slopes(slope, kind, a, now, threshold, _at(given, t, lo, hi))
+            by_x_t = _at(by_x, t, lo, hi)
+            _slopes(slope, kind, a, unreset, threshold, _at(given, t, lo, hi))
             _fires(r, before, threshold)
+            # g comes from the step behind this one
             for j in range(size):
                 g[j] += from_v[j]
             for j in range(size):
                 q[j] = from_z[j] * factor[j]
             if not delayed and reset != NONE:
-                _fires(s, now, threshold)
-                _back_through_reset_again(g, q, s, r, now, threshold, by_threshold, reset)
+                _fires(s, unreset, threshold)
+                _back_through_reset_again(g, q, s, r, unreset, threshold, by_threshold, reset)
+            # through the spikes to the voltage that they follow; r, as snnTorch has it, passes no gradient
             for j in range(size):
                 q[j] *= slope[j]
             for j in range(size):
                 g[j] += q[j]
             if learnt:
-                _fires(s, now, threshold)
+                _fires(s, unreset, threshold)
                 for j in range(size):
                     by_factor[j] += from_z[j] * s[j]
                 for j in range(size):
@@ -227,12 +278,12 @@ def leaky_back(
                 if reset == SUBTRACT:
                     for j in range(size):
                         by_threshold[j] -= g[j] * r[j]
-            if reset == ALL:
+            if reset == ALL:  # the input is set to zero too
                 for j in range(size):
                     g[j] *= one - r[j]
             for j in range(size):
-                out[j] += g[j]
-            if reset == ZERO:
+                by_x_t[j] += g[j]
+            if reset == ZERO:  # the last voltage alone is
                 for j in range(size):
                     g[j] *= one - r[j]
             if learnt:
@@ -247,8 +298,13 @@ def synaptic(
     x: Array, start: Array, params: Array, reset: int, delayed: bool,
     z: Array, states: Arrays, u: Array, first: int, last: int,
 ) -> None:  # fmt: skip
-    """snnTorch's Synaptic; params are alpha, beta, threshold and the factor of graded spikes."""
-    room = np.empty((2, PIECE), start.dtype)
+    """Run snnTorch's Synaptic over all steps.
+
+    Its states are the current, syn[t] = alpha syn[t-1] + x[t], and the voltage, v[t] = beta v[t-1] + syn[t] and a
+    reset. params are alpha, beta, the threshold and the factor of graded spikes (4, M); the other arguments are those
+    of :func:`leaky`.
+    """
+    scratch = np.empty((2, PIECE), start.dtype)
     for lo in range(first, last, PIECE):
         hi = min(lo + PIECE, last)
         size = hi - lo
@@ -256,20 +312,21 @@ def synaptic(
         beta = params[1, lo:hi]
         threshold = params[2, lo:hi]
         factor = params[3, lo:hi]
-        r = room[0, :size]
-        s = room[1, :size]
-        current = start[0, lo:hi]
+        r = scratch[0, :size]  # spikes of the voltage before the step
+        s = scratch[1, :size]  # spikes of the step
+        last_syn = start[0, lo:hi]
         before = start[1, lo:hi]
         for t in range(len(z)):
-            pushed = _at(x, t, lo, hi)
-            sent = z[t, lo:hi]
+            x_t = _at(x, t, lo, hi)
+            z_t = z[t, lo:hi]
             syn = states[0][t, lo:hi]
             after = states[1][t, lo:hi]
             _fires(r, before, threshold)
             for j in range(size):
-                syn[j] = alpha[j] * current[j] + pushed[j]
+                syn[j] = alpha[j] * last_syn[j] + x_t[j]
             for j in range(size):
                 after[j] = beta[j] * before[j] + syn[j]
+            # the reset by the spikes r of the last voltage
             if reset == SUBTRACT:
                 for j in range(size):
                     after[j] -= r[j] * threshold[j]
@@ -278,12 +335,12 @@ def synaptic(
                     after[j] -= after[j] * r[j]
             _fires(s, after, threshold)
             for j in range(size):
-                sent[j] = s[j] * factor[j]
+                z_t[j] = s[j] * factor[j]
             if not delayed:
-                then = u[t, lo:hi]
-                _copy(then, after)
-                _reset_again(after, then, s, r, threshold, reset)
-            current = syn
+                unreset = u[t, lo:hi]
+                _copy(unreset, after)
+                _reset_again(after, unreset, s, r, threshold, reset)
+            last_syn = syn
             before = after
 
 
@@ -293,9 +350,9 @@ def synaptic_back(
     kind: int, a: float, given: Array, by_z: Array, by_states: Arrays,
     by_x: Array, by_start: Array, by_params: Array, learnt: bool, first: int, last: int,
 ) -> None:  # fmt: skip
-    """The gradients of :func:`synaptic`, as those of :func:`leaky_back`."""
+    """Compute the gradients of :func:`synaptic`; the arguments are those of :func:`leaky_back`."""
     one = start.dtype.type(1)
-    room = np.empty((4, PIECE), start.dtype)
+    scratch = np.empty((4, PIECE), start.dtype)
     for lo in range(first, last, PIECE):
         hi = min(lo + PIECE, last)
         size = hi - lo
@@ -307,35 +364,37 @@ def synaptic_back(
         by_beta = by_params[1, lo:hi]
         by_threshold = by_params[2, lo:hi]
         by_factor = by_params[3, lo:hi]
-        slope = room[0, :size]
-        r = room[1, :size]
-        s = room[2, :size]
-        q = room[3, :size]
-        g_syn = by_start[0, lo:hi]
-        g = by_start[1, lo:hi]
+        slope = scratch[0, :size]  # derivative of a spike by its voltage
+        r = scratch[1, :size]  # spikes of the voltage before the step
+        s = scratch[2, :size]  # spikes of the step
+        q = scratch[3, :size]  # gradient by the spikes of the step
+        g_syn = by_start[0, lo:hi]  # by syn
+        g = by_start[1, lo:hi]  # gradient by the voltage
         for t in range(len(states[0]) - 1, -1, -1):
-            current = _before(states[0], start[0], t, lo, hi)
+            last_syn = _before(states[0], start[0], t, lo, hi)
             before = _before(states[1], start[1], t, lo, hi)
-            now = states[1][t, lo:hi] if delayed else u[t, lo:hi]
+            unreset = states[1][t, lo:hi] if delayed else u[t, lo:hi]
             from_z = _at(by_z, t, lo, hi)
             from_syn = _at(by_states[0], t, lo, hi)
             from_v = _at(by_states[1], t, lo, hi)
-            out = _at(by_x, t, lo, hi)
-            _slopes(slope, kind, a, now, threshold, _at(given, t, lo, hi))
+            by_x_t = _at(by_x, t, lo, hi)
+            _slopes(slope, kind, a, unreset, threshold, _at(given, t, lo, hi))
             _fires(r, before, threshold)
+            # g comes from the step behind this one
             for j in range(size):
                 g[j] += from_v[j]
             for j in range(size):
                 q[j] = from_z[j] * factor[j]
             if not delayed and reset != NONE:
-                _fires(s, now, threshold)
-                _back_through_reset_again(g, q, s, r, now, threshold, by_threshold, reset)
+                _fires(s, unreset, threshold)
+                _back_through_reset_again(g, q, s, r, unreset, threshold, by_threshold, reset)
+            # through the spikes to the voltage that they follow; r, as snnTorch has it, passes no gradient
             for j in range(size):
                 q[j] *= slope[j]
             for j in range(size):
                 g[j] += q[j]
             if learnt:
-                _fires(s, now, threshold)
+                _fires(s, unreset, threshold)
                 for j in range(size):
                     by_factor[j] += from_z[j] * s[j]
                 for j in range(size):
@@ -352,9 +411,9 @@ def synaptic_back(
                 for j in range(size):
                     by_beta[j] += g[j] * before[j]
                 for j in range(size):
-                    by_alpha[j] += g_syn[j] * current[j]
+                    by_alpha[j] += g_syn[j] * last_syn[j]
             for j in range(size):
-                out[j] += g_syn[j]
+                by_x_t[j] += g_syn[j]
             for j in range(size):
                 g[j] *= beta[j]
             for j in range(size):
@@ -365,8 +424,14 @@ def synaptic_back(
 def alpha_function(
     x: Array, start: Array, params: Array, reset: int, z: Array, states: Arrays, u: Array, first: int, last: int
 ) -> None:
-    """snnTorch's Alpha; params are alpha, beta, threshold, the factor of graded spikes and that of the membrane."""
-    room = np.empty((2, PIECE), start.dtype)
+    """Run snnTorch's Alpha over all steps.
+
+    Its states are an excitatory current, exc[t] = alpha exc[t-1] + x[t], an inhibitory one, inh[t] = beta inh[t-1] -
+    x[t], and the voltage, scale (exc[t] + inh[t]); a spike resets all three one step later, each by its own rule.
+    params are alpha, beta, the threshold, the factor of graded spikes and scale (5, M); u is not used. The other
+    arguments are those of :func:`leaky`.
+    """
+    scratch = np.empty((2, PIECE), start.dtype)
     for lo in range(first, last, PIECE):
         hi = min(lo + PIECE, last)
         size = hi - lo
@@ -375,24 +440,25 @@ def alpha_function(
         threshold = params[2, lo:hi]
         factor = params[3, lo:hi]
         scale = params[4, lo:hi]
-        r = room[0, :size]
-        s = room[1, :size]
+        r = scratch[0, :size]  # spikes of the voltage before the step
+        s = scratch[1, :size]  # spikes of the step
         last_exc = start[0, lo:hi]
         last_inh = start[1, lo:hi]
         before = start[2, lo:hi]
         for t in range(len(z)):
-            pushed = _at(x, t, lo, hi)
-            sent = z[t, lo:hi]
+            x_t = _at(x, t, lo, hi)
+            z_t = z[t, lo:hi]
             exc = states[0][t, lo:hi]
             inh = states[1][t, lo:hi]
             after = states[2][t, lo:hi]
             _fires(r, before, threshold)
             for j in range(size):
-                exc[j] = alpha[j] * last_exc[j] + pushed[j]
+                exc[j] = alpha[j] * last_exc[j] + x_t[j]
             for j in range(size):
-                inh[j] = beta[j] * last_inh[j] - pushed[j]
+                inh[j] = beta[j] * last_inh[j] - x_t[j]
             for j in range(size):
                 after[j] = scale[j] * (exc[j] + inh[j])
+            # the reset, where the spikes r of the last voltage are 1; snnTorch's for SUBTRACT adds the last inh to v
             if reset == SUBTRACT:
                 for j in range(size):
                     exc[j] -= threshold[j] * r[j]
@@ -408,7 +474,7 @@ def alpha_function(
                     inh[j] -= inh[j] * r[j]
             _fires(s, after, threshold)
             for j in range(size):
-                sent[j] = s[j] * factor[j]
+                z_t[j] = s[j] * factor[j]
             last_exc = exc
             last_inh = inh
             before = after
@@ -420,10 +486,10 @@ def alpha_function_back(
     kind: int, a: float, given: Array, by_z: Array, by_states: Arrays,
     by_x: Array, by_start: Array, by_params: Array, learnt: bool, first: int, last: int,
 ) -> None:  # fmt: skip
-    """The gradients of :func:`alpha_function`, as those of :func:`leaky_back`."""
+    """Compute the gradients of :func:`alpha_function`; the arguments are those of :func:`leaky_back`."""
     one = start.dtype.type(1)
-    nil = start.dtype.type(0)
-    room = np.empty((6, PIECE), start.dtype)
+    zero = start.dtype.type(0)
+    scratch = np.empty((6, PIECE), start.dtype)
     for lo in range(first, last, PIECE):
         hi = min(lo + PIECE, last)
         size = hi - lo
@@ -437,27 +503,28 @@ def alpha_function_back(
         by_scale = by_params[4, lo:hi]
         by_threshold = by_params[2, lo:hi]
         by_factor = by_params[3, lo:hi]
-        slope = room[0, :size]
-        r = room[1, :size]
-        s = room[2, :size]
-        q = room[3, :size]
-        kept = room[4, :size]
-        later = room[5, :size]
-        g_exc = by_start[0, lo:hi]
-        g_inh = by_start[1, lo:hi]
-        g = by_start[2, lo:hi]
+        slope = scratch[0, :size]  # derivative of a spike by its voltage
+        r = scratch[1, :size]  # spikes of the voltage before the step
+        s = scratch[2, :size]  # spikes of the step
+        q = scratch[3, :size]  # gradient by the spikes of the step
+        kept = scratch[4, :size]
+        by_last_inh = scratch[5, :size]
+        g_exc = by_start[0, lo:hi]  # by exc
+        g_inh = by_start[1, lo:hi]  # by inh
+        g = by_start[2, lo:hi]  # gradient by the voltage
         for t in range(len(states[0]) - 1, -1, -1):
             last_exc = _before(states[0], start[0], t, lo, hi)
             last_inh = _before(states[1], start[1], t, lo, hi)
             before = _before(states[2], start[2], t, lo, hi)
-            now = states[2][t, lo:hi]
+            unreset = states[2][t, lo:hi]
             from_z = _at(by_z, t, lo, hi)
             from_exc = _at(by_states[0], t, lo, hi)
             from_inh = _at(by_states[1], t, lo, hi)
             from_v = _at(by_states[2], t, lo, hi)
-            out = _at(by_x, t, lo, hi)
-            _slopes(slope, kind, a, now, threshold, _at(given, t, lo, hi))
+            by_x_t = _at(by_x, t, lo, hi)
+            _slopes(slope, kind, a, unreset, threshold, _at(given, t, lo, hi))
             _fires(r, before, threshold)
+            # the share of a state that the reset to zero leaves
             for j in range(size):
                 kept[j] = one if reset == NONE else one - r[j]
             for j in range(size):
@@ -469,7 +536,7 @@ def alpha_function_back(
             for j in range(size):
                 g_inh[j] += from_inh[j]
             if learnt:
-                _fires(s, now, threshold)
+                _fires(s, unreset, threshold)
                 for j in range(size):
                     by_factor[j] += from_z[j] * s[j]
                 for j in range(size):
@@ -477,9 +544,10 @@ def alpha_function_back(
                 if reset == SUBTRACT:
                     for j in range(size):
                         by_threshold[j] -= g_exc[j] * r[j]
-            # by the three results before the reset of this step, and by the last inhibition that a reset adds
+            # back through the reset: g, g_exc and g_inh become gradients by the states before it, and by_last_inh is
+            # that by the last inhibition, which SUBTRACT adds to the voltage
             for j in range(size):
-                later[j] = g[j] * r[j] if reset == SUBTRACT else nil
+                by_last_inh[j] = g[j] * r[j] if reset == SUBTRACT else zero
             if reset == ZERO:
                 for j in range(size):
                     g_exc[j] *= kept[j]
@@ -489,7 +557,7 @@ def alpha_function_back(
                 g_inh[j] *= kept[j]
             if learnt:
                 for j in range(size):
-                    reached = alpha[j] * last_exc[j] + beta[j] * last_inh[j]  # the input cancels
+                    reached = alpha[j] * last_exc[j] + beta[j] * last_inh[j]  # exc + inh: the input cancels
                     by_scale[j] += g[j] * reached
             for j in range(size):
                 g[j] *= scale[j]
@@ -503,22 +571,22 @@ def alpha_function_back(
                 for j in range(size):
                     by_beta[j] += g_inh[j] * last_inh[j]
             for j in range(size):
-                out[j] += g_exc[j] - g_inh[j]
+                by_x_t[j] += g_exc[j] - g_inh[j]
             for j in range(size):
                 g_exc[j] *= alpha[j]
             for j in range(size):
-                g_inh[j] = g_inh[j] * beta[j] + later[j]
+                g_inh[j] = g_inh[j] * beta[j] + by_last_inh[j]
             for j in range(size):
-                g[j] = nil  # a membrane is made anew in each step
+                g[j] = zero  # a voltage does not depend on the last one
 
 
 # ---- neurons that are reset within the step that fires
 
 
 @_inline
-def _reaches(out: Array, u: Array, threshold: Array, at: bool) -> None:
-    """1 where a voltage is above its threshold, or at it if `at`, else 0."""
-    if at:
+def _reaches(out: Array, u: Array, threshold: Array, at_threshold: bool) -> None:
+    """Write 1 into `out` where a voltage is above its threshold, or at it if `at_threshold`, else 0."""
+    if at_threshold:
         for j in range(len(out)):
             out[j] = u[j] - threshold[j] >= 0
     else:
@@ -527,44 +595,50 @@ def _reaches(out: Array, u: Array, threshold: Array, at: bool) -> None:
 
 
 @_inline
-def _reset(after: Array, u: Array, s: Array, threshold: Array, rest: Array, reset: int) -> None:
-    """The voltages after a reset by subtraction, or to a value; without one they are u."""
-    one = u.dtype.type(1)
+def _reset(after: Array, unreset: Array, s: Array, threshold: Array, rest: Array, reset: int) -> None:
+    """Write the voltages after the reset by their own spikes s into `after`.
+
+    SUBTRACT takes off the threshold, ZERO sets the voltage to `rest`, NONE leaves it.
+    """
+    one = unreset.dtype.type(1)
     if reset == SUBTRACT:
-        for j in range(len(u)):
-            after[j] = u[j] - s[j] * threshold[j]
+        for j in range(len(unreset)):
+            after[j] = unreset[j] - s[j] * threshold[j]
     elif reset == ZERO:
-        for j in range(len(u)):
-            after[j] = (one - s[j]) * u[j] + s[j] * rest[j]
+        for j in range(len(unreset)):
+            after[j] = (one - s[j]) * unreset[j] + s[j] * rest[j]
     else:
-        for j in range(len(u)):
-            after[j] = u[j]
+        for j in range(len(unreset)):
+            after[j] = unreset[j]
 
 
 @_inline
 def _back_through_reset(
-    g: Array, q: Array, s: Array, u: Array, threshold: Array, rest: Array, slope: Array,
-    by_threshold: Array, by_rest: Array, reset: int, passes: bool,
+    g: Array, q: Array, s: Array, unreset: Array, threshold: Array, rest: Array, slope: Array,
+    by_threshold: Array, by_rest: Array, reset: int, reset_gradient: bool,
 ) -> None:  # fmt: skip
-    """The gradients of spikes and reset.
+    """Go back through the spikes and :func:`_reset`.
 
-    g is that by the voltages after the reset, then by those before it; q that by the spikes from outside.
+    g is the gradient by the voltages after the reset, and becomes that by `unreset`. q is the gradient by the spikes s
+    from outside, and becomes its part by the voltage. The gradients by the threshold and by `rest` are added to
+    by_threshold and by_rest. Without `reset_gradient` the spikes in the reset are detached.
     """
     one = g.dtype.type(1)
     if reset == SUBTRACT:
-        if passes:
+        if reset_gradient:
             for j in range(len(g)):
                 q[j] -= g[j] * threshold[j]
         for j in range(len(g)):
-            by_threshold[j] -= g[j] * s[j]
+            by_threshold[j] -= g[j] * s[j]  # of the threshold that the reset subtracts
     elif reset == ZERO:
-        if passes:
+        if reset_gradient:
             for j in range(len(g)):
-                q[j] += g[j] * (rest[j] - u[j])
+                q[j] += g[j] * (rest[j] - unreset[j])
         for j in range(len(g)):
             by_rest[j] += g[j] * s[j]
         for j in range(len(g)):
             g[j] *= one - s[j]
+    # the spikes themselves, which follow unreset - threshold
     for j in range(len(g)):
         q[j] *= slope[j]
     for j in range(len(g)):
@@ -575,14 +649,28 @@ def _back_through_reset(
 
 @_compiled
 def current_lif(
-    x: Array, start: Array, params: Array, reset: int, sends: bool, passes: bool,
+    x: Array, start: Array, params: Array, reset: int, spiking: bool, reset_gradient: bool,
     z: Array, states: Arrays, u: Array, first: int, last: int,
 ) -> None:  # fmt: skip
-    """norse's LIF (sends spikes) and LI (sends voltages).
+    """Run norse's LIF, or its integrator LI, over all steps.
 
-    params are dt / tau_mem, -dt / tau_syn, v_leak, v_th and v_reset.
+    The states are the voltage v, which moves by gain (leak - v + i + x), and the current i, which becomes (1 + loss)
+    (i + x).
+
+    Args:
+        x: currents (T, M), or (1, M) if they are the same in all steps.
+        start: v and i before the first step (2, M).
+        params: gain = dt / tau_mem, loss = -dt / tau_syn, v_leak, v_th and v_reset (5, M).
+        reset: SUBTRACT, ZERO (to v_reset) or NONE, at once.
+        spiking: True for LIF, whose output are spikes; False for LI, whose output is v.
+        reset_gradient: for :func:`current_lif_back`; the run does not depend on it.
+        z: to be filled with the output (T, M).
+        states: to be filled with v and i after each step, two arrays (T, M).
+        u: to be filled with v before its reset (T, M); (1, M), not kept, for LI.
+        first: the first entry to run.
+        last: the one behind the last.
     """
-    room = np.empty((2, PIECE), start.dtype)
+    scratch = np.empty((2, PIECE), start.dtype)
     for lo in range(first, last, PIECE):
         hi = min(lo + PIECE, last)
         size = hi - lo
@@ -591,41 +679,41 @@ def current_lif(
         leak = params[2, lo:hi]
         threshold = params[3, lo:hi]
         rest = params[4, lo:hi]
-        s = room[0, :size]
-        pushed = room[1, :size]
+        s = scratch[0, :size]  # spikes of the step
+        i_plus_x = scratch[1, :size]
         v = start[0, lo:hi]
         i = start[1, lo:hi]
         for t in range(len(z)):
-            current = _at(x, t, lo, hi)
-            sent = z[t, lo:hi]
-            then = _at(u, t, lo, hi)
+            x_t = _at(x, t, lo, hi)
+            z_t = z[t, lo:hi]
+            unreset = _at(u, t, lo, hi)
             after_v = states[0][t, lo:hi]
             after_i = states[1][t, lo:hi]
             for j in range(size):
-                pushed[j] = i[j] + current[j]
+                i_plus_x[j] = i[j] + x_t[j]
             for j in range(size):
-                then[j] = v[j] + gain[j] * ((leak[j] - v[j]) + pushed[j])
+                unreset[j] = v[j] + gain[j] * ((leak[j] - v[j]) + i_plus_x[j])
             for j in range(size):
-                after_i[j] = pushed[j] + loss[j] * pushed[j]
-            if sends:
-                _reaches(s, then, threshold, False)
-                _copy(sent, s)
-                _reset(after_v, then, s, threshold, rest, reset)
+                after_i[j] = i_plus_x[j] + loss[j] * i_plus_x[j]
+            if spiking:
+                _reaches(s, unreset, threshold, False)
+                _copy(z_t, s)
+                _reset(after_v, unreset, s, threshold, rest, reset)
             else:
-                _copy(sent, then)
-                _copy(after_v, then)
+                _copy(z_t, unreset)
+                _copy(after_v, unreset)
             v = after_v
             i = after_i
 
 
 @_compiled
 def current_lif_back(
-    start: Array, params: Array, reset: int, sends: bool, passes: bool, states: Arrays, u: Array,
+    start: Array, params: Array, reset: int, spiking: bool, reset_gradient: bool, states: Arrays, u: Array,
     kind: int, a: float, given: Array, by_z: Array, by_states: Arrays,
     by_x: Array, by_start: Array, by_params: Array, learnt: bool, first: int, last: int,
 ) -> None:  # fmt: skip
-    """The gradients of :func:`current_lif`, as those of :func:`leaky_back`."""
-    room = np.empty((4, PIECE), start.dtype)
+    """Compute the gradients of :func:`current_lif`; the arguments are those of :func:`leaky_back`."""
+    scratch = np.empty((4, PIECE), start.dtype)
     for lo in range(first, last, PIECE):
         hi = min(lo + PIECE, last)
         size = hi - lo
@@ -639,35 +727,37 @@ def current_lif_back(
         by_leak = by_params[2, lo:hi]
         by_threshold = by_params[3, lo:hi]
         by_rest = by_params[4, lo:hi]
-        slope = room[0, :size]
-        s = room[1, :size]
-        q = room[2, :size]
-        g_pushed = room[3, :size]
-        g = by_start[0, lo:hi]
-        g_i = by_start[1, lo:hi]
+        slope = scratch[0, :size]  # derivative of a spike by its voltage
+        s = scratch[1, :size]  # spikes of the step
+        q = scratch[2, :size]  # gradient by the spikes of the step
+        g_i_plus_x = scratch[3, :size]
+        g = by_start[0, lo:hi]  # gradient by the voltage
+        g_i = by_start[1, lo:hi]  # by i
         for t in range(len(states[0]) - 1, -1, -1):
-            then = _at(u, t, lo, hi)
+            unreset = _at(u, t, lo, hi)
             from_z = _at(by_z, t, lo, hi)
             from_v = _at(by_states[0], t, lo, hi)
             from_i = _at(by_states[1], t, lo, hi)
-            out = _at(by_x, t, lo, hi)
+            by_x_t = _at(by_x, t, lo, hi)
             for j in range(size):
                 g[j] += from_v[j]
             for j in range(size):
                 g_i[j] += from_i[j]
-            if sends:
-                _slopes(slope, kind, a, then, threshold, _at(given, t, lo, hi))
-                _reaches(s, then, threshold, False)
+            if spiking:
+                _slopes(slope, kind, a, unreset, threshold, _at(given, t, lo, hi))
+                _reaches(s, unreset, threshold, False)
                 _copy(q, from_z)
-                _back_through_reset(g, q, s, then, threshold, rest, slope, by_threshold, by_rest, reset, passes)
+                _back_through_reset(
+                    g, q, s, unreset, threshold, rest, slope, by_threshold, by_rest, reset, reset_gradient
+                )
             else:
                 for j in range(size):
                     g[j] += from_z[j]
             if learnt:
                 v = _before(states[0], start[0], t, lo, hi)
-                moved = then if sends else states[0][t, lo:hi]
+                moved = unreset if spiking else states[0][t, lo:hi]  # u is not kept for LI
                 for j in range(size):
-                    # the pushed current, from what it moved
+                    # s from here on: i + x of this step, which the run did not keep, from how far it moved v
                     s[j] = (moved[j] - v[j]) / gain[j] - (leak[j] - v[j])
                 for j in range(size):
                     by_gain[j] += g[j] * ((leak[j] - v[j]) + s[j])
@@ -676,24 +766,29 @@ def current_lif_back(
                 for j in range(size):
                     by_leak[j] += g[j] * gain[j]
             for j in range(size):
-                g_pushed[j] = g[j] * gain[j] + g_i[j] + g_i[j] * loss[j]
+                g_i_plus_x[j] = g[j] * gain[j] + g_i[j] + g_i[j] * loss[j]
             for j in range(size):
-                out[j] += g_pushed[j]
+                by_x_t[j] += g_i_plus_x[j]
             for j in range(size):
                 g[j] -= g[j] * gain[j]
-            _copy(g_i, g_pushed)
+            _copy(g_i, g_i_plus_x)
 
 
 @_compiled
 def adaptive_lif(
-    x: Array, start: Array, params: Array, passes: bool,
+    x: Array, start: Array, params: Array, reset_gradient: bool,
     z: Array, states: Arrays, u: Array, first: int, last: int,
 ) -> None:  # fmt: skip
-    """norse's LSNN, whose threshold b is a state; u are the distances of voltages from it.
+    """Run norse's LSNN over all steps: a LIF whose threshold b is a state.
 
-    params are dt / tau_mem, -dt / tau_syn, v_leak, v_th, v_reset, dt / tau_adapt, beta and 0.
+    v moves by gain (leak - v + i), i becomes (1 + loss) i + x, and b moves by pull (threshold - b). A spike, where v >
+    b, sets v to `rest` and adds beta to b.
+
+    The states are v, i and b. params are gain = dt / tau_mem, loss = -dt / tau_syn, v_leak, v_th, v_reset, pull = dt /
+    tau_adapt, beta and zeros (8, M). u is filled with the distances v - b before the reset (T, M). reset_gradient is
+    for :func:`adaptive_lif_back`. The other arguments are those of :func:`leaky`.
     """
-    room = np.empty((2, PIECE), start.dtype)
+    scratch = np.empty((2, PIECE), start.dtype)
     for lo in range(first, last, PIECE):
         hi = min(lo + PIECE, last)
         size = hi - lo
@@ -704,30 +799,30 @@ def adaptive_lif(
         rest = params[4, lo:hi]
         pull = params[5, lo:hi]
         beta = params[6, lo:hi]
-        nil = params[7, lo:hi]
-        s = room[0, :size]
-        then = room[1, :size]
+        zeros = params[7, lo:hi]
+        s = scratch[0, :size]  # spikes of the step
+        unreset = scratch[1, :size]
         v = start[0, lo:hi]
         i = start[1, lo:hi]
         b = start[2, lo:hi]
         for t in range(len(z)):
-            current = _at(x, t, lo, hi)
-            sent = z[t, lo:hi]
+            x_t = _at(x, t, lo, hi)
+            z_t = z[t, lo:hi]
             distance = u[t, lo:hi]
             after_v = states[0][t, lo:hi]
             after_i = states[1][t, lo:hi]
             after_b = states[2][t, lo:hi]
             for j in range(size):
-                then[j] = v[j] + gain[j] * ((leak[j] - v[j]) + i[j])
+                unreset[j] = v[j] + gain[j] * ((leak[j] - v[j]) + i[j])
             for j in range(size):
-                after_i[j] = i[j] + loss[j] * i[j] + current[j]
+                after_i[j] = i[j] + loss[j] * i[j] + x_t[j]
             for j in range(size):
                 after_b[j] = b[j] + pull[j] * (threshold[j] - b[j])
             for j in range(size):
-                distance[j] = then[j] - after_b[j]
-            _reaches(s, distance, nil, False)
-            _copy(sent, s)
-            _reset(after_v, then, s, threshold, rest, ZERO)
+                distance[j] = unreset[j] - after_b[j]
+            _reaches(s, distance, zeros, False)
+            _copy(z_t, s)
+            _reset(after_v, unreset, s, threshold, rest, ZERO)  # which reads no threshold
             for j in range(size):
                 after_b[j] += s[j] * beta[j]
             v = after_v
@@ -737,13 +832,13 @@ def adaptive_lif(
 
 @_compiled
 def adaptive_lif_back(
-    start: Array, params: Array, passes: bool, states: Arrays, u: Array,
+    start: Array, params: Array, reset_gradient: bool, states: Arrays, u: Array,
     kind: int, a: float, given: Array, by_z: Array, by_states: Arrays,
     by_x: Array, by_start: Array, by_params: Array, learnt: bool, first: int, last: int,
 ) -> None:  # fmt: skip
-    """The gradients of :func:`adaptive_lif`, as those of :func:`leaky_back`."""
+    """Compute the gradients of :func:`adaptive_lif`; the arguments are those of :func:`leaky_back`."""
     one = start.dtype.type(1)
-    room = np.empty((4, PIECE), start.dtype)
+    scratch = np.empty((4, PIECE), start.dtype)
     for lo in range(first, last, PIECE):
         hi = min(lo + PIECE, last)
         size = hi - lo
@@ -754,7 +849,7 @@ def adaptive_lif_back(
         rest = params[4, lo:hi]
         pull = params[5, lo:hi]
         beta = params[6, lo:hi]
-        nil = params[7, lo:hi]
+        zeros = params[7, lo:hi]
         by_gain = by_params[0, lo:hi]
         by_loss = by_params[1, lo:hi]
         by_leak = by_params[2, lo:hi]
@@ -762,13 +857,13 @@ def adaptive_lif_back(
         by_rest = by_params[4, lo:hi]
         by_pull = by_params[5, lo:hi]
         by_beta = by_params[6, lo:hi]
-        slope = room[0, :size]
-        s = room[1, :size]
-        q = room[2, :size]
-        then = room[3, :size]
-        g = by_start[0, lo:hi]
-        g_i = by_start[1, lo:hi]
-        g_b = by_start[2, lo:hi]
+        slope = scratch[0, :size]  # derivative of a spike by its voltage
+        s = scratch[1, :size]  # spikes of the step
+        q = scratch[2, :size]  # gradient by the spikes of the step
+        unreset = scratch[3, :size]
+        g = by_start[0, lo:hi]  # gradient by the voltage
+        g_i = by_start[1, lo:hi]  # by i
+        g_b = by_start[2, lo:hi]  # by b
         for t in range(len(u) - 1, -1, -1):
             v = _before(states[0], start[0], t, lo, hi)
             i = _before(states[1], start[1], t, lo, hi)
@@ -777,7 +872,7 @@ def adaptive_lif_back(
             from_v = _at(by_states[0], t, lo, hi)
             from_i = _at(by_states[1], t, lo, hi)
             from_b = _at(by_states[2], t, lo, hi)
-            out = _at(by_x, t, lo, hi)
+            by_x_t = _at(by_x, t, lo, hi)
             distance = u[t, lo:hi]
             for j in range(size):
                 g[j] += from_v[j]
@@ -785,14 +880,15 @@ def adaptive_lif_back(
                 g_i[j] += from_i[j]
             for j in range(size):
                 g_b[j] += from_b[j]
+            # v before its reset, again: the run kept its distance from the threshold alone
             for j in range(size):
-                then[j] = v[j] + gain[j] * ((leak[j] - v[j]) + i[j])
-            _slopes(slope, kind, a, distance, nil, _at(given, t, lo, hi))
-            _reaches(s, distance, nil, False)
+                unreset[j] = v[j] + gain[j] * ((leak[j] - v[j]) + i[j])
+            _slopes(slope, kind, a, distance, zeros, _at(given, t, lo, hi))
+            _reaches(s, distance, zeros, False)
             _copy(q, from_z)
-            if passes:
+            if reset_gradient:  # through what a spike does to v and b
                 for j in range(size):
-                    q[j] += g[j] * (rest[j] - then[j]) + g_b[j] * beta[j]
+                    q[j] += g[j] * (rest[j] - unreset[j]) + g_b[j] * beta[j]
             for j in range(size):
                 q[j] *= slope[j]
             if learnt:
@@ -816,7 +912,7 @@ def adaptive_lif_back(
                 for j in range(size):
                     by_leak[j] += g[j] * gain[j]
             for j in range(size):
-                out[j] += g_i[j]
+                by_x_t[j] += g_i[j]
             for j in range(size):
                 g_i[j] += g_i[j] * loss[j] + g[j] * gain[j]
             for j in range(size):
@@ -825,19 +921,35 @@ def adaptive_lif_back(
                 g_b[j] -= g_b[j] * pull[j]
 
 
-BOX, LEAK_OF_ALL, LEAK_OF_STATE, NO_LEAK = range(4)  # norse's LIFBox; spikingjelly's decay_input, without it; IFNode
+# How a voltage moves: norse's LIFBox; spikingjelly's LIF with decay_input, and without it; spikingjelly's IFNode.
+BOX, LEAK_OF_ALL, LEAK_OF_STATE, NO_LEAK = range(4)
 
 
 @_compiled
 def voltage_lif(
-    x: Array, start: Array, params: Array, form: int, divides: bool, reset: int, passes: bool, at: bool,
-    z: Array, states: Arrays, u: Array, first: int, last: int,
+    x: Array, start: Array, params: Array, form: int, divides: bool, reset: int, reset_gradient: bool,
+    at_threshold: bool, z: Array, states: Arrays, u: Array, first: int, last: int,
 ) -> None:  # fmt: skip
-    """norse's LIFBox and spikingjelly's neurons, whose one state is the voltage.
+    """Run norse's LIFBox or spikingjelly's neurons, whose one state is the voltage, over all steps.
 
-    params are the gain dt / tau_mem or 1 / tau (tau itself if it divides), the leak, the threshold and the reset.
+    Args:
+        x: currents (T, M), or (1, M) if they are the same in all steps.
+        start: the voltage before the first step (1, M).
+        params: the gain, the voltage to which the leak pulls, the threshold, and the voltage after a reset (4, M). The
+            gain is dt / tau_mem or 1 / tau; if `divides` it is tau, by which the library divides.
+        form: how the voltage v moves. BOX and LEAK_OF_ALL: by gain (x - (v - leak)), each in the order of its library;
+            LEAK_OF_STATE: by x - gain (v - leak); NO_LEAK: by x.
+        divides: as said at params.
+        reset: SUBTRACT, ZERO (to the voltage after a reset) or NONE, at once.
+        reset_gradient: for :func:`voltage_lif_back`; the run does not depend on it.
+        at_threshold: True if a voltage at the threshold fires too.
+        z: to be filled with the spikes (T, M).
+        states: to be filled with the voltage after each step, one array (T, M).
+        u: to be filled with the voltage before its reset (T, M).
+        first: the first entry to run.
+        last: the one behind the last.
     """
-    room = np.empty((2, PIECE), start.dtype)
+    scratch = np.empty((2, PIECE), start.dtype)
     for lo in range(first, last, PIECE):
         hi = min(lo + PIECE, last)
         size = hi - lo
@@ -845,26 +957,26 @@ def voltage_lif(
         leak = params[1, lo:hi]
         threshold = params[2, lo:hi]
         rest = params[3, lo:hi]
-        s = room[0, :size]
-        moved = room[1, :size]
+        s = scratch[0, :size]  # spikes of the step
+        moved = scratch[1, :size]
         v = start[0, lo:hi]
         for t in range(len(z)):
-            pushed = _at(x, t, lo, hi)
-            sent = z[t, lo:hi]
-            then = u[t, lo:hi]
+            x_t = _at(x, t, lo, hi)
+            z_t = z[t, lo:hi]
+            unreset = u[t, lo:hi]
             after = states[0][t, lo:hi]
             if form == BOX:
                 for j in range(size):
-                    moved[j] = pushed[j] + leak[j] - v[j]
+                    moved[j] = x_t[j] + leak[j] - v[j]
             elif form == LEAK_OF_ALL:
                 for j in range(size):
-                    moved[j] = pushed[j] - (v[j] - leak[j])
+                    moved[j] = x_t[j] - (v[j] - leak[j])
             elif form == LEAK_OF_STATE:
                 for j in range(size):
                     moved[j] = v[j] - leak[j]
             if form == NO_LEAK:
                 for j in range(size):
-                    then[j] = v[j] + pushed[j]
+                    unreset[j] = v[j] + x_t[j]
             else:
                 if divides:
                     for j in range(size):
@@ -874,25 +986,29 @@ def voltage_lif(
                         moved[j] = moved[j] * gain[j]
                 if form == LEAK_OF_STATE:
                     for j in range(size):
-                        then[j] = v[j] - moved[j] + pushed[j]
+                        unreset[j] = v[j] - moved[j] + x_t[j]
                 else:
                     for j in range(size):
-                        then[j] = v[j] + moved[j]
-            _reaches(s, then, threshold, at)
-            _copy(sent, s)
-            _reset(after, then, s, threshold, rest, reset)
+                        unreset[j] = v[j] + moved[j]
+            _reaches(s, unreset, threshold, at_threshold)
+            _copy(z_t, s)
+            _reset(after, unreset, s, threshold, rest, reset)
             v = after
 
 
 @_compiled
 def voltage_lif_back(
-    start: Array, params: Array, form: int, divides: bool, reset: int, passes: bool, at: bool, states: Arrays, u: Array,
+    start: Array, params: Array, form: int, divides: bool, reset: int, reset_gradient: bool, at_threshold: bool,
+    states: Arrays, u: Array,
     kind: int, a: float, given: Array, by_z: Array, by_states: Arrays,
     by_x: Array, by_start: Array, by_params: Array, learnt: bool, first: int, last: int,
 ) -> None:  # fmt: skip
-    """The gradients of :func:`voltage_lif`, as those of :func:`leaky_back`; by the gain even where tau divides."""
+    """Compute the gradients of :func:`voltage_lif`; the arguments are those of :func:`leaky_back`.
+
+    The first row of by_params is the gradient by the gain, even if `divides` and params hold tau.
+    """
     one = start.dtype.type(1)
-    room = np.empty((4, PIECE), start.dtype)
+    scratch = np.empty((4, PIECE), start.dtype)
     for lo in range(first, last, PIECE):
         hi = min(lo + PIECE, last)
         size = hi - lo
@@ -903,30 +1019,30 @@ def voltage_lif_back(
         by_leak = by_params[1, lo:hi]
         by_threshold = by_params[2, lo:hi]
         by_rest = by_params[3, lo:hi]
-        slope = room[0, :size]
-        s = room[1, :size]
-        q = room[2, :size]
-        gain = room[3, :size]
+        slope = scratch[0, :size]  # derivative of a spike by its voltage
+        s = scratch[1, :size]  # spikes of the step
+        q = scratch[2, :size]  # gradient by the spikes of the step
+        gain = scratch[3, :size]
         for j in range(size):
             gain[j] = one / params[0, lo + j] if divides else params[0, lo + j]
-        g = by_start[0, lo:hi]
+        g = by_start[0, lo:hi]  # gradient by the voltage
         for t in range(len(u) - 1, -1, -1):
-            then = u[t, lo:hi]
+            unreset = u[t, lo:hi]
             from_z = _at(by_z, t, lo, hi)
             from_v = _at(by_states[0], t, lo, hi)
-            out = _at(by_x, t, lo, hi)
+            by_x_t = _at(by_x, t, lo, hi)
             for j in range(size):
                 g[j] += from_v[j]
-            _slopes(slope, kind, a, then, threshold, _at(given, t, lo, hi))
-            _reaches(s, then, threshold, at)
+            _slopes(slope, kind, a, unreset, threshold, _at(given, t, lo, hi))
+            _reaches(s, unreset, threshold, at_threshold)
             _copy(q, from_z)
-            _back_through_reset(g, q, s, then, threshold, rest, slope, by_threshold, by_rest, reset, passes)
+            _back_through_reset(g, q, s, unreset, threshold, rest, slope, by_threshold, by_rest, reset, reset_gradient)
             if form in (NO_LEAK, LEAK_OF_STATE):
                 for j in range(size):
-                    out[j] += g[j]
+                    by_x_t[j] += g[j]
             else:
                 for j in range(size):
-                    out[j] += g[j] * gain[j]
+                    by_x_t[j] += g[j] * gain[j]
             if form != NO_LEAK:
                 if learnt:
                     v = _before(states[0], start[0], t, lo, hi)
@@ -935,7 +1051,7 @@ def voltage_lif_back(
                             by_gain[j] -= g[j] * (v[j] - leak[j])
                     else:
                         for j in range(size):
-                            by_gain[j] += g[j] * (then[j] - v[j]) / gain[j]
+                            by_gain[j] += g[j] * (unreset[j] - v[j]) / gain[j]
                     for j in range(size):
                         by_leak[j] += g[j] * gain[j]
                 for j in range(size):
@@ -946,24 +1062,25 @@ def voltage_lif_back(
 
 
 @_inline
-def _push(pushed: Array, x: Array, z: Array, weight_t: Array, square: bool, indices: Array) -> None:
-    """The currents of a step (B n,): those from outside, and what spikes (B n,) send by recurrent weights.
+def _push(currents: Array, x: Array, z: Array, weight_t: Array, square: bool, indices: Array) -> None:
+    """Write into `currents` those of a step (B n,): the ones from outside, x, and what the spikes z before it send.
 
-    weight_t is (n, n), transposed, or a factor of each neuron's own spikes (1, n).
+    If `square`, weight_t are recurrent weights (n, n) from row to column; else (1, n), a factor of each neuron's own
+    spike. `indices` (n + 1,) is memory for the places of spikes.
     """
     n = weight_t.shape[1]
     for row in range(0, len(x), n):
-        out = pushed[row : row + n]
-        sent = z[row : row + n]
+        pushed_row = currents[row : row + n]
+        spikes = z[row : row + n]
         outside = x[row : row + n]
-        if square:
-            count = _places(sent, indices, 0)
-            _copy(out, outside)
-            _add_rows(out, weight_t, indices[:count], sent[indices[:count]])
+        if square:  # add the rows of the neurons that fired
+            count = _places(spikes, indices, 0)
+            _copy(pushed_row, outside)
+            _add_rows(pushed_row, weight_t, indices[:count], spikes[indices[:count]])
         else:
             factor = weight_t[0]
             for j in range(n):
-                out[j] = outside[j] + sent[j] * factor[j]
+                pushed_row[j] = outside[j] + spikes[j] * factor[j]
 
 
 @_compiled
@@ -971,16 +1088,20 @@ def leaky_recurrent(
     x: Array, start: Array, params: Array, reset: int, delayed: bool,
     z: Array, states: Arrays, u: Array, z0: Array, weight_t: Array, square: bool,
 ) -> None:  # fmt: skip
-    """snnTorch's RLeaky, by the steps of :func:`leaky`."""
+    """Run snnTorch's RLeaky: each step is one of :func:`leaky`, with the currents of the last spikes added.
+
+    z0 (M,) are the spikes before the first step, weight_t and square those of :func:`_push`; the other arguments are
+    those of :func:`leaky`.
+    """
     size = len(z0)
     pushed = np.empty((1, size), x.dtype)
     indices = np.empty(weight_t.shape[1] + 1, np.int32)
     v = states[0]
     for t in range(len(z)):
         _push(pushed[0], x[min(t, len(x) - 1)], z[t - 1] if t else z0, weight_t, square, indices)
-        now = min(t, len(u) - 1)
+        row = min(t, len(u) - 1)  # u has one row where it is not kept
         before = v[t - 1 : t] if t else start
-        leaky(pushed, before, params, reset, delayed, z[t : t + 1], (v[t : t + 1],), u[now : now + 1], NOUGHT, size)
+        leaky(pushed, before, params, reset, delayed, z[t : t + 1], (v[t : t + 1],), u[row : row + 1], NOUGHT, size)
 
 
 @_compiled
@@ -988,53 +1109,56 @@ def synaptic_recurrent(
     x: Array, start: Array, params: Array, reset: int, delayed: bool,
     z: Array, states: Arrays, u: Array, z0: Array, weight_t: Array, square: bool,
 ) -> None:  # fmt: skip
-    """snnTorch's RSynaptic, by the steps of :func:`synaptic`."""
+    """Run snnTorch's RSynaptic as :func:`leaky_recurrent` runs RLeaky, by the steps of :func:`synaptic`."""
     size = len(z0)
     pushed = np.empty((1, size), x.dtype)
     indices = np.empty(weight_t.shape[1] + 1, np.int32)
-    before = start.copy()
+    before = start.copy()  # the states side by side, as `start` has them
     for t in range(len(z)):
         _push(pushed[0], x[min(t, len(x) - 1)], z[t - 1] if t else z0, weight_t, square, indices)
-        now = min(t, len(u) - 1)
+        row = min(t, len(u) - 1)  # u has one row where it is not kept
         after = states[0][t : t + 1], states[1][t : t + 1]
-        synaptic(pushed, before, params, reset, delayed, z[t : t + 1], after, u[now : now + 1], NOUGHT, size)
+        synaptic(pushed, before, params, reset, delayed, z[t : t + 1], after, u[row : row + 1], NOUGHT, size)
         _copy(before[0], states[0][t])
         _copy(before[1], states[1][t])
 
 
 @_compiled
 def current_lif_recurrent(
-    x: Array, start: Array, params: Array, reset: int, sends: bool, passes: bool,
+    x: Array, start: Array, params: Array, reset: int, spiking: bool, reset_gradient: bool,
     z: Array, states: Arrays, u: Array, z0: Array, weight_t: Array, square: bool,
 ) -> None:  # fmt: skip
-    """norse's LIFRecurrent, by the steps of :func:`current_lif`."""
+    """Run norse's LIFRecurrent as :func:`leaky_recurrent` runs RLeaky, by the steps of :func:`current_lif`."""
     size = len(z0)
     pushed = np.empty((1, size), x.dtype)
     indices = np.empty(weight_t.shape[1] + 1, np.int32)
-    before = start.copy()
+    before = start.copy()  # the states side by side, as `start` has them
     for t in range(len(z)):
         _push(pushed[0], x[min(t, len(x) - 1)], z[t - 1] if t else z0, weight_t, square, indices)
-        now = min(t, len(u) - 1)
+        row = min(t, len(u) - 1)  # u has one row where it is not kept
         after = states[0][t : t + 1], states[1][t : t + 1]
-        current_lif(pushed, before, params, reset, sends, passes, z[t : t + 1], after, u[now : now + 1], NOUGHT, size)
+        current_lif(
+            pushed, before, params, reset, spiking, reset_gradient,
+            z[t : t + 1], after, u[row : row + 1], NOUGHT, size,
+        )  # fmt: skip
         _copy(before[0], states[0][t])
         _copy(before[1], states[1][t])
 
 
 @_compiled
 def adaptive_lif_recurrent(
-    x: Array, start: Array, params: Array, passes: bool,
+    x: Array, start: Array, params: Array, reset_gradient: bool,
     z: Array, states: Arrays, u: Array, z0: Array, weight_t: Array, square: bool,
 ) -> None:  # fmt: skip
-    """norse's LSNNRecurrent, by the steps of :func:`adaptive_lif`."""
+    """Run norse's LSNNRecurrent as :func:`leaky_recurrent` runs RLeaky, by the steps of :func:`adaptive_lif`."""
     size = len(z0)
     pushed = np.empty((1, size), x.dtype)
     indices = np.empty(weight_t.shape[1] + 1, np.int32)
-    before = start.copy()
+    before = start.copy()  # the states side by side, as `start` has them
     for t in range(len(z)):
         _push(pushed[0], x[min(t, len(x) - 1)], z[t - 1] if t else z0, weight_t, square, indices)
         after = states[0][t : t + 1], states[1][t : t + 1], states[2][t : t + 1]
-        adaptive_lif(pushed, before, params, passes, z[t : t + 1], after, u[t : t + 1], NOUGHT, size)
+        adaptive_lif(pushed, before, params, reset_gradient, z[t : t + 1], after, u[t : t + 1], NOUGHT, size)
         _copy(before[0], states[0][t])
         _copy(before[1], states[1][t])
         _copy(before[2], states[2][t])

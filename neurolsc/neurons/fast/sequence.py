@@ -10,13 +10,15 @@ place, by Numba (:mod:`~neurolsc.neurons.fast.cpu_kernels`). On a GPU one Triton
     g_v[t] &= D[t]\, g_v[t+1] + q[t] \\
     g_\vartheta[t] &= e^{-1/\tau_\vartheta} g_\vartheta[t+1] + E[t]\, g_v[t+1] - q[t]
 
-and the gradients of the constants are sums over time of products with these, those of the weights made for a block of
-steps at once. A fixed threshold is one that moves by nothing: decay 1, no constant input and no adaptation.
+The gradients by the constants are sums over time of products with these; those by the weights are computed for a block
+of steps at once. A fixed threshold is treated as one that moves by nothing: decay 1, no constant input, no adaptation.
 
-Plain steps, followed by autograd, are the reference. They are taken for spikes that are no surrogate in two methods
-(:func:`neurolsc.surrogate.in_two_methods`), for other kinds of tensors, and on a GPU without the kernels; under
-compilers and transforms (:func:`transformed`); for second derivatives, and for several gradients at once; and where
-something is not finite, since plain steps multiply zeros with it that are left out here.
+Plain steps, differentiated by autograd, are the reference. They are taken
+
+- if the spikes are not those of a surrogate in two methods (:func:`neurolsc.surrogate.in_two_methods`);
+- for tensors of other dtypes or on other devices, and on a GPU without the kernels;
+- under compilers and transforms (:func:`transformed`), for second derivatives, and for several gradients at once;
+- if something is not finite: plain steps multiply it with zeros, which gives NaN, and these products are left out here.
 """
 
 import os
@@ -51,9 +53,22 @@ WIDEST = 512  # neurons up to which the GPU's kernels are used: a program reads 
 
 
 def run(cell: Any, x: Tensor, state: State, lengths: Tensor | None, late: Tensor | None) -> AtOnce:
-    """:meth:`Cell.run_at_once` of a LIF or ALIF; None if plain steps are needed."""
+    """Run a LIF or ALIF over all steps at once, as its :meth:`neurolsc.neurons.Cell.run_at_once`.
+
+    Args:
+        cell: the LIF or ALIF.
+        x: input (T, B, n_in).
+        state: the state before the first step.
+        lengths: steps after which the state of each sample is returned (B,); None: T.
+        late: input of the first step (B, n_in), after which x is read one step late; None: x is not late.
+
+    Returns:
+        Spikes (T, B, n_hidden) and the last state; None if plain steps are needed.
+    """
     spike = cell.spike
-    if not in_two_methods(spike) or spike._exact_values or list(spike.children()) or transformed([x, late, *state]):
+    if not in_two_methods(spike) or spike._exact_values or list(spike.children()):
+        return None
+    if transformed([x, late, *state]):
         return None
     v = state[0]
     theta = getattr(state, "theta", None)
@@ -62,9 +77,9 @@ def run(cell: Any, x: Tensor, state: State, lengths: Tensor | None, late: Tensor
     if not _are_of_a_layer(inputs, lengths, cell.n_in, cell.n_hidden):
         return None
     given = [t for t in inputs.flat() if t is not None]
-    if any(t.device != v.device and t.ndim for t in given):
+    if any(t.device != v.device and t.ndim for t in given):  # a number may lie anywhere: plain steps move it
         return None
-    half = None
+    half = None  # no autocast
     if torch.is_autocast_enabled(v.device.type):
         half = torch.get_autocast_dtype(v.device.type)
     gpu = suits_gpu(v, inputs.of_layer())
@@ -85,7 +100,7 @@ def run(cell: Any, x: Tensor, state: State, lengths: Tensor | None, late: Tensor
 
 
 def _are_of_a_layer(inputs: Inputs, lengths: Tensor | None, n_in: int, n: int) -> bool:
-    """True if shapes and dtypes are those of a layer; plain steps take others, or say what is wrong."""
+    """True if shapes and dtypes are those of a layer with n neurons, as the kernels need; plain steps check others."""
     x, late, z, v, theta, c, _ = inputs
     if x.ndim != 3 or not x.numel() or v.dtype not in (torch.float32, torch.float64):
         return False
@@ -94,13 +109,18 @@ def _are_of_a_layer(inputs: Inputs, lengths: Tensor | None, n_in: int, n: int) -
     per_neuron = [(t, (n,)) for t in c[2:]]
     others = [(x, (steps, batch, n_in)), (late, (batch, n_in)), (lengths, (batch,))]
     weights = [(c.w_in, (n, n_in)), (c.w_rec, (n, n))]
-    if any(t is not None and t.shape != shape for t, shape in (*others, *weights, *per_sample, *per_neuron)):
+    wanted = (*others, *weights, *per_sample, *per_neuron)
+    if any(t is not None and t.shape != shape for t, shape in wanted):
         return False
     return all(t.dtype == v.dtype for t in inputs.of_layer())
 
 
 def transformed(tensors: Iterable[Tensor | None]) -> bool:
-    """True under a compiler, a tracer, forward mode or a transform of torch.func, or if a tensor stands for several."""
+    """True if operations do not just run on these tensors.
+
+    That is so under a compiler, a tracer, forward-mode derivatives or a transform of torch.func, or if a tensor is a
+    batch of several, as in ``torch.autograd.grad(..., is_grads_batched=True)``.
+    """
     functorch = torch._C._functorch  # type: ignore[attr-defined]
     return bool(
         torch.compiler.is_compiling()
@@ -112,22 +132,22 @@ def transformed(tensors: Iterable[Tensor | None]) -> bool:
 
 
 def suits_gpu(like: Tensor, tensors: Sequence[Tensor]) -> bool:
-    """True if the GPU's kernels can run a layer of such a state (B, n_hidden) and tensors."""
+    """True if the GPU's kernels can run a layer with such a voltage (B, n_hidden), state and parameters."""
     batch, n = like.shape
     return (
         like.device.type == "cuda"
         and n <= WIDEST
-        and batch * n < 2**28  # rows are counted in int32
+        and batch * n < 2**28  # places in memory are counted in int32
         and all((t.dtype, t.device) == (torch.float32, like.device) for t in tensors)
-        and torch.version.hip is None
-        and torch.cuda.get_device_capability(like.device) >= (8, 0)
+        and torch.version.hip is None  # no AMD GPU
+        and torch.cuda.get_device_capability(like.device) >= (8, 0)  # Ampere or newer
         and gpu_kernels() is not None
     )
 
 
 @cache
 def gpu_kernels() -> ModuleType | None:
-    """The kernels, or None without Triton or what it needs: a C compiler and Python's headers."""
+    """Import the GPU's kernels; None without Triton or what it needs: a C compiler and Python's headers."""
     compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None or not Path(sysconfig.get_path("include"), "Python.h").exists():
         return None
@@ -139,11 +159,17 @@ def gpu_kernels() -> ModuleType | None:
 
 
 class _Sequence(torch.autograd.Function):
+    """The run as a function of autograd, of the tensors of :class:`Inputs` one after the other.
+
+    It returns spikes (T, B, n), v and theta at the ends (B, n), theta being None if fixed, and whether all is finite.
+    """
+
     @staticmethod
     def forward(ctx: Any, plan: Plan, *flat: Any) -> Any:
         inputs = Inputs.of(flat)
         run_steps = gpu_kernels().forward if plan.gpu else forward  # type: ignore[union-attr]
         z, v, theta, ends, ctx.events = run_steps(plan, inputs)
+        # a sum over all is finite only if each is; a voltage that once was not finite does not recover
         sums = [t.sum() for t in (*ends, *inputs.c) if t is not None]
         finite = torch.stack(sums).isfinite().all()
         ctx.mark_non_differentiable(finite)
@@ -160,32 +186,36 @@ class _Sequence(torch.autograd.Function):
         inputs = Inputs.of(flat)
         needed = Inputs.of(ctx.needs_input_grad[1:])
         outer = gradients[:-1]  # without that by `finite`
-        found = None
+        by_inputs = None
         with torch.autocast(z.device.type, enabled=False):  # a gradient is of full precision
-            if not (torch.is_grad_enabled() or transformed(outer)):
+            if not (torch.is_grad_enabled() or transformed(outer)):  # under grad mode: a second derivative is wanted
                 run_back = gpu_kernels().reverse if plan.gpu else reverse  # type: ignore[union-attr]
-                found = run_back(plan, inputs, (z, v, theta, ctx.events), needed, outer)
-            if found is None or not bool(found.v.sum().isfinite()):
-                found = plain_gradients(plan, inputs, needed, outer)
-        return None, *(g if wants else None for g, wants in zip(found.flat(), needed.flat(), strict=True))
+                by_inputs = run_back(plan, inputs, (z, v, theta, ctx.events), needed, outer)
+            if by_inputs is None or not bool(by_inputs.v.sum().isfinite()):
+                by_inputs = plain_gradients(plan, inputs, needed, outer)
+        return None, *(g if wants else None for g, wants in zip(by_inputs.flat(), needed.flat(), strict=True))
 
 
 def _steps_of_a_block(steps: int, batch: int) -> int:
+    """Return how many steps have about ROWS rows of B samples: at least 1, at most all."""
     return min(steps, max(1, ROWS // batch))
 
 
 def forward(plan: Plan, inputs: Inputs) -> tuple[Any, ...]:
-    """All steps on a CPU.
+    """Run all steps on a CPU, block by block.
 
     Returns:
-        Spikes (T, B, n); v before and after each step (T + 1, B, n) where a gradient is wanted; theta before each block
-        (None where it is fixed), from which the reverse pass makes it again; both at the ends; and of each block the
-        non-zero entries of the input, None where the product is dense, and of the spikes that its steps read.
+        z: spikes (T, B, n).
+        v: voltages before the first step and after each (T + 1, B, n); where no gradient is wanted, of one block.
+        theta: thresholds before each block, from which the reverse pass computes the others again; None where fixed.
+        ends: v and theta after the steps in plan.lengths, each (B, n), theta being None where fixed.
+        events: for each block the non-zero entries of its input, None if the product is dense, and those of the
+            spikes that its steps read.
     """
     from neurolsc.neurons.fast import cpu_kernels  # the import of Numba takes half a second
 
     c: Any = inputs.c
-    last_v = inputs.v
+    last_v = inputs.v  # before the present block, as last_theta
     last_theta = inputs.theta
     moving = last_theta is not None
     ends = plan.ends()
@@ -194,7 +224,8 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Any, ...]:
     steps, batch = inputs.x.shape[:2]
     block = _steps_of_a_block(steps, batch)
     z = last_v.new_empty(steps, *last_v.shape)
-    v = last_v.new_empty((steps if plan.backward else block) + 1, *last_v.shape)
+    kept_steps = steps if plan.backward else block  # the reverse pass reads the voltages of all steps
+    v = last_v.new_empty(kept_steps + 1, *last_v.shape)
     if moving:
         theta = torch.empty_like(v[: block + 1])
     else:
@@ -228,7 +259,7 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Any, ...]:
         sent = cpu_kernels.steps(now_v, now_theta, last_z, z[a:b], drive, w_rec_t, constants, **reset)
         events.append((entries, sent))
         for k, samples in ends.items():
-            if a < k <= b:
+            if a < k <= b:  # they end within this block
                 end_v[samples] = now_v[k - a][samples]
                 if end_theta is not None:
                     end_theta[samples] = now_theta[k - a][samples]
@@ -240,9 +271,7 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Any, ...]:
 def reverse(
     plan: Plan, inputs: Inputs, trace: tuple[Any, ...], needed: Inputs, outer: Sequence[Tensor | None]
 ) -> Inputs:
-    """The gradients of all inputs on a CPU, where needed.
-
-    Blocks of steps are gone through from the last to the first, and each from its last step to its first.
+    """Compute the gradients of all inputs on a CPU, from the last block of steps to the first.
 
     Args:
         plan: the settings.
@@ -250,6 +279,9 @@ def reverse(
         trace: what :func:`forward` returned, without the ends: z, v, theta before each block, and the events.
         needed: True for the inputs whose gradients are wanted.
         outer: gradients by the spikes (T, B, n), and by v and theta at the end (B, n), None where zero.
+
+    Returns:
+        A gradient in the place of each input; None, or any tensor, where none is wanted.
     """
     from neurolsc.neurons.fast import cpu_kernels
 
@@ -263,16 +295,16 @@ def reverse(
     fixed = starts is None
     steps, batch, n = z.shape
     block = _steps_of_a_block(steps, batch)
-    # rows for each step of a block, the one before it and the one behind it
+    # g and back: row j is for the state after j steps of a block; row 0 is that before it, the last that behind it
     g = v.new_zeros(block + 2, batch, n)  # gradients by v
-    back = torch.zeros_like(g)  # by the spikes
-    g_theta = v.new_zeros(batch, n)
-    sums = v.new_zeros(6, n)  # by the constants, in the order of rows_of
+    back = torch.zeros_like(g)  # gradients by the spikes
+    g_theta = v.new_zeros(batch, n)  # gradient by theta, after the present step
+    sums = v.new_zeros(6, n)  # gradients by the constants, in the order of rows_of
     by_w_in = c.w_in.new_zeros(c.w_in.shape[::-1])  # transposed, as the next
     by_w_rec = torch.zeros_like(c.w_rec)
-    by_read = None
+    by_read = None  # gradient by the input of each step; its last row stays 0, for gradients_of
     if needed.x or needed.late:
-        by_read = v.new_zeros(steps + 1, *inputs.x.shape[1:])  # the last is not read
+        by_read = v.new_zeros(steps + 1, *inputs.x.shape[1:])
     spike, learnt = learnable(plan.spike, inputs.spike, needed.spike)
     by_learnt: list[Tensor | None] = [None] * len(learnt)
     if fixed:
@@ -283,45 +315,46 @@ def reverse(
     # The same memory as NumPy's arrays, for the compiled loops.
     at_g, at_back, at_g_theta, at_z, at_z0 = map(array, (g, back, g_theta, z, inputs.z))
     at_g_z = None if g_z is None else array(g_z)
-    nothing = np.zeros_like(at_g_theta)
+    zeros = np.zeros_like(at_g_theta)
     constants = array(rows_of(c))
-    static = c.threshold is not None and not fixed
+    static = c.threshold is not None and not fixed  # a fixed threshold is subtracted as a moving one is
     arguments = (constants, plan.reset.name == "zero", static, plan.reset.gradient, array(sums))
 
     for m in reversed(range(len(events))):
         a = m * block
         b = min(a + block, steps)
-        # Thresholds of the block again, and the surrogate's derivative at all of its steps.
+        # Compute the thresholds of the block again, and the surrogate's derivative at all of its steps.
         now_v = v[a : b + 1]
         now_theta = theta
         if not fixed:
             now_theta = theta[: b - a + 1]
             now_theta[0] = starts[m]
             cpu_kernels.thresholds(array(now_theta), at_z[a - 1] if a else at_z0, at_z[a:b], constants)
-        distance = (now_v[1:] - now_theta[-(b - a) :]).flatten(0, 1)
+        distance = (now_v[1:] - now_theta[-(b - a) :]).flatten(0, 1)  # a fixed threshold has one row
         slope = array(spike.derivative(distance).to(v.dtype).expand_as(distance).view(b - a, batch, n))
         at_v = array(now_v)
         at_theta = array(now_theta)
-        # Step by step back, from the gradient by v behind the block.
+        # Go back step by step. Row 1 of g, written last, is that of the first step of the block behind this one.
         g[b - a + 1] = g[1]
-        for k in range(b, a if a else -1, -1):  # the state after k steps, at last that before the first
+        first_state = a + 1 if a else 0  # the state after a steps belongs to the block before, unless there is none
+        for k in range(b, first_state - 1, -1):  # the state after k steps
             j = k - a
             torch.mm(g[j + 1], c.w_rec, out=back[j])
-            sent = at_z0  # of the state before the first step, whose spikes are an input: they have no slope here
-            by_z = steep = nothing
+            spikes_k = at_z0  # after 0 steps the spikes are an input: no surrogate, and no gradient from outside
+            by_z = slope_k = zeros
             if k:
-                sent = at_z[k - 1]
-                steep = slope[j - 1]
+                spikes_k = at_z[k - 1]
+                slope_k = slope[j - 1]
                 if at_g_z is not None:
                     by_z = at_g_z[k - 1]
-            gradients = (at_back[j], by_z, steep, at_g[j + 1], at_g[j], at_g_theta)
-            cpu_kernels.step_back(*gradients, at_v[j], at_theta[0 if fixed else j], sent, *arguments)
-            if k in ends:
+            gradients = (at_back[j], by_z, slope_k, at_g[j + 1], at_g[j], at_g_theta)
+            cpu_kernels.step_back(*gradients, at_v[j], at_theta[0 if fixed else j], spikes_k, *arguments)
+            if k in ends:  # of samples whose state is wanted after k steps
                 if end_v is not None:
                     g[j][ends[k]] += end_v[ends[k]]
                 if end_theta is not None:
                     g_theta[ends[k]] += end_theta[ends[k]]
-        # The gradients by weights, inputs and surrogate, of all steps of the block at once.
+        # Add the gradients by weights, inputs and surrogate, of all steps of the block at once.
         by_v = g[1 : b - a + 1].flatten(0, 1)
         entries, spikes = events[m]
         if needed.c.w_rec:
@@ -341,34 +374,41 @@ def reverse(
 
 
 def plain_gradients(plan: Plan, inputs: Inputs, needed: Inputs, outer: Sequence[Tensor | None]) -> Inputs:
-    """As :func:`reverse`, by way of plain steps, and differentiable again."""
-    create = torch.is_grad_enabled()
+    """Compute the gradients of :func:`reverse` by plain steps and autograd; they can be differentiated again.
+
+    The inputs whose gradients are not wanted get None, as do those on which nothing depends.
+    """
+    create_graph = torch.is_grad_enabled()
     wanted = needed.flat()
     with torch.enable_grad():
         # aliases: one input may depend on another, and a gradient must not flow between them here
         aliases = [i.view_as(i) if wants else i for i, wants in zip(inputs.flat(), wanted, strict=True)]
         pairs = zip(plain_steps(plan, Inputs.of(aliases)), outer, strict=True)
-        known = [(o, g) for o, g in pairs if o is not None and g is not None and o.requires_grad]
-        if not known:
+        reached = [(o, g) for o, g in pairs if o is not None and g is not None and o.requires_grad]
+        if not reached:
             return Inputs.of([None] * len(wanted))
         by = [i for i, wants in zip(aliases, wanted, strict=True) if wants]
-        outputs, gradients = zip(*known, strict=True)
-        found = iter(torch.autograd.grad(outputs, by, gradients, create_graph=create, allow_unused=True))
-    return Inputs.of([next(found) if wants else None for wants in wanted])
+        outputs, gradients = zip(*reached, strict=True)
+        by_wanted = iter(torch.autograd.grad(outputs, by, gradients, create_graph=create_graph, allow_unused=True))
+    return Inputs.of([next(by_wanted) if wants else None for wants in wanted])
 
 
 def plain_steps(plan: Plan, inputs: Inputs) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The same run as autograd follows it: spikes (T, B, n_hidden), and v and theta at the end."""
+    """Run all steps so that autograd differentiates them.
+
+    Returns:
+        Spikes (T, B, n_hidden), and v and theta at the ends (B, n_hidden), theta being None where fixed.
+    """
     x, late, z, v, theta, c, tensors = inputs
     spike = with_tensors(plan.spike, tensors)
     frames = x.to(v.dtype).unbind(0)
-    if late is not None:
+    if late is not None:  # every step reads the frame before its own
         frames = (late.to(v.dtype), *frames[:-1])
     spikes = []
     voltages = [v]
     thresholds = [theta]
     for frame in frames:
-        if c.threshold is None:
+        if c.threshold is None:  # the reset subtracts the moving threshold
             subtracted = theta
         else:
             subtracted = c.threshold
@@ -380,7 +420,7 @@ def plain_steps(plan: Plan, inputs: Inputs) -> tuple[Tensor, Tensor, Tensor | No
         spikes.append(z)
         voltages.append(v)
         thresholds.append(theta)
-    end = (plan.lengths, torch.arange(len(v), device=v.device))
+    end = (plan.lengths, torch.arange(len(v), device=v.device))  # row `lengths` of each sample
     end_theta = None
     if theta is not None:
         end_theta = torch.stack(thresholds)[end]

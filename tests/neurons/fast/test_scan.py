@@ -1,6 +1,8 @@
 """The kernels for other libraries' neurons: derivatives of spikes, sums of rows, threads, and what they refuse."""
 
 import math
+import multiprocessing
+import warnings
 from collections.abc import Callable
 
 import pytest
@@ -95,6 +97,30 @@ def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(scans, "PER_THREAD", 1)
     came = scan(LEAKY, x, 20, [torch.zeros(())], [torch.full((), 0.9), torch.ones(()), torch.ones(())], Slope(GIVEN))
     assert torch.equal(came.z, wanted.z) and torch.equal(came.states[0], wanted.states[0])
+
+
+def test_a_process_that_is_forked_has_threads_of_its_own(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(scans, "PER_THREAD", 1)
+    x = 2 * torch.rand(20, 4, 300)
+    params = [torch.full((), 0.9), torch.ones(()), torch.ones(())]
+    spikes = scan(LEAKY, x, 20, [torch.zeros(())], params, Slope(GIVEN)).z
+    assert spikes.any()
+    fork = multiprocessing.get_context("fork")
+    there = fork.Queue()
+
+    def scan_there():
+        there.put(scan(LEAKY, x, 20, [torch.zeros(())], params, Slope(GIVEN)).z.sum().item())
+
+    child = fork.Process(target=scan_there)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # threads are there at the fork: that is the point
+        child.start()
+    try:
+        assert there.get(timeout=30) == spikes.sum().item()
+    finally:
+        child.kill()
+        child.join()
 
 
 def test_other_dtypes_and_devices_are_not_scanned():
