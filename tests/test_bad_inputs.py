@@ -275,3 +275,72 @@ def test_a_call_that_only_measures_leaves_everything_as_it_was(name, measure, tm
     assert_same(before, everything(net))
     assert torch.equal(numbers[0], torch.get_rng_state())
     assert numbers[1:] == (random.getstate(), np.random.get_state()[1].tolist())
+
+
+class InTraining(nn.Module):
+    """A batch norm, a dropout, and an output whose weights may be parametrised."""
+
+    def __init__(self, parametrised: Callable[[nn.Module], nn.Module]) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Linear(N, 16), nn.BatchNorm1d(16))
+        self.neurons = snn.Leaky(0.9)
+        self.second = nn.Sequential(nn.Dropout(0.2), parametrised(nn.Linear(16, 4)))
+        self.output = snn.Leaky(0.9)
+
+    def forward(self, x: Tensor) -> Tensor:
+        below, above = self.neurons.reset_mem(), self.output.reset_mem()
+        sent = []
+        for step in x:
+            z, below = self.neurons(self.first(step), below)
+            z, above = self.output(self.second(z), above)
+            sent.append(z)
+        return torch.stack(sent)
+
+
+class Gated(nn.Module):
+    """Two layers with a dropout between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.GRU(N, 16, num_layers=2, dropout=0.2)
+        self.output = nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.output(self.layers(x)[0])
+
+
+def watched(net: nn.Module) -> None:
+    monitor = neurolsc.Monitor(net, x(), y(), loss="step", every=1)
+    for _ in range(3):
+        monitor.step(torch.tensor(1.0))
+
+
+IN_TRAINING: dict[str, Callable[[], nn.Module]] = {
+    "plain": lambda: InTraining(lambda layer: layer),
+    "weight norm": lambda: InTraining(parametrizations.weight_norm),
+    "spectral norm": lambda: InTraining(parametrizations.spectral_norm),
+    "orthogonal": lambda: InTraining(parametrizations.orthogonal),
+    "GRU": Gated,
+}
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda net: neurolsc.diagnose(net, x(), y(), loss="step", lr=1e-2),
+        lambda net: neurolsc.try_cures(net, x(), y(), loss="step", lr=1e-2),
+        watched,
+    ],
+    ids=["diagnose", "try_cures", "Monitor"],
+)
+@pytest.mark.parametrize("name", IN_TRAINING)
+def test_a_training_goes_on_as_if_nobody_had_looked(name, look):
+    """Norms, dropouts and parametrisations change what they keep when they are used in training mode."""
+    torch.manual_seed(0)
+    net = IN_TRAINING[name]().train()
+    net(x())
+    before = everything(net)
+    numbers = torch.get_rng_state()
+    look(net)
+    assert_same(before, everything(net))
+    assert torch.equal(numbers, torch.get_rng_state())
