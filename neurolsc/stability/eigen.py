@@ -186,6 +186,7 @@ def dominant_pairs(h: Tensor, miss: float = SMALLEST_MISS) -> tuple[Tensor, Tens
         power = power[again]
         if not len(left):
             return value, vector, condition
+    # what two rounds of squaring have not found
     found, x = _pairs_by_lapack(h)
     _, y = _pairs_by_lapack(h.mT, found)
     value[left] = found.to(h.device)
@@ -207,7 +208,7 @@ def _pairs_by_lapack(h: Tensor, near: Tensor | None = None) -> tuple[Tensor, Ten
     """Eigenvalues (P,) and vectors (P, m) of largest modulus, or those nearest to values (P,), on the CPU."""
     values, vectors = _retried(torch.linalg.eig, h.cpu())
     if near is None:
-        distance = -values.abs()
+        distance = -values.abs()  # the smallest is that of the largest modulus
     else:
         distance = (values - near.unsqueeze(1)).abs()
     chosen = distance.argmin(1, keepdim=True)

@@ -65,7 +65,7 @@ def _largest_block(step: BlockStep) -> tuple[Tensor, Tensor]:
     with torch.no_grad():
         which = block_radii(step.k).argmax(1)
     points = torch.arange(len(which), device=which.device)
-    return step.k[points, :, :, which], which
+    return step.k[points, :, :, which], which  # indices at both ends: the axis of points comes first
 
 
 def block_radii(k: Tensor) -> Tensor:
@@ -80,7 +80,7 @@ def block_radii(k: Tensor) -> Tensor:
     and only three or more that are left need numeric eigenvalues.
     """
     k = k.detach()
-    left = list(range(k.shape[1]))
+    left = list(range(k.shape[1]))  # variables whose eigenvalues are still to be found
     radius = torch.zeros_like(k[:, 0, 0])
     alone = _variable_alone(k, left)
     while alone is not None:
@@ -100,7 +100,7 @@ def block_radii(k: Tensor) -> Tensor:
         root = square.abs().sqrt()
         modulus = torch.where(square >= 0, middle.abs() + root, torch.hypot(middle, root))
         return torch.maximum(radius, modulus)
-    rest = k[:, left][:, :, left].permute(0, 3, 1, 2)
+    rest = k[:, left][:, :, left].permute(0, 3, 1, 2)  # (P, n, V', V') of the V' variables that are left
     return torch.maximum(radius, spectral_radius(rest))
 
 

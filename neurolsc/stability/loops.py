@@ -272,13 +272,13 @@ class OurLoop(Loop):
         x = self.inputs.take()
 
         # Draw samples and steps, and measure. Polishing (multipliers alone) begins once the means are near their
-        # targets, or from the best weights if these have not improved for long: then shuffles and optimizer only undo
-        # what kappa does. Its measurements, at more points, are not compared with the earlier ones.
+        # targets. It also begins, from the best weights, if these have not improved for long: then shuffles and
+        # optimizer undo what kappa does. It measures at more points, so its misses are not compared with earlier ones.
         seen = meter.measure(x, self.step, closer=self.polishing)
         counted = meter.counted(seen, len(x))
         if polish and not self.polishing:
             near = False
-            if criteria.tolerance > 0:
+            if criteria.tolerance > 0:  # else no miss is a finite number of tolerances
                 near = math.sqrt(fmean((m.miss / m.allowed) ** 2 for m in counted)) <= NEAR
             if near or self.step - self.best_step >= PATIENCE:
                 if not near:

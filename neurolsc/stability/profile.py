@@ -464,23 +464,23 @@ def profile_at(
             layers.append(_LayerRadii(t, layer, grid, several_draws=not every, **options))
         size = grid.shape  # steps and samples to measure
         if not every:
-            size = first_shape(grid, sum(one.most_work for one in layers), work)
+            size = first_shape(grid, sum(of_layer.most_work for of_layer in layers), work)
         while True:
             places = grid.rectangle(size)
             bar.total = places.numel() * len(layers)
-            for one in layers:
-                one.measure(places.flatten(), bar)
+            for of_layer in layers:
+                of_layer.measure(places.flatten(), bar)
             if every:
                 break
-            found = [radii for one in layers for radii in one.at(places)]
-            larger = next_shape(size, grid, found, sum(one.work for one in layers), work)
+            found = [radii for of_layer in layers for radii in of_layer.at(places)]
+            larger = next_shape(size, grid, found, sum(of_layer.work for of_layer in layers), work)
             if larger is None:  # the means are known, or more would take too long
                 break
             size = larger
     samples, order = grid.samples[: size[1]].sort()
     places = grid.rectangle(size)[:, order]  # (k, b), steps and samples increasing
-    times = torch.stack([one.at(places)[0] for one in layers])
-    depths = torch.stack([one.at(places)[1] for one in layers])
+    times = torch.stack([of_layer.at(places)[0] for of_layer in layers])
+    depths = torch.stack([of_layer.at(places)[1] for of_layer in layers])
     by_term = []
     for t in transitions:
         parts = contributions(t.at(places.flatten().to(t.x.device)))
@@ -502,7 +502,7 @@ def profile_at(
         firing_rate=torch.tensor(rates),
         silent_steps=torch.tensor(silent),
         non_square=tuple(non_square if t.non_square else None for t in transitions),
-        exact=torch.tensor([one.exact_share() for one in layers]).T,
+        exact=torch.tensor([of_layer.exact_share() for of_layer in layers]).T,
         target=target,
         terms=tuple(known.terms if known else () for known in derivatives),
         contributions=tuple(by_term),
@@ -538,9 +538,9 @@ class _LayerRadii:
         self.depth = torch.zeros_like(self.time)
         self.exact = torch.zeros(2, points, dtype=torch.bool)  # through time and depth
         self.work = 0.0  # floating-point operations so far
-        one = t.at(slice(0, 1))
-        along = time_product(one)
-        across = depth_product(one, non_square, torch.Generator())
+        point = t.at(slice(0, 1))  # all points have the same sizes
+        along = time_product(point)
+        across = depth_product(point, non_square, torch.Generator())
         time_size = along.size
         if along.blocks() is not None:  # blocks of single neurons cost next to nothing
             time_size = 0
@@ -550,9 +550,9 @@ class _LayerRadii:
         self.draws = 1
         if several_draws and t.non_square and non_square == "submatrix":
             self.draws = draws(min(t.states, t.states_below))
-        self.together = points_with_bases(t.x, t.states)  # points measured at a time
+        self.points_at_once = points_with_bases(t.x, t.states)  # that are measured between two reports of progress
         if t.cell.derivatives() is None and t.states >= SLOW:
-            self.together = min(self.together, FEW)
+            self.points_at_once = min(self.points_at_once, FEW)
 
     @property
     def most_work(self) -> float:
@@ -564,7 +564,7 @@ class _LayerRadii:
     def measure(self, places: Tensor, bar: tqdm) -> None:
         """Measure at those of the places (p,) that have not been measured yet."""
         new = places[~self.known[places]]
-        for some in new.split(self.together):
+        for some in new.split(self.points_at_once):
             t = self.t.at(some.to(self.t.x.device))
             along = time_radius(t, self.layer, self.method)
             across = depth_radius(t, self.layer, self.non_square, self.generator, self.method, draws=self.draws)

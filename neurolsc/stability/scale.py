@@ -313,7 +313,7 @@ def scale_to_rate(cell: Cell, thresholds: Thresholds, x: Tensor, wanted: float, 
             rates[log] = fires
             return log
 
-        found = solve(
+        nearest = solve(
             lambda log: set_sensitivity(start + log),
             log_rate,
             0.0,
@@ -321,7 +321,7 @@ def scale_to_rate(cell: Cell, thresholds: Thresholds, x: Tensor, wanted: float, 
             tolerance=tolerance,
             slope=STEEPNESS,
         )
-        return rates[found]
+        return rates[nearest]
 
     samples = x.shape[1]
     # On few samples of a wide layer first: the search on all then starts near its root.
@@ -427,8 +427,8 @@ def solve(
     target, then finds the root between. Of the values tried with the same measure the nearest to 0 is set.
 
     Args:
-        set_to: sets the value. The search starts at 0.
-        measure: measures at the value that is set.
+        set_to: sets a value. The search starts at 0.
+        measure: returns the measure at the value that is set.
         target: target of the measure.
         reach: the largest distance of the value from 0.
         tolerance: distance of the measure from the target at which the search ends.
@@ -479,13 +479,13 @@ def solve(
             brentq(miss, min(near, far), max(near, far), xtol=1e-4)  # its result is not used: see `tried`
             break
         # Go on a little beyond the root of the line through both, but no more than eight times as far.
-        distance = 2 * abs(far)
+        farther = 2 * abs(far)
         closer = abs(miss(near)) - abs(there)
         if closer > 0:
             root = abs(far) + abs(there) / closer * abs(far - near)
-            distance = min(max(1.1 * root, 1.2 * abs(far)), 8 * abs(far))
+            farther = min(max(1.1 * root, 1.2 * abs(far)), 8 * abs(far))
         near = far
-        far = math.copysign(min(distance, reach), far)
+        far = math.copysign(min(farther, reach), far)
     _, _, value, found = min(tried)
     set_to(value)
     return found
