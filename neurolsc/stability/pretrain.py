@@ -340,7 +340,7 @@ class Meter:
             total: steps of the inputs.
             met: True if the criteria hold.
             steps: pre-training steps taken.
-            history: a row for each.
+            history: a row for each of them.
             seconds: wall time.
         """
         measured = self.counted(profile, total)
@@ -357,13 +357,13 @@ class Meter:
             else:
                 cure = _cure_through_depth(m, self.network.cells[m.layer])
             found.append(Finding(m.layer + 1, problem, cure))
-        lower = self.missed_determinants(history)
-        for layer, b in lower.items():
+        missed_logs = self.missed_determinants(history)
+        for layer, b in missed_logs.items():
             size = f"the geometric mean of |eigenvalues| through time is {math.exp(b):.3g}"
             problem = f"{size} against a target of {self.goal.time:.3g}"
             found.append(Finding(layer + 1, problem, "take more steps, or the upper bound alone (bounds='upper')"))
         of_paper = self.options.loop != "neurolsc"
-        if not met and not missed and not lower:  # then the deviation is too wide
+        if not met and not missed and not missed_logs:  # then the deviation is too wide
             widest = max(measured, key=lambda m: m.radii.std(correction=0).item())
             spread = widest.radii.std(correction=0).item()
             problem = f"mean radii are on target, but those through {widest.direction} spread by {spread:.2f}"

@@ -402,10 +402,11 @@ class PretrainOptions:
             radius_target(self.target, steps=1, layers=1)  # raises if it is no target
         as_rule(self.rule, self.target)  # raises if it is no rule
         one_of("loop", self.loop, get_args(LoopName))
-        drawn = [f for f in fields(self) if f.name in ("samples", "steps", "polish")]
-        if self.loop != "neurolsc" and (unused := [f.name for f in drawn if getattr(self, f.name) != f.default]):
+        of_ours = [f for f in fields(self) if f.name in ("samples", "steps", "polish")]  # options of our loop alone
+        given = [f.name for f in of_ours if getattr(self, f.name) != f.default]
+        if self.loop != "neurolsc" and given:
             here = f"loop={self.loop!r} measures all samples of a batch at every time step and does not polish"
-            raise ValueError(f"{', '.join(unused)}: {here}; give smaller batches, or loop='neurolsc'.")
+            raise ValueError(f"{', '.join(given)}: {here}; give smaller batches, or loop='neurolsc'.")
         whole("samples", self.samples)
         if self.max_steps is not None:
             whole("max_steps", self.max_steps, at_least=0)
@@ -420,8 +421,8 @@ class PretrainOptions:
         if self.shuffle is not None and not 0 <= self.shuffle <= 1:
             raise ValueError(f"shuffle must be True, False or a share of the steps from 0 to 1, got {self.shuffle!r}.")
         if self.kappa is not False:
-            two = isinstance(self.kappa, tuple | list) and len(self.kappa) == 2
-            if not two or not 0 < self.kappa[0] <= 1 <= self.kappa[1] < math.inf:
+            is_pair = isinstance(self.kappa, tuple | list) and len(self.kappa) == 2
+            if not is_pair or not 0 < self.kappa[0] <= 1 <= self.kappa[1] < math.inf:
                 wanted = "bounds (low, high) with 0 < low <= 1 <= high, or False for no multipliers"
                 raise ValueError(f"kappa must be {wanted}, got {self.kappa!r}.")
 

@@ -164,10 +164,10 @@ def state_covariance(first: Number, second: Number | None = None, *, correlation
     r = _checked_correlation(correlation)
     a = _eigenvalues(first)
     b = a.conj() if second is None else _eigenvalues(second)
-    start, one, _ = _sums(a, r)
-    _, other, _ = _sums(b, r)
-    found = (start + one + other) / (1 - a * b)
-    if second is None:
+    at_zero, sum_a, _ = _sums(a, r)
+    _, sum_b, _ = _sums(b, r)
+    found = (at_zero + sum_a + sum_b) / (1 - a * b)
+    if second is None:  # b is the conjugate of a: the imaginary part is rounding
         found = found.real
     return found
 
@@ -193,11 +193,11 @@ def sensitivity_covariance(first: Number, second: Number | None = None, *, corre
     r = _checked_correlation(correlation)
     a = _eigenvalues(first)
     b = a.conj() if second is None else _eigenvalues(second)
-    start, one, one_slope = _sums(a, r)
-    _, other, other_slope = _sums(b, r)
+    at_zero, sum_a, lag_sum_a = _sums(a, r)
+    _, sum_b, lag_sum_b = _sums(b, r)
     ab = a * b
-    found = (1 + ab) / (1 - ab) ** 3 * (start + one + other) + (one_slope + other_slope) / (1 - ab) ** 2
-    if second is None:
+    found = (1 + ab) / (1 - ab) ** 3 * (at_zero + sum_a + sum_b) + (lag_sum_a + lag_sum_b) / (1 - ab) ** 2
+    if second is None:  # b is the conjugate of a: the imaginary part is rounding
         found = found.real
     return found
 
