@@ -336,6 +336,9 @@ class SpectralBall(nn.Module):
 
     The result is the nearest such matrix in the Frobenius norm; ``neurolsc.train(..., clip_spectrum=most)`` clips
     after each update instead. The derivative is exact also where singular values are equal (orthogonal matrices).
+
+    Args:
+        most: the largest singular value, above 0.
     """
 
     def __init__(self, most: float) -> None:
@@ -378,7 +381,7 @@ class RowBalls(nn.Module):
 def stable_sets(
     cell: Cell, input_bound: float, *, rate: float = 0.99, forget: float = 0.64
 ) -> dict[str, SpectralBall | RowBalls]:
-    r"""The sets in which the parameters of an RNN or LSTM contract at a rate, by name of the parameter.
+    r"""Return the sets of parameters in which an RNN or LSTM contracts at a rate, by name of the parameter.
 
     RNN: :math:`\|W_{rec}\|_2 \le \lambda / L_a`. LSTM: Proposition 2, with the bounds on the recurrent weights
     times :math:`\kappa = (\lambda - f) / (1 - f)`, so that the rate of :func:`certificate` is at most :math:`\lambda`.
@@ -392,7 +395,7 @@ def stable_sets(
         forget: f, the largest value of an LSTM's forget gate, below the rate.
 
     Returns:
-        A parametrisation for each bounded parameter: called on the parameter it returns the nearest or scaled one.
+        For each bounded parameter the module that maps it into its set.
 
     Raises:
         TypeError: if the cell is neither an RNN nor an LSTM.
@@ -402,13 +405,14 @@ def stable_sets(
         raise ValueError(f"rate must be in (0, 1), got {rate}.")
     kind = _certified_class(cell)
     if kind is RNN:
-        return {"w_rec": SpectralBall(rate / SLOPES[cast("Any", cell).activation][0])}
+        slope, _ = SLOPES[cast("RNN", cell).activation]
+        return {"w_rec": SpectralBall(rate / slope)}
     if kind is not LSTM:
         raise TypeError(f"an RNN or an LSTM can be projected, got {type(cell).__name__}, which is stable as it is.")
     bound = number("input_bound", input_bound, zero_allowed=True)
-    gates = rate - forget  # bound of the rows of the recurrent weights of the gates i and o
-    forget_gate = gates * (1 - forget)  # the same of the forget gate
-    share = 0.0  # what is left for its input, and for its bias
+    gates = rate - forget  # bound of the recurrent rows of the gates i and o
+    forget_gate = gates * (1 - forget)  # bound of the recurrent rows of the forget gate
+    share = 0.0  # what is left for the forget gate's input, and for its bias
     if 0 < forget < rate:
         share = (math.log(forget / (1 - forget)) - forget_gate) / 2
     if share <= 0:  # also if forget is out of range
