@@ -303,7 +303,7 @@ class OurLoop(Loop):
             self.met_in_a_row = 0
         elif self.meets(counted):
             profile = meter.fresh(self.inputs, self.step)
-            # With a dead layer it goes on, as a shuffle may wake it. While polishing it ends: nothing would change.
+            # With a dead layer it goes on, as shuffles may make it fire. While polishing it ends: nothing would change.
             dead = bool((profile.firing_rate == 0).any())
             met = criteria.met(meter.counted(profile, len(x)), self.smoothed)
             if met and (self.polishing or not dead):
