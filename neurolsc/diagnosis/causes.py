@@ -21,8 +21,7 @@ from neurolsc.neurons.cell import (
     WeightMatrix,
     owner_of,
     recurrent_weights,
-    set_value,
-    values_kept,
+    replaced,
     weight_matrices,
 )
 from neurolsc.stability.conditions import surrogate_slope
@@ -103,18 +102,12 @@ def own_feedback(cell: Cell) -> list[str]:
 @contextmanager
 def scaled(places: list[tuple[Cell, str]], factor: float) -> Iterator[None]:
     """Multiply parameters, pairs (cell, name), inside the block; afterwards they are as they were."""
-    before = []
+    values = []
     for cell, name in places:
         owner, last = owner_of(cell, name)
-        before.append((owner, last, torch.as_tensor(getattr(owner, last)).detach().clone()))
-    with values_kept([owner for owner, _, _ in before]):
-        try:
-            for owner, last, value in before:
-                set_value(owner, last, value * factor)
-            yield
-        finally:  # some are attributes, neither parameters nor buffers
-            for owner, last, value in before:
-                set_value(owner, last, value)
+        values.append((owner, last, torch.as_tensor(getattr(owner, last)).detach() * factor))
+    with replaced(values):
+        yield
 
 
 @contextmanager

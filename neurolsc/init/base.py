@@ -17,7 +17,7 @@ from neurolsc.interop.prepared import PreparedBatches, network_of, prepare_batch
 from neurolsc.interop.ranks import on_rank_0
 from neurolsc.interop.saved import left_out, values_outside
 from neurolsc.network import Network, as_network
-from neurolsc.neurons.cell import Membrane, WeightMatrix, values_kept, weight_matrices
+from neurolsc.neurons.cell import Membrane, WeightMatrix, owner_of, replaced, weight_matrices
 from neurolsc.neurons.cell import Table as Register
 from neurolsc.stability.conditions import Finding
 from neurolsc.stability.pretrain import input_of
@@ -411,12 +411,14 @@ class Layer:
         quiet = torch.zeros(length, 1, self.cell.n_in, **self.cell.dtype_and_device)
         pulse = quiet.clone()
         pulse[0] = size
-        with values_kept([self.cell]), torch.no_grad():
-            for matrix in self.inputs:
-                matrix.overwrite(torch.full_like(matrix.weights, 1 / matrix.fan_in))
-            for name, parameter in self.cell.named_parameters():
-                if name.endswith("bias"):
-                    parameter.zero_()
+        meanwhile = []
+        for matrix in self.inputs:
+            weights = torch.full_like(matrix.weights, 1 / matrix.fan_in)
+            meanwhile.append((*owner_of(self.cell, matrix.name), weights))
+        for name, parameter in self.cell.named_parameters():
+            if name.endswith("bias"):
+                meanwhile.append((*owner_of(self.cell, name), torch.zeros_like(parameter)))
+        with replaced(meanwhile):
             response = self.voltages(pulse).double() - self.voltages(quiet).double()
         return (response[:, 0] / size).cpu()
 

@@ -4,7 +4,7 @@ import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import chain
@@ -510,25 +510,37 @@ def _set_parametrized(module: nn.Module, name: str, value: Tensor, originals: li
     ) from failed
 
 
-@contextmanager
-def values_kept(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Put all parameters and buffers of modules back after the block, bit for bit.
+class Constant(nn.Module):
+    """Stands for the parametrisation of a quantity that has one value."""
 
-    Setting a parametrised quantity to its former value is not enough: a spectral norm or an orthogonal matrix then
-    stores other numbers for it.
+    def __init__(self, value: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("value", value)
+
+    def forward(self) -> Tensor:
+        return self.value
+
+
+@contextmanager
+def replaced(places: Iterable[tuple[nn.Module, str, Tensor]]) -> Iterator[None]:
+    """Give quantities other values inside the block: (module, name, value) each. Afterwards all is as it was.
+
+    A parametrised quantity is read from a stand-in meanwhile. Set through its parametrisation it might not come back
+    bit for bit, and an orthogonal matrix cannot be 0.
     """
-    before = []
-    for module in modules:
-        for part in module.modules():
-            for stored in (part._parameters, part._buffers):
-                before += [(stored, name, t, t.detach().clone()) for name, t in stored.items() if t is not None]
-    try:
+    with ExitStack() as undo:
+        for module, name, value in places:
+            if is_parametrized(module, name):
+                computed: nn.ModuleDict = module.parametrizations  # type: ignore[assignment]
+                undo.callback(computed.__setitem__, name, computed[name])
+                computed[name] = Constant(value)
+                continue
+            if name in module._parameters:
+                undo.callback(set_value, module, name, getattr(module, name).detach().clone())
+            else:  # a buffer or an attribute, which setting exchanges
+                undo.callback(setattr, module, name, getattr(module, name))
+            set_value(module, name, value)
         yield
-    finally:
-        with torch.no_grad():
-            for stored, name, tensor, values in before:
-                stored[name] = tensor
-                tensor.copy_(values)
 
 
 # ---- matrices of weights
@@ -571,14 +583,6 @@ class WeightMatrix:
         """Set the weights in place, frozen ones too."""
         set_value(*owner_of(self.cell, self.name), weights.to(self.weights))
 
-    def without(self) -> Tensor:
-        """Return weights without effect: 0, or next to 0 if they are parametrised; a weight norm cannot return 0."""
-        owner, name = owner_of(self.cell, self.name)
-        factor = 0.0
-        if parametrized_by(owner, name):
-            factor = TINY
-        return self.weights * factor
-
 
 @dataclass(frozen=True)
 class OneToOne(WeightMatrix):
@@ -619,7 +623,6 @@ class OneToOne(WeightMatrix):
         return getattr(owner, name).detach()
 
 
-TINY = 1e-12  # factor that makes parametrised weights negligible
 WIDEST = 4096  # neurons of a layer up to which one-to-one weights are taken as a matrix, which has WIDEST^2 entries
 
 

@@ -67,19 +67,20 @@ GRAD_RESIDUAL_TOL = 0.3 * TOLERANCE  # where its gradient is wanted, too
 TWO_SIDED_RESIDUAL_TOL = 0.1 * TOLERANCE  # where left and right eigenvector come from two bases
 CONDITIONED_RESIDUAL_TOL = 0.2 * TOLERANCE  # largest relative residual times condition number
 SMALLEST_MODULUS = 0.01  # modulus relative to the norm of the matrix below which no value counts
-# power of a precision's smallest number below which products cannot be squared: 7e-16 in float32
+# Products below this power of a precision's smallest number, 7e-16 in float32, cannot be squared.
 SQUARES = 0.4
 FIRST = 36  # size of the first basis
 LAST = 108  # size of the last basis; none is larger than three quarters of the matrix
 SETTLED_FRACTION = 0.3  # share of the points expected to settle at the next size
 ONE_PASS_FRACTION = 0.5  # share of a product outside the basis from which one pass of orthogonalisation will do
-ANGLES = 16  # into so many parts the half circle is divided, besides the angle of the value itself
-CHANCE_REAL = 0.003  # z of a real eigenvalue
-CHANCE_COMPLEX = 0.05  # z of one of a pair
+ANGLES = 16  # parts of the half circle, at whose ends eigenvalues are excluded, and at the angle of the value itself
+# z of the module's text: a left eigenvector has so small a share of a random start in one of 400 cases.
+CHANCE_REAL = 0.003  # of a real eigenvalue
+CHANCE_COMPLEX = 0.05  # of one of a complex pair
 QUOTIENT_STEPS = 6  # of Rayleigh quotient iteration, whose error is cubed at each: more do not help
 
 Array = np.ndarray[Any, Any]
-# for points (p,): the function that multiplies vectors (p, n) with their matrices
+# Given the indices of points (p,), returns the function that multiplies vectors (p, n) with the matrices there.
 Products = Callable[[Tensor], Callable[[Tensor], Tensor]]
 
 
@@ -90,6 +91,7 @@ class Radii(NamedTuple):
     exact: Tensor  # (P,) bool: from dense eigenvalues, or from the blocks of single neurons
 
     def at(self, index: Tensor) -> "Radii":
+        """The radii at some points, in the order of their indices."""
         return Radii(self.radius[index], self.exact[index])
 
 
@@ -103,16 +105,18 @@ class Pairs(NamedTuple):
 
 
 def radii(operator: OperatorProduct, like: Tensor, method: Method = "krylov") -> Radii:
-    """Return the radii of an operator at all points, differentiable by the parameters behind its products.
+    """Return the spectral radii of an operator at all P points, differentiable by the parameters behind its products.
 
-    Of eigenvalues that share the largest modulus any may give the gradient, of a complex pair either, and where
-    several lie within the tolerance of the largest, one of these. The gradient of the radius 0 is 0. Nearly
-    defective matrices go by LAPACK, where their gradient is capped.
+    Where several eigenvalues share the largest modulus, or lie within the tolerance of it, the gradient is that of one
+    of them. The gradient of the radius 0 is 0. Nearly defective matrices go by LAPACK, where their gradient is capped.
 
     Args:
         operator: the operator, square.
         like: a tensor of its dtype and device.
         method: as in :func:`neurolsc.radius_profile`.
+
+    Returns:
+        The radii (P,), and which of them are exact.
 
     Raises:
         FloatingPointError: if a product is NaN or infinite.
@@ -122,17 +126,17 @@ def radii(operator: OperatorProduct, like: Tensor, method: Method = "krylov") ->
         finite(blocks.k)
         return _all_exact(radii_of_blocks(blocks))
     if method == "exact" or operator.size <= DENSE_BELOW:
-        together = points_with_matrices(operator.size)
+        points_at_once = points_with_matrices(operator.size)
         radii_of = _dense_radii
     else:
-        together = points_with_bases(like, operator.size)
+        points_at_once = points_with_bases(like, operator.size)
         radii_of = _radii_without_gradient
         if torch.is_grad_enabled():
             radii_of = _radii_with_gradient
-    pieces = torch.arange(operator.points, device=like.device).split(together)
-    if len(pieces) == 1:
+    indices = torch.arange(operator.points, device=like.device).split(points_at_once)
+    if len(indices) == 1:
         return radii_of(operator, like)
-    parts = [radii_of(operator.take(index), like) for index in pieces]
+    parts = [radii_of(operator.take(index), like) for index in indices]
     return Radii(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
 
@@ -141,10 +145,12 @@ def _all_exact(radius: Tensor) -> Radii:
 
 
 def _dense_radii(operator: OperatorProduct, like: Tensor) -> Radii:
+    """Radii by the eigenvalues of the matrices, differentiable."""
     return _all_exact(spectral_radius(finite(operator.matrices(like))))
 
 
 def _radii_without_gradient(operator: OperatorProduct, like: Tensor) -> Radii:
+    """Radii by products; by LAPACK, one point after the other, where these do not settle."""
     largest = _dominant(operator, like, RESIDUAL_TOL)
     radius = largest.value.abs()
     for i in (~largest.settled).nonzero().flatten().tolist():
@@ -153,9 +159,10 @@ def _radii_without_gradient(operator: OperatorProduct, like: Tensor) -> Radii:
 
 
 def _radii_with_gradient(operator: OperatorProduct, like: Tensor) -> Radii:
+    """Radii with a gradient, from the eigenvectors of the largest eigenvalue."""
     with torch.no_grad():
         radius, pairs, exact = _pairs(operator, like)
-    # With x and y fixed, Re(conj(l) y^H M x) / |l| has the value of the radius, and its gradient by M.
+    # With x, y and the eigenvalue l fixed, Re(conj(l) y^H M x) / |l| is the radius, and has its gradient by M.
     x = pairs.right
     y = pairs.left
     by_real = operator.rmatvec(y.real.contiguous())
@@ -163,23 +170,27 @@ def _radii_with_gradient(operator: OperatorProduct, like: Tensor) -> Radii:
     real = (by_real * x.real + by_imaginary * x.imag).sum(1)
     imaginary = (by_real * x.imag - by_imaginary * x.real).sum(1)
     phase = torch.where(pairs.value == 0, 0, pairs.value / pairs.value.abs())
-    slope = phase.real * real + phase.imag * imaginary
-    return Radii(radius + (slope - slope.detach()), exact)
+    with_gradient = phase.real * real + phase.imag * imaginary
+    return Radii(radius + (with_gradient - with_gradient.detach()), exact)  # the value of one, the other's gradient
 
 
 @torch.no_grad()
 def leading_pairs(operator: OperatorProduct, like: Tensor) -> Pairs:
-    """Return eigenpairs of the largest eigenvalue at every point, without gradient."""
+    """Return the largest eigenvalue and its eigenvectors at every point, without gradient.
+
+    The ways are those of :func:`radii`: blocks of single neurons, products, or LAPACK for small matrices.
+    """
     blocks = operator.blocks()
+    if blocks is None and operator.size > DENSE_BELOW:
+        _, pairs, _ = _pairs(operator, like)
+        return pairs
     if blocks is not None:
         finite(blocks.k)
-        found = pairs_of_blocks(blocks)
-    elif operator.size > DENSE_BELOW:
-        return _pairs(operator, like)[1]
+        value, right, left = pairs_of_blocks(blocks)
     else:
-        pairs = [leading_pair(finite(m)) for m in operator.matrices(like)]
-        found = (torch.stack(part).to(like.device, like.dtype.to_complex()) for part in zip(*pairs, strict=True))
-    value, right, left = found
+        found = [leading_pair(finite(m)) for m in operator.matrices(like)]
+        kind = like.dtype.to_complex()
+        value, right, left = (torch.stack(part).to(like.device, kind) for part in zip(*found, strict=True))
     return Pairs(value, right, left, torch.ones_like(value, dtype=torch.bool))
 
 
@@ -211,63 +222,67 @@ def finite(m: Tensor) -> Tensor:
 
 
 def _dominant(operator: OperatorProduct, like: Tensor, residual: float, *, right: bool = False) -> Dominant:
-    """Find the largest eigenvalues, with left eigenvectors (cheaper by autograd) or with right ones.
+    """Find the largest eigenvalue of each point with its left eigenvector, or with ``right=True`` its right one.
 
-    The ways are tried from the cheapest on: hints of isolated neurons, Arnoldi, squaring. What none of them settles is
-    the caller's, by LAPACK.
+    Left ones take products with the transpose, which are cheaper by autograd. The ways are tried from the cheapest on:
+    hints of isolated neurons, Arnoldi, squaring. Where none of them settles a point, its values are a guess: the caller
+    takes LAPACK there. `residual` is the largest relative residual of Arnoldi's eigenvalues.
     """
     points = operator.points
     hint = operator.eigenpair_hint(right, TOLERANCE)
     if hint is None:
         value = like.new_zeros(points, dtype=like.dtype.to_complex())
         found = Dominant(value, value.new_zeros(points, operator.size), torch.zeros_like(value, dtype=torch.bool))
-        least = value.clone()
+        known = value.clone()  # eigenvalues that exist, 0 where none is known
     else:
         found = Dominant(hint.value.clone(), hint.vector.clone(), hint.largest.clone())
-        least = torch.where(hint.exists, hint.value, 0)
+        known = torch.where(hint.exists, hint.value, 0)
     rest = (~found.settled).nonzero().squeeze(1)
     if not len(rest):
         return found
     if len(rest) == points:
-        some = operator
+        unsettled = operator
     else:
-        some = operator.take(rest)
+        unsettled = operator.take(rest)
 
     def products(index: Tensor) -> Callable[[Tensor], Tensor]:
-        if len(index) == some.points:
-            part = some
+        """The products with M, or its transpose, at some of the unsettled points."""
+        if len(index) == unsettled.points:
+            part = unsettled
         else:
-            part = some.take(index)
+            part = unsettled.take(index)
         if right:
             return part.matvec
         return part.rmatvec
 
-    new = arnoldi(products, start(operator.size, like).expand(len(rest), -1), least[rest], residual)
-    if not right:  # M^T y = l y is y^H M = conj(l) y^H, M real
+    new = arnoldi(products, start(operator.size, like).expand(len(rest), -1), known[rest], residual)
+    if not right:  # M is real, so M^T y = l y means y^H M = conj(l) y^H
         new = new._replace(value=new.value.conj())
     found.settled[rest] = new.settled
-    larger = new.value.abs() > least[rest].abs()
+    larger = new.value.abs() > known[rest].abs()  # elsewhere the pair of the hint stands
     found.value[rest[larger]] = new.value[larger]
     found.vector[rest[larger]] = new.vector[larger]
     rest = rest[~new.settled]
     if operator.size <= FACTORED_BELOW and len(rest):
-        # where the first one is not settled by squaring, others of its kind hardly are, and each costs half of LAPACK
-        met = _by_squaring(operator, like, rest[:1], found, right=right)
-        if met and len(rest) > 1:
+        # Try one point first: if squaring does not settle it, it hardly settles the others, and costs half of LAPACK.
+        settles = _by_squaring(operator, like, rest[:1], found, right=right)
+        if settles and len(rest) > 1:
             _by_squaring(operator, like, rest[1:], found, right=right)
     return found
 
 
 def _by_squaring(operator: OperatorProduct, like: Tensor, points: Tensor, found: Dominant, *, right: bool) -> bool:
-    """Write the eigenvalues of some points that squaring settles into what is found; True if it settles any."""
+    """Square the matrices of some points (p,), and write what that settles into `found`; True if it settles any."""
     kind = like.dtype.to_complex()
     for index in points.split(points_with_matrices(operator.size)):
         m = finite(operator.take(index).matrices(like))
-        value, vector, met = bounded_radius(m if right else m.mT, TOLERANCE)
-        where = index[met]
-        value = value[met].to(kind)
+        if not right:
+            m = m.mT
+        value, vector, settled = bounded_radius(m, TOLERANCE)
+        where = index[settled]
+        value = value[settled].to(kind)
         found.value[where] = value if right else value.conj()
-        found.vector[where] = vector[met].to(kind)
+        found.vector[where] = vector[settled].to(kind)
         found.settled[where] = True
     return bool(found.settled[points].any())
 
@@ -281,20 +296,21 @@ class Basis:
     .. math:: M V_m = V_{m+1} H_m
 
     Args:
-        products: multiplies vectors (p, n) with the matrices at points (p,).
+        products: for the indices of points (p,), the function that multiplies vectors (p, n) with the matrices there.
         first: the first vectors (P, n), of any length.
         most: largest number of products m.
 
     Attributes:
-        points: those that are left (p,); `select` drops some.
-        vectors: V (p, m + 1, n) at them.
-        h: H (p, m + 1, m) at them.
+        count: m, the number of products so far.
+        points: indices of the points that are left (p,); `select` drops the others.
+        vectors: V at these points (p, m + 1, n), a vector in each row.
+        h: H at these points (p, m + 1, m).
     """
 
     def __init__(self, products: Products, first: Tensor, most: int) -> None:
         self.products = products
-        self.count = 0  # the number of products, m
-        self.points = torch.arange(len(first), device=first.device)  # those left (p,)
+        self.count = 0
+        self.points = torch.arange(len(first), device=first.device)
         self._vectors = first.new_empty(len(first), most + 1, first.shape[1])
         self._columns = first.new_zeros(len(first), most, most + 1)  # of H
         self._vectors[:, 0] = first / norm(first).unsqueeze(1)
@@ -308,71 +324,84 @@ class Basis:
         return self._columns[:, : self.count, : self.count + 1].mT
 
     def select(self, index: Tensor) -> None:
-        """Go on with some of the points."""
+        """Keep only some of the points, by their places (k,) among those left."""
         if len(index) == len(self.points):
             return
-        left = self.vectors[index]
+        kept = self.vectors[index]
         self.points = self.points[index]
         self._columns = self._columns[index]
-        self._vectors = self._vectors[: len(index)]  # in the same memory
-        self.vectors.copy_(left)
+        self._vectors = self._vectors[: len(index)]  # the same memory, to allocate no second one
+        self.vectors.copy_(kept)
 
     def extend(self, count: int) -> None:
-        """Go on to `count` products; after one that lies in the basis all vectors are 0."""
-        together = len(self.points)
-        if self.points.device.type == "cpu":  # so many points at a time that their vectors stay in the cache
-            together = max(8, 2**20 // (count * self._vectors.shape[2]))
-        for first in range(0, len(self.points), together):
-            some = slice(first, first + together)
+        """Go on until there are `count` products; after a product that lies in the basis all vectors are 0."""
+        points_at_once = len(self.points)
+        if self.points.device.type == "cpu":  # so few that their vectors stay in the cache
+            points_at_once = max(8, 2**20 // (count * self._vectors.shape[2]))
+        for first in range(0, len(self.points), points_at_once):
+            some = slice(first, first + points_at_once)
             product = self.products(self.points[some])
             vectors = self._vectors[some]
             columns = self._columns[some]
             for m in range(self.count, count):
                 orthogonalise(vectors, columns, m + 1, product(vectors[:, m]))
         self.count = count
-        if not self.h.sum().isfinite():
+        if not self.h.sum().isfinite():  # also if one entry is not
             raise FloatingPointError("a product with a derivative holds NaN or infinity.")
 
 
 def _has_loops(like: Tensor) -> bool:
-    """True if compiled loops can read a tensor."""
+    """True if a tensor has the device and dtype that the compiled loops read."""
     return like.device.type == "cpu" and like.dtype in (torch.float32, torch.float64)
 
 
 def orthogonalise(vectors: Tensor, columns: Tensor, m: int, product: Tensor) -> None:
-    """Write vector m (p, most + 1, n) from a product (p, n), and column m - 1 of H (p, most, most + 1), zero so far."""
-    eps = 10 * torch.finfo(vectors.dtype).eps  # rounding leaves less of a product that lies in the basis
+    """Make a product orthogonal to the basis, and write it as the next vector, with its column of H, in place.
+
+    Args:
+        vectors: V (p, most + 1, n), of which vectors 0 to m - 1 are known; vector m is written: 0 if the product lies
+            in the basis.
+        columns: H by its columns (p, most, most + 1), of which column m - 1, zero so far, is written.
+        m: number of vectors so far.
+        product: M times vector m - 1 (p, n).
+    """
+    eps = 10 * torch.finfo(vectors.dtype).eps  # rounding leaves a smaller share of a product that lies in the basis
     if _has_loops(vectors):
-        number = vectors.numpy().dtype.type  # with Python's own numbers the loops would count in float64
+        number = vectors.numpy().dtype.type  # with Python's own numbers the loops would compute in float64
         arrays = (vectors.numpy(), columns.numpy(), product.detach().contiguous().numpy())
         compiled(_widen)(*arrays, m, number(ONE_PASS_FRACTION), number(eps), number(0), number(1))
         return
-    have = vectors[:, :m]
+    basis = vectors[:, :m]
     column = columns[:, m - 1, : m + 1]
-    rest = norm(product)
+    rest = norm(product)  # norm of the part outside the basis
     for _ in range(2):  # once is not enough where a product lies nearly in the basis
-        # a row times a matrix: ten times as fast in torch as the same as columns
-        along = product.unsqueeze(1) @ have.mT
-        product = torch.baddbmm(product.unsqueeze(1), along, have, alpha=-1).squeeze(1)
+        # a row times a matrix: ten times as fast in torch as a matrix times a column
+        along = product.unsqueeze(1) @ basis.mT
+        product = torch.baddbmm(product.unsqueeze(1), along, basis, alpha=-1).squeeze(1)
         column[:, :-1] += along.squeeze(1)
         size = norm(along.squeeze(1))
         rest = norm(product)
         if (rest > ONE_PASS_FRACTION * size).all():
             break
-    new = rest > eps * norm(column[:, :-1])
+    new = rest > eps * norm(column[:, :-1])  # elsewhere the product lies in the basis, and what is left is rounding
     column[:, -1] = torch.where(new, rest, 0)
     torch.mul(product, torch.where(new, 1 / rest, 0).unsqueeze(1), out=vectors[:, m])
 
 
 def arnoldi(products: Products, first: Tensor, least: Tensor, residual: float) -> Dominant:
-    """Find the eigenvalues of largest modulus of P matrices; those that do not settle come from the last basis.
+    """Find the eigenvalue of largest modulus of P matrices, with a right eigenvector.
+
+    Bases of all points grow together, from FIRST to at most LAST vectors; a point that settles leaves.
 
     Args:
-        products: multiplies vectors (p, n) with the matrices at points (p,).
-        first: where to start (P, n), at random.
-        least: eigenvalues that are known (P,) complex, or 0. A value that is not larger than one by half the
-            tolerance need not be an eigenvalue itself.
+        products: for the indices of points (p,), the function that multiplies vectors (p, n) with the matrices there.
+        first: random vectors to start from (P, n).
+        least: an eigenvalue of each matrix that is known (P,), complex; 0 if none is. A value that exceeds it by less
+            than half the tolerance need not be an eigenvalue itself.
         residual: largest norm of M x - value x, relative to the modulus of the value.
+
+    Returns:
+        Values, vectors, and which of them are settled; the others are those of the last basis.
     """
     n = first.shape[1]
     count = min(FIRST, n)
@@ -382,22 +411,24 @@ def arnoldi(products: Products, first: Tensor, least: Tensor, residual: float) -
     basis = Basis(products, first, last)
     vector = torch.zeros_like(first, dtype=first.dtype.to_complex())
     found = Dominant(vector[:, 0].clone(), vector, torch.zeros(len(first), dtype=torch.bool, device=first.device))
-    zero = ~products(basis.points)(first).any(1)  # of a random start: the matrix is 0, and so is its radius
+    zero = ~products(basis.points)(first).any(1)  # a matrix that maps a random vector to 0 is 0
     found.settled[zero] = True
     basis.select((~zero).nonzero().squeeze(1))
     while len(basis.points):
         basis.extend(count)
+        # Of the square part of H; an eigenvector of M has the `weights` (p, m) on the basis.
         value, weights, condition = dominant_pairs(basis.h[:, :-1], min(SMALLEST_MISS, residual / 3))
         modulus = value.abs()
         known = least[basis.points]
 
-        # It is an eigenvalue if the residual is small, also times the condition number.
+        # It is an eigenvalue of M if its residual is small, also times the condition number: `excess` at most 1.
         image = rows_times(weights, basis.h.mT)
         image[:, :-1] -= value.unsqueeze(1) * weights
-        miss = norm(image) / torch.where(value == 0, 1, modulus)
-        columns = norm(basis.h.mT)
+        miss = norm(image) / torch.where(value == 0, 1, modulus)  # the relative residual
+        columns = norm(basis.h.mT)  # norms of M times each vector
         largest = columns.amax(1)
-        size = torch.maximum(largest, n**0.5 * columns[:, 0])  # the second: of all entries, by the random start
+        # How large M is: by the products, or by the root of its sum of squares, as the random start shows it.
+        size = torch.maximum(largest, n**0.5 * columns[:, 0])
         exposed = (miss + eps * size / modulus) * condition
         excess = torch.maximum(miss / residual, exposed / CONDITIONED_RESIDUAL_TOL)
         lost = (modulus < SMALLEST_MODULUS * largest) | (largest < tiny**SQUARES)
@@ -408,17 +439,18 @@ def arnoldi(products: Products, first: Tensor, least: Tensor, residual: float) -
         share, rate = excluded(basis.h, torch.where(modulus < known.abs(), known, value), n)
         settled = (excess <= 1) & (share >= 1)
         ends = settled | (count == last)
-        write = ends.nonzero().squeeze(1)
+        leave = ends.nonzero().squeeze(1)
         stay = (~ends).nonzero().squeeze(1)
-        where = basis.points[write]
-        found.value[where] = value[write]
-        found.settled[where] = settled[write]
-        found.vector[where] = rows_times(weights[write], basis.vectors[write, :-1])
+        where = basis.points[leave]
+        found.value[where] = value[leave]
+        found.settled[where] = settled[leave]
+        found.vector[where] = rows_times(weights[leave], basis.vectors[leave, :-1])
         basis.select(stay)
         if not len(stay):
             break
-        # As many more products as a share of the points need, at least a tenth and at most as many again. With each
-        # product the logarithm of `share` rises by the rate, and that of the residual falls by half of it.
+        # As many more products as SETTLED_FRACTION of the points need, at least a tenth and at most as many again. With
+        # each product the logarithm of `share` rises by the rate, and that of the residual falls by half of it. NaN
+        # and infinity, where nothing is known, ask for as many again.
         more = torch.maximum(-share.log(), 2 * excess.log()) / rate
         step = math.ceil(more[stay].nan_to_num(count, count, count).quantile(SETTLED_FRACTION).item())
         count = min(last, count + max(2 + count // 10, min(step, count)))
@@ -426,30 +458,36 @@ def arnoldi(products: Products, first: Tensor, least: Tensor, residual: float) -
 
 
 def excluded(h: Tensor, value: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """How safely eigenvalues larger than values (P,) are excluded: z² K / n at the worst angle; from 1 on they are.
+    """Say how safely eigenvalues larger than values (P,) by the tolerance are excluded, by H (P, m + 1, m) of bases.
+
+    Args:
+        h: H.
+        value: the values, complex.
+        n: size of the matrices.
 
     Returns:
-        That number (P,), and how much its logarithm grows with each product (P,).
+        z² K / n at the worst of the angles (P,): eigenvalues are excluded where it is at least 1. It is 0 for the
+        value 0. And how much its logarithm grows with each product (P,).
     """
     radius = (1 + TOLERANCE) * value.abs()
     around = torch.arange(ANGLES + 1, device=h.device, dtype=h.dtype) * (math.pi / ANGLES)
     angle = torch.cat((around.expand(len(h), -1), value.angle().unsqueeze(1)), 1)
     k = kernel(h, torch.polar(radius.unsqueeze(1).expand_as(angle), angle))
-    chance = torch.where(angle.sin().abs() < 1e-6, CHANCE_REAL, CHANCE_COMPLEX)  # pi is rounded
+    chance = torch.where(angle.sin().abs() < 1e-6, CHANCE_REAL, CHANCE_COMPLEX)  # the sine of a rounded pi is not 0
     share, worst = (chance.square() * k[:, -1] / n).min(1)
-    some = max(1, h.shape[2] // 4)  # the growth over the last quarter of the products
+    quarter = max(1, h.shape[2] // 4)  # the growth is taken over the last quarter of the products
     at_worst = k.take_along_dim(worst[:, None, None], 2).squeeze(2)
-    growth = (at_worst[:, -1] / at_worst[:, -1 - some]).log() / some
+    growth = (at_worst[:, -1] / at_worst[:, -1 - quarter]).log() / quarter
     return torch.where(radius > 0, share, 0), growth
 
 
 def kernel(h: Tensor, at: Tensor) -> Tensor:
-    """K_j (P, m + 1, k) of all j up to m at complex numbers (P, k), from H (P, m + 1, m)."""
+    """The kernels K_0 to K_m of the module's text at complex numbers (P, k), from H (P, m + 1, m): (P, m + 1, k)."""
     kind = torch.promote_types(h.dtype, torch.float32)
     columns, real, imaginary = (part.to("cpu", kind).contiguous() for part in (h.mT, at.real, at.imag))
     size = columns.new_empty(len(columns), columns.shape[1] + 1, at.shape[1])
     compiled(_write_kernel)(columns.numpy(), real.numpy(), imaginary.numpy(), size.numpy())
-    return size.nan_to_num_(1e30, 1e30).to(h)  # the basis holds all of the start
+    return size.nan_to_num_(1e30, 1e30).to(h)  # after a product that lies in the basis, H divides by 0: K is infinite
 
 
 # ---- compiled loops over the points of bases: the vectors of a point are read while they are in the cache
@@ -457,7 +495,7 @@ def kernel(h: Tensor, at: Tensor) -> Tensor:
 
 @cache
 def compiled(loop: Callable[..., None]) -> Callable[..., None]:
-    """A loop compiled by Numba, which may reorder sums, and treats NaN and infinity as usual."""
+    """A loop compiled by Numba, once: it may reorder sums, but treats NaN and infinity as usual."""
     from neurolsc.neurons.fast import cpu_kernels  # the import of Numba takes half a second
 
     return cpu_kernels.compiled(fastmath={"reassoc", "contract", "nsz", "arcp"})(loop)
@@ -468,15 +506,17 @@ def _widen(
 ) -> None:
     """:func:`orthogonalise` in loops, over four vectors at a time: the product is read and written a quarter as often.
 
+    `rest` is the norm of the product outside the basis, and `whole`, from the first pass, that within it.
+
     Args:
         vectors: V (P, most + 1, n), of which vector m is written.
         columns: H by its columns (P, most, most + 1), of which column m - 1 is written.
         products: the products M v of vector m - 1 (P, n).
         m: number of vectors so far.
-        again: share of a product outside the basis from which one pass will do.
-        eps: share below which nothing of it is outside.
-        zero: 0 in the dtype of the vectors, so that sums have it.
-        one: likewise.
+        again: with this share of a product outside the basis, one pass will do.
+        eps: up to this share, what is outside is rounding.
+        zero: 0 in the dtype of the vectors, so that sums have that dtype, too.
+        one: 1, likewise.
     """
     points, n = products.shape
     product = np.empty(n, vectors.dtype)
@@ -537,7 +577,11 @@ def _widen(
 
 
 def _write_kernel(columns: Array, real: Array, imaginary: Array, size: Array) -> None:
-    """Write K (P, m + 1, k) at numbers (P, k), by the columns of H (P, m, m + 1)."""
+    r"""Write the kernels K (P, m + 1, k) at numbers (P, k) into `size`, from the columns of H (P, m, m + 1).
+
+    .. math:: \varphi_{j+1}(\mu) = \Big(\mu\, \varphi_j(\mu) - \sum_{r \le j} H_{rj}\, \varphi_r(\mu)\Big) / H_{j+1,j},
+              \qquad K_{j+1} = K_j + |\varphi_{j+1}|^2
+    """
     points, steps, _ = columns.shape
     k = real.shape[1]
     a = np.empty((steps + 1, k), columns.dtype)  # real part of each vector's polynomial at the numbers
@@ -566,7 +610,11 @@ def _write_kernel(columns: Array, real: Array, imaginary: Array, size: Array) ->
 
 
 def _pairs(operator: OperatorProduct, like: Tensor) -> tuple[Tensor, Pairs, Tensor]:
-    """Radii, eigenpairs of each point, and which of them are dense (P,)."""
+    """Find the largest eigenvalue of each point with both eigenvectors: by products, or else by LAPACK.
+
+    Returns:
+        The radii (P,), the eigenpairs, and which of them are from LAPACK (P,).
+    """
     largest = _dominant(operator, like, GRAD_RESIDUAL_TOL)
     radius = largest.value.abs()
     if operator.size <= FACTORED_BELOW:
@@ -587,11 +635,11 @@ def _pairs(operator: OperatorProduct, like: Tensor) -> tuple[Tensor, Pairs, Tens
 
 
 def _pairs_of_two_bases(operator: OperatorProduct, like: Tensor) -> Pairs:
-    """Right and left eigenvectors from two bases, which are a pair where they agree on the eigenvalue."""
+    """Find right and left eigenvectors on two bases: they are a pair where both bases have the same eigenvalue."""
     right = _dominant(operator, like, TWO_SIDED_RESIDUAL_TOL, right=True)
     left = _dominant(operator, like, TWO_SIDED_RESIDUAL_TOL)
     value = right.value
-    swap = (left.value.conj() - value).abs() < (left.value - value).abs()  # the other of a complex pair
+    swap = (left.value.conj() - value).abs() < (left.value - value).abs()  # they found both of a complex pair
     other = torch.where(swap, left.value.conj(), left.value)
     y = torch.where(swap.unsqueeze(1), left.vector.conj(), left.vector)
     overlap = (right.vector.conj() * y).sum(1)
@@ -603,14 +651,15 @@ def _pairs_of_two_bases(operator: OperatorProduct, like: Tensor) -> Pairs:
 
 
 def pairs_near(operator: OperatorProduct, values: Tensor, lefts: Tensor) -> Pairs:
-    """Return eigenpairs near values (P,) and left vectors (P, n), by two-sided Rayleigh quotient iteration.
+    """Refine eigenvalues (P,) and left vectors (P, n) to eigenpairs, by two-sided Rayleigh quotient iteration.
 
-    Its error is cubed at each step; one matrix of one point is factorised at a time.
+    Its error is cubed at each step; one matrix of one point is factorised at a time. ``found`` of the result is False
+    where it does not converge. A value of 0 has vectors of 0.
 
     Source: Ostrowski 1959; Parlett, Math. Comp. 28 (1974).
     """
     pairs = Pairs(values.clone(), torch.zeros_like(lefts), lefts.clone(), values == 0)
-    pairs.left[pairs.found] = 0  # the gradient of a zero matrix is 0
+    pairs.left[pairs.found] = 0  # so the gradient of a zero matrix is 0
     for i in (values != 0).nonzero().flatten().tolist():
         pair = _pair_near(operator, i, values[i], lefts[i])
         if pair is not None:
@@ -620,9 +669,14 @@ def pairs_near(operator: OperatorProduct, values: Tensor, lefts: Tensor) -> Pair
 
 
 def _pair_near(operator: OperatorProduct, point: int, value: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
-    """The eigenpair of one point; None if the matrix is nearly defective, or the iteration does not converge."""
+    """Refine an eigenvalue and a left vector y (n,) of one point.
+
+    Returns:
+        The eigenvalue, its right and its left vector (n,), scaled to y^H x = 1; None if the matrix is nearly defective,
+        or the iteration does not converge.
+    """
     like = y.real
-    if value.imag == 0:
+    if value.imag == 0:  # real factorisations cost a quarter
         value = value.real
         y = unit(like)
     eps = torch.finfo(y.dtype).eps
@@ -630,13 +684,13 @@ def _pair_near(operator: OperatorProduct, point: int, value: Tensor, y: Tensor) 
     x = start(len(y), y)
     miss = math.inf
     for step in range(QUOTIENT_STEPS):
-        factors = operator.factors(point, value * (1 + 4 * eps), like)
+        factors = operator.factors(point, value * (1 + 4 * eps), like)  # at the value itself M - value I is singular
         x = unit(factors.solve(x))
         if step == 0:  # x is random, y comes near already
             x = unit(factors.solve(x))
         y = unit(factors.solve_adjoint(y))
         overlap = torch.vdot(y, x)
-        if not overlap.abs() > eps**0.5:  # nearly defective
+        if not overlap.abs() > eps**0.5:  # nearly defective, or NaN
             return None
         m_x = _image(one.matvec, x)
         m_y = _image(one.rmatvec, y)
@@ -644,7 +698,7 @@ def _pair_near(operator: OperatorProduct, point: int, value: Tensor, y: Tensor) 
         miss = torch.maximum((m_x - value * x).norm(), (m_y - value.conj() * y).norm()) / value.abs()
         if miss <= eps**0.75:  # another step would change no digit of the gradient
             break
-    if not miss <= eps**0.5:
+    if not miss <= eps**0.5:  # also for NaN
         return None
     return value, x, y / torch.vdot(x, y)
 

@@ -32,8 +32,8 @@ DEAD = "dead layer"
 NOT_FINITE = "surrogate not finite"
 NO_SURROGATE = "no surrogate"
 REACH = 20.0  # a surrogate's derivative has to be finite up to so many thresholds (of at least 1) from the threshold
-# Change of a decay per change of log tau below which float32 does not see the steps of an optimizer: a hundred of 1e-3
-# move a decay near 1 by less than its resolution, 1.2e-7.
+# If a decay changes by less than STUCK per unit of log tau, float32 does not see an optimizer move it: a hundred steps
+# of 1e-3 move a decay near 1 by less than its resolution, 1.2e-7.
 STUCK = 1e-6
 MARGINAL = 1e-6  # radii up to so far above 1 are on the boundary: rounding of float32
 
@@ -44,8 +44,8 @@ class Finding:
 
     layer: int | None  # counted from 1; None: a fault of the whole network
     problem: str
-    cure: str
-    cause: str = ""
+    cure: str  # what to try
+    cause: str = ""  # "": unknown, or said in the problem
     name: str = ""  # the kind of fault, for programs
 
     def __str__(self) -> str:
@@ -62,11 +62,12 @@ class Finding:
 def surrogate_fault(cell: Cell, layer: int) -> Finding | None:
     """A finding if the spikes of a layer (from 0) have no derivative, or near the threshold one that is not finite.
 
-    A single voltage there makes the gradient of every weight NaN: in float32 snnTorch's ``sigmoid(slope=25)`` does so
-    at voltages of 3.5 or more below the threshold.
+    A single voltage where it is not finite makes the gradient of every weight NaN. In float32 that happens with
+    snnTorch's ``sigmoid(slope=25)`` at voltages of 3.5 or more below the threshold.
     """
     membrane = cell.membrane()
     if membrane is not None:
+        # Under fork_rng the random numbers of a stochastic spike function are put back.
         v = getattr(cell.initial_state(1), membrane.name).detach().requires_grad_()
         with torch.enable_grad(), torch.random.fork_rng(devices=[]):
             derivative = membrane.spike(v).requires_grad
@@ -88,10 +89,10 @@ def surrogate_fault(cell: Cell, layer: int) -> Finding | None:
 
 
 def finite_distances(cell: Cell) -> tuple[float, float]:
-    """The range of v - theta in which the derivative of a cell's surrogate is finite, to 0.002 thresholds.
+    """The range of v - theta, (lowest, highest), in which the derivative of a cell's surrogate is finite.
 
-    An end is infinite if the derivative is finite up to 20 thresholds (of at least 1), or the cell has no
-    :meth:`neurolsc.Cell.membrane`.
+    The ends are exact to 0.002 thresholds. An end is infinite if the derivative is finite up to 20 thresholds (of at
+    least 1), or the cell has no :meth:`neurolsc.Cell.membrane`.
     """
     membrane = cell.membrane()
     if membrane is None:
@@ -109,7 +110,7 @@ def surrogate_slope(membrane: Membrane, distance: Tensor) -> Tensor:
     """The derivative of a surrogate at distances (P,) from the threshold: (P, n_hidden), (P, 1) if neurons share it."""
     with torch.enable_grad(), torch.random.fork_rng(devices=[]):
         v = distance.unsqueeze(1)
-        # where each neuron has a surrogate of its own, spikes have a column for each neuron
+        # One column for each neuron if neurons have surrogates of their own: then spikes have as many.
         v = v.expand_as(membrane.spike(v)).clone().requires_grad_()
         z = membrane.spike(v)
         if not z.requires_grad:
@@ -130,22 +131,23 @@ class TimeConstant:
 
 
 def time_constants(cell: Cell) -> tuple[TimeConstant, ...]:
-    r"""Time constants among a cell's :attr:`neurolsc.Cell.scaled_parameters`: their decays, and whether these can move.
+    r"""Return the time constants among a cell's :attr:`neurolsc.Cell.scaled_parameters`, and whether they can move.
 
     A time constant tau in steps is trained by its logarithm, which moves the decay :math:`d = e^{-1/\tau}` by
 
-    .. math:: \frac{\partial d}{\partial \log \tau} = \frac{e^{-1/\tau}}{\tau},
+    .. math:: \frac{\partial d}{\partial \log \tau} = \frac{e^{-1/\tau}}{\tau}.
 
-    almost nothing if tau is very long (d near 1) or very short (d near 0). A decay that is stored as such moves freely.
+    That is almost nothing if tau is very long (d near 1) or very short (d near 0). A decay that is a parameter itself
+    moves freely.
     """
     found = []
     for scaled in cell.scaled_parameters:
-        if scaled.through == "value":
+        if scaled.through == "value":  # weights, not a time constant
             continue
         owner, name = owner_of(cell, scaled.parameter)
         value = torch.as_tensor(getattr(owner, name)).detach().double()
         decay = value
-        moves = torch.ones_like(value)
+        moves = torch.ones_like(value)  # derivative of the decay by what is trained
         if scaled.through == "decay":
             decay = torch.exp(-1 / value)
             moves = decay / value
@@ -170,9 +172,10 @@ class NeuronStability:
     """Stability of the single neurons of a layer; made by :func:`below_threshold` and :func:`at_threshold`.
 
     Attributes:
-        matrix: M of every neuron (n_hidden, k, k), float64.
+        matrix: M of every neuron (n_hidden, k, k), with k state variables, float64.
         radius: the spectral radius of each (n_hidden,).
-        bounds: conditions on the cell's parameters; if all hold, no radius below threshold is above 1.
+        bounds: conditions on the cell's parameters; if all hold, no radius below threshold is above 1. Empty if the
+            cell states none, and at the threshold.
     """
 
     matrix: Tensor
@@ -194,8 +197,8 @@ class NeuronStability:
 
     def main_bound(self) -> Bound | None:
         """The condition that most neurons break; None if none is broken."""
-        broken = [(int((bound.margin < 0).sum()), bound) for bound in self.bounds]
-        count, bound = max(broken, key=lambda pair: pair[0], default=(0, None))
+        neurons = [(int((bound.margin < 0).sum()), bound) for bound in self.bounds]  # how many break each
+        count, bound = max(neurons, key=lambda pair: pair[0], default=(0, None))
         if count == 0:
             return None
         return bound
@@ -203,7 +206,7 @@ class NeuronStability:
 
 @in_full_precision
 def below_threshold(cell: Cell) -> NeuronStability:
-    """The stability of every neuron below threshold.
+    """Return the stability of every neuron below threshold, where it sends no spikes.
 
     Raises:
         TypeError: if the class that defines the cell's step has no :meth:`neurolsc.Cell.subthreshold`.
@@ -213,7 +216,7 @@ def below_threshold(cell: Cell) -> NeuronStability:
 
 @in_full_precision
 def neurons_below_threshold(network: Network) -> dict[str, NeuronStability]:
-    """:func:`below_threshold` of every layer that has it, by name, such as "layer 1"."""
+    """Return :func:`below_threshold` of every layer whose cell states its matrix, by name, such as "layer 1"."""
     cells = enumerate(as_network(network).cells, start=1)
     return {f"layer {i}": below_threshold(cell) for i, cell in cells if states_stability(cell)}
 
@@ -242,7 +245,9 @@ def plot_neurons(
 
 @in_full_precision
 def at_threshold(cell: Cell) -> NeuronStability:
-    r"""The stability of every neuron at the threshold, with the derivative of its own spike in reset and adaptation.
+    r"""Return the stability of every neuron at the threshold, with the derivative of its own spike.
+
+    The spike acts through reset and adaptation; without a :meth:`neurolsc.Cell.membrane` it has no derivative.
 
     For ALIF without a gradient through the reset the eigenvalues are :math:`e^{-1/\tau_v}` and
     :math:`e^{-1/\tau_\vartheta} - \beta s`, with the derivative s of the surrogate at the threshold: a neuron is
@@ -255,7 +260,8 @@ def at_threshold(cell: Cell) -> NeuronStability:
     membrane = cell.membrane()
     if membrane is None:
         return _stability(cell, 0.0)
-    return _stability(cell, surrogate_slope(membrane, torch.zeros(1, **cell.dtype_and_device))[0])
+    at_zero = torch.zeros(1, **cell.dtype_and_device)  # v - theta
+    return _stability(cell, surrogate_slope(membrane, at_zero)[0])
 
 
 def states_stability(cell: Cell) -> bool:
@@ -264,7 +270,7 @@ def states_stability(cell: Cell) -> bool:
 
 
 def _stability(cell: Cell, slope: float | Tensor) -> NeuronStability:
-    """The stability of every neuron where the derivative of its spikes by its voltage is `slope`."""
+    """The stability of every neuron if the derivative of its spikes by its voltage is `slope`, 0 or (n_hidden,)."""
     with torch.no_grad():
         matrix = None
         if states_stability(cell):
@@ -293,6 +299,7 @@ def neuron_radii(m: Tensor) -> Tensor:
 
 
 def _trace_and_determinant(m: Tensor) -> tuple[Tensor, Tensor]:
+    """Traces and determinants (P,) of matrices (P, 2, 2)."""
     trace = m[:, 0, 0] + m[:, 1, 1]
     determinant = m[:, 0, 0] * m[:, 1, 1] - m[:, 0, 1] * m[:, 1, 0]
     return trace, determinant

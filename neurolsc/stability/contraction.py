@@ -46,10 +46,12 @@ SLOPES = {  # largest |a'| and |a''| of an activation; NaN: it has no second der
     "linear": (1.0, 0.0),
 }
 
-SMALLEST_LEFT = 1e-300  # of an LSTM's memory that a step forgets: bounds divide by it
-# Of two states, relative to the width of all that are visited, below which they have met: rounding makes their ratio.
+# The share of its memory that an LSTM forgets in a step is taken as at least this: bounds divide by it.
+SMALLEST_FORGOTTEN = 1e-300
+# Two states count as one if their distance is below this share of the width of all visited states: the ratio of such
+# distances is rounding.
 MET = 1e-6
-LR = 0.03  # of Adam, in shares of a variable's range
+LR = 0.03  # learning rate of Adam; each state variable is scaled to a range from 0 to 1
 
 
 # ---- certificates
@@ -61,9 +63,10 @@ class Certificate:
 
     Attributes:
         rate: :math:`\lambda`: a step multiplies the distance of two states by at most this. Below 1 the cell is stable.
-        by_input: :math:`L_x`, the Lipschitz constant of the step in its input.
-        at_rest: :math:`\|\varphi(0, 0)\|`, which is due to the biases.
-        input_bound: :math:`B_x`, the largest norm of an input.
+        by_input: :math:`L_x`: a step multiplies the distance of two inputs by at most this (its Lipschitz constant).
+        at_rest: :math:`\|\varphi(0, 0)\|`, the norm of the state after a step from 0 without input, which is due to
+            the biases.
+        input_bound: :math:`B_x`, the largest norm of an input; of an LRU that of its layer norm's output.
         norm: the norm of states and inputs: 2, or ``inf`` for the largest entry.
     """
 
@@ -79,7 +82,11 @@ class Certificate:
 
     @property
     def state_bound(self) -> float:
-        r"""The largest norm of a state, from 0: :math:`(L_x B_x + \|\varphi(0, 0)\|) / (1 - \lambda)`."""
+        r"""The largest norm of a state in a run from 0: :math:`(L_x B_x + \|\varphi(0, 0)\|) / (1 - \lambda)`.
+
+        Raises:
+            ValueError: if the rate is not below 1.
+        """
         if not self.stable:
             raise ValueError(
                 f"a bound needs a stable system, whose rate is below 1, got {self.rate:.4g}: project its weights "
@@ -100,9 +107,9 @@ class Certificate:
         For the output of a readout, divide the tolerance by its Lipschitz constant.
         """
         ratio = self.state_bound / number("tolerance", tolerance)
-        if ratio <= 1:
+        if ratio <= 1:  # no state is larger than the tolerance
             return 0
-        if self.rate == 0:
+        if self.rate == 0:  # has no logarithm; the state depends on the last input alone
             return 1
         return math.ceil(math.log(ratio) / -math.log(self.rate))
 
@@ -111,22 +118,30 @@ class Certificate:
 def certificate(cell: Cell, input_bound: float) -> Certificate:
     r"""Certify how fast a cell forgets its state.
 
+    For any two states h, h' and inputs x, x', a step :math:`\varphi` satisfies
+
+    .. math:: \|\varphi(h, x) - \varphi(h', x')\| \le \lambda\, \|h - h'\| + L_x\, \|x - x'\|
+
     - **RNN**, linear or not: :math:`\lambda = L_a \|W_{rec}\|_2` and :math:`L_x = L_a
       \|W_{in}\|_2` with the largest slope :math:`L_a` of the activation; a feed-forward layer has rate 0.
-    - **LSTM**, in the largest entry of (h, c), with the rows' sums of absolute values :math:`\|W\|_\infty` and
-      :math:`f = \sigma(\|W_f\| + \|U_f\| B_x + \|b_f\|)`, W recurrent and U of the input:
+    - **LSTM**: the norm of a state (h, c) is its largest absolute entry; that of a matrix is its largest sum of
+      absolute values in a row. With recurrent weights W and input weights U of the gates i, f, o and of the candidate
+      z, the forget gate is at most :math:`f = \sigma(\|W_f\| + \|U_f\| B_x + \|b_f\|)`, and
 
       .. math:: \lambda = f + \tfrac14 \|W_i\| + \|W_z\| + \frac{\|W_f\|}{4 (1 - f)} + \tfrac14 \|W_o\|
 
-      It is below 1 under the conditions of Proposition 2. By Lemma 4 :math:`\|c\| \le 1 / (1 - f)`, so all terms but
-      the last bound the change of c, and :math:`\|o \tanh c - o' \tanh c'\| \le \|o - o'\| + \|c - c'\|` adds the
-      last. (The proof is ours: our copy of the source breaks off within it.)
+      It is below 1 under the conditions of Proposition 2. Proof: by Lemma 4 :math:`\|c\| \le 1 / (1 - f)`, so all
+      terms but the last bound the change of c. The output h = o tanh c changes by at most :math:`\|o - o'\| +
+      \|c - c'\|`, which adds the last term. (The proof is ours: our copy of the source breaks off within it.)
     - **LRU**: :math:`\lambda = \max_i |\lambda_i|`, always below 1. The input that counts is the output of its layer
       norm, which is bounded whatever x is.
 
     Args:
         cell: the cell; its parameters are not changed. Runs start at 0.
         input_bound: :math:`B_x`, the largest 2-norm of an input; for an LSTM the largest absolute entry.
+
+    Returns:
+        The rate :math:`\lambda`, the constant :math:`L_x`, and the norms that a bound on states needs.
 
     Raises:
         TypeError: if there is no certificate for such a cell.
@@ -135,54 +150,85 @@ def certificate(cell: Cell, input_bound: float) -> Certificate:
     Source: arXiv:1805.10369, Sec. 2.2, Proposition 2, Lemma 4, App. A.2.
     """
     bound = number("input_bound", input_bound, zero_allowed=True)
-    kind = _kind(cell)
-    own = cast("Any", cell)
+    kind = _certified_class(cell)
     with torch.no_grad(), eval_mode(cell):
-        start = cell.initial_state(1)
-        nothing = torch.zeros(1, cell.n_in, **cell.dtype_and_device)
-        after = flat(cell.update(nothing, cell.output(start), start)).double()
-        if kind in (FeedForward, RNN):
-            slope, _ = SLOPES[own.activation]
-            return Certificate(
-                rate=slope * _two_norm(own.w_rec) if kind is RNN else 0.0,
-                by_input=slope * _two_norm(own.w_in),
-                at_rest=after.norm().item(),
-                input_bound=bound,
-                norm=2.0,
-            )
+        if kind is LSTM:
+            return _lstm_certificate(cast("LSTM", cell), bound)
         if kind is LRU:
-            into = torch.cat([own.b_real, own.b_imag]) * own.gamma_log.exp().repeat(2).unsqueeze(1)
-            normed = math.sqrt(cell.n_hidden) * own.norm_weight.abs().max() + own.norm_bias.norm()
-            return Certificate(
-                rate=own.modulus.max().item(),
-                by_input=_two_norm(into),
-                at_rest=0.0,
-                input_bound=normed.item(),
-                norm=2.0,
-            )
-        w_i, w_f, w_z, w_o = (_row_sum(w) for w in own.w_rec.chunk(4))
-        u_i, u_f, u_z, u_o = (_row_sum(u) for u in own.w_in.chunk(4))
-        b_f = own.bias.chunk(4)[1].abs().max().item()
-        most = torch.tensor(w_f + u_f * bound + b_f, dtype=torch.float64)
-        left = max(torch.sigmoid(-most).item(), SMALLEST_LEFT)  # 1 - f
-        rate = 1 - left + w_i / 4 + w_z + w_f / (4 * left) + w_o / 4
-        by_input = u_i / 4 + u_z + u_f / (4 * left) + u_o / 4
-        at_rest = after.abs().max().item()
-        return Certificate(rate, by_input, at_rest=at_rest, input_bound=bound, norm=math.inf)
+            return _lru_certificate(cast("LRU", cell))
+        return _rate_cell_certificate(cast("RNN | FeedForward", cell), bound)
+
+
+def _rate_cell_certificate(cell: RNN | FeedForward, bound: float) -> Certificate:
+    """The certificate of an RNN or FeedForward for inputs of 2-norms up to a bound."""
+    slope, _ = SLOPES[cell.activation]
+    rate = 0.0  # a feed-forward layer does not read its state
+    if isinstance(cell, RNN):
+        rate = slope * _two_norm(cell.w_rec)
+    return Certificate(
+        rate=rate,
+        by_input=slope * _two_norm(cell.w_in),
+        at_rest=_state_without_input(cell).norm().item(),
+        input_bound=bound,
+        norm=2.0,
+    )
+
+
+def _lru_certificate(cell: LRU) -> Certificate:
+    """The certificate of an LRU's memory, whose input v is the output of the layer norm."""
+    scale = cell.gamma_log.exp()  # of each number of the memory (n_state,)
+    # v acts on the real and the imaginary parts of the memory: (2 n_state, n_hidden)
+    by_v = torch.cat([cell.b_real, cell.b_imag]) * scale.repeat(2).unsqueeze(1)
+    # Before weight and bias, the 2-norm of a layer norm's output is at most the root of the width.
+    largest_v = math.sqrt(cell.n_hidden) * cell.norm_weight.abs().max() + cell.norm_bias.norm()
+    return Certificate(
+        rate=cell.modulus.max().item(),
+        by_input=_two_norm(by_v),
+        at_rest=0.0,  # the memory is linear in v and has no bias
+        input_bound=largest_v.item(),
+        norm=2.0,
+    )
+
+
+def _lstm_certificate(cell: LSTM, bound: float) -> Certificate:
+    """The certificate of an LSTM for inputs of entries up to a bound; symbols as in :func:`certificate`."""
+    w_i, w_f, w_z, w_o = (_row_sum(w) for w in cell.w_rec.chunk(4))
+    u_i, u_f, u_z, u_o = (_row_sum(u) for u in cell.w_in.chunk(4))
+    _, bias_f, _, _ = cell.bias.chunk(4)
+    b_f = bias_f.abs().max().item()
+    drive = torch.tensor(w_f + u_f * bound + b_f, dtype=torch.float64)  # the largest input of the forget gate
+    forgotten = max(torch.sigmoid(-drive).item(), SMALLEST_FORGOTTEN)  # 1 - f
+    return Certificate(
+        rate=1 - forgotten + w_i / 4 + w_z + w_f / (4 * forgotten) + w_o / 4,
+        by_input=u_i / 4 + u_z + u_f / (4 * forgotten) + u_o / 4,
+        at_rest=_state_without_input(cell).abs().max().item(),
+        input_bound=bound,
+        norm=math.inf,
+    )
+
+
+def _state_without_input(cell: Cell) -> Tensor:
+    r"""The state :math:`\varphi(0, 0)` after one step from 0 with the input 0, all variables side by side (1, S)."""
+    start = cell.initial_state(1)
+    x = torch.zeros(1, cell.n_in, **cell.dtype_and_device)
+    return flat(cell.update(x, cell.output(start), start)).double()
 
 
 @in_full_precision
 def surrogate_rate(cell: Cell) -> float:
-    r"""Bound the norm of a LIF's or ALIF's transition derivative in all states: what the backward pass contracts by.
+    r"""Bound the 2-norm of a LIF's or ALIF's transition derivative M in all states: the rate of its backward pass.
 
     .. math:: \|M\|_2 \le \max_i d_i + s_{\max}\, \|W_{rec}\|_2, \qquad
               \|M\|_2 \le \max_i d_i + \sqrt2\, s_{\max} \left\|\begin{pmatrix} W_{rec} \\ \mathrm{diag}\,\beta
               \end{pmatrix}\right\|_2
 
-    for a LIF and for an ALIF, with the decays d and the largest surrogate derivative :math:`s_{\max}`. Below 1, a
-    gradient shrinks by at least this factor at each step back. That holds for a LIF of short time constants and weak
-    recurrence, and hardly ever for an ALIF whose threshold decays slowly; :func:`backward_norms` measures what holds on
-    data.
+    for a LIF and for an ALIF, with the decays d, the largest surrogate derivative :math:`s_{\max}` and the adaptation
+    :math:`\beta`. Where the bound is below 1, a gradient shrinks by at least this factor at each step back. That holds
+    for a LIF of short time constants and weak recurrence, and hardly ever for an ALIF whose threshold decays slowly;
+    :func:`backward_norms` measures what holds on data.
+
+    Returns:
+        The bound on the right.
 
     Raises:
         TypeError: if the cell is neither, or the peak of its surrogate is not known.
@@ -198,7 +244,7 @@ def surrogate_rate(cell: Cell) -> float:
     w_rec = cell.w_rec.detach().double()
     with torch.no_grad():
         if isinstance(spike, MultiGaussian):
-            # of the Gaussian in the middle, or of the two beside it
+            # Its positive lobe in the middle and its two negative ones overlap: |f| is at most the higher peak.
             height = max(1 + spike.height, 2 * spike.height / spike.scale)
             peak = torch.as_tensor(spike.dampening) * height / (spike.sigma * math.sqrt(2 * math.pi))
         elif in_two_methods(spike) and type(spike).__module__ == "neurolsc.surrogate":
@@ -213,15 +259,16 @@ def surrogate_rate(cell: Cell) -> float:
                     f"the derivative of a {type(cell).__name__} grows with its state while a gradient passes its reset "
                     f"({cell.reset.name!r}): take reset_gradient=False."
                 )
-            w_rec = w_rec - torch.diag(cell.theta.double())
+            w_rec = w_rec - torch.diag(cell.theta.double())  # the reset subtracts theta times the spike
         if isinstance(cell, LIF):
             return decay + slope * _two_norm(w_rec)
+        # Spikes act on voltage and threshold, and depend on v - theta: their derivative (s, -s) has the norm sqrt(2) s.
         both = torch.cat([w_rec, torch.diag(cell.adaptation.double())])
         return max(decay, cell.decay_theta.max().item()) + math.sqrt(2) * slope * _two_norm(both)
 
 
-def _kind(cell: Cell) -> type:
-    """The certified class whose step a cell has; TypeError if it has another."""
+def _certified_class(cell: Cell) -> type:
+    """The class (FeedForward, RNN, LSTM or LRU) whose step the cell has; TypeError if its step is another one."""
     if isinstance(cell, Cell):
         kind = step_of(type(cell))
         if kind in (FeedForward, RNN, LSTM, LRU) and cell._defined_with_its_step("update"):
@@ -248,7 +295,17 @@ def _row_sum(w: Tensor) -> float:
 
 
 class _Clip(torch.autograd.Function):
-    """Singular values of a square matrix clipped, with a derivative also where they are equal."""
+    r"""A square matrix with its singular values s clipped to f(s) = min(s, most).
+
+    Autograd through the SVD divides by differences of singular values. This derivative does not, so it is exact where
+    they are equal. With :math:`W = U\, \mathrm{diag}(s)\, V^T` and :math:`E = U^T\, dW\, V` it is
+
+    .. math:: dF = U\, \Big(\frac{f(s_i) - f(s_j)}{s_i - s_j} \circ \frac{E + E^T}{2}
+              + \frac{f(s_i) + f(s_j)}{s_i + s_j} \circ \frac{E - E^T}{2}\Big)\, V^T,
+
+    where :math:`f'(s_i)` stands for the first quotient if :math:`s_i = s_j`. It is its own adjoint, so the backward
+    pass applies it to the gradient in the place of dW.
+    """
 
     @staticmethod
     def forward(ctx: Any, w: Tensor, most: float) -> Tensor:
@@ -265,7 +322,7 @@ class _Clip(torch.autograd.Function):
         inside = (s <= ctx.most).to(s)
         gap = s.unsqueeze(1) - s
         total = s.unsqueeze(1) + s
-        # divided differences: of the clipped values, and of their continuation to -s
+        # the two quotients, with 1 for denominators of 0, whose quotients are replaced
         slope = (clipped.unsqueeze(1) - clipped) / gap.masked_fill(gap == 0, 1)
         even = torch.where(gap == 0, (inside.unsqueeze(1) + inside) / 2, slope)
         odd = torch.where(total > 0, (clipped.unsqueeze(1) + clipped) / total.masked_fill(total == 0, 1), 1)
@@ -279,6 +336,9 @@ class SpectralBall(nn.Module):
 
     The result is the nearest such matrix in the Frobenius norm; ``neurolsc.train(..., clip_spectrum=most)`` clips
     after each update instead. The derivative is exact also where singular values are equal (orthogonal matrices).
+
+    Args:
+        most: the largest singular value, above 0.
     """
 
     def __init__(self, most: float) -> None:
@@ -286,6 +346,7 @@ class SpectralBall(nn.Module):
         self.most = number("most", most)
 
     def forward(self, w: Tensor) -> Tensor:
+        """The clipped matrix (n, n)."""
         if w.ndim != 2 or w.shape[0] != w.shape[1]:
             raise ValueError(f"a spectral ball is of square matrices, got {tuple(w.shape)}.")
         return _Clip.apply(w, self.most)  # type: ignore[no-any-return]
@@ -307,6 +368,7 @@ class RowBalls(nn.Module):
         self.register_buffer("most", most)
 
     def forward(self, w: Tensor) -> Tensor:
+        """The scaled matrix; a bias (rows,) has rows of one entry."""
         rows = w.reshape(len(w), -1)
         most = self.most.to(w)
         sums = rows.abs().sum(1)
@@ -319,11 +381,12 @@ class RowBalls(nn.Module):
 def stable_sets(
     cell: Cell, input_bound: float, *, rate: float = 0.99, forget: float = 0.64
 ) -> dict[str, SpectralBall | RowBalls]:
-    r"""The sets in which the parameters of an RNN or LSTM contract at a rate, by name of the parameter.
+    r"""Return the sets of parameters in which an RNN or LSTM contracts at a rate, by name of the parameter.
 
     RNN: :math:`\|W_{rec}\|_2 \le \lambda / L_a`. LSTM: Proposition 2, with the bounds on the recurrent weights
     times :math:`\kappa = (\lambda - f) / (1 - f)`, so that the rate of :func:`certificate` is at most :math:`\lambda`.
-    What :math:`\sigma^{-1}(f)` leaves for the forget gate, :math:`\|U_f\| B_x` and :math:`\|b_f\|` share equally.
+    The forget gate stays below f if :math:`\|W_f\| + \|U_f\| B_x + \|b_f\| \le \sigma^{-1}(f)`. Of what :math:`W_f`
+    leaves, input weights and bias get one half each.
 
     Args:
         cell: the cell.
@@ -331,27 +394,31 @@ def stable_sets(
         rate: :math:`\lambda`, in (0, 1).
         forget: f, the largest value of an LSTM's forget gate, below the rate.
 
+    Returns:
+        For each bounded parameter the module that maps it into its set.
+
     Raises:
         TypeError: if the cell is neither an RNN nor an LSTM.
         ValueError: if rate or forget are out of range.
     """
     if not 0 < rate < 1:
         raise ValueError(f"rate must be in (0, 1), got {rate}.")
-    kind = _kind(cell)
+    kind = _certified_class(cell)
     if kind is RNN:
-        return {"w_rec": SpectralBall(rate / SLOPES[cast("Any", cell).activation][0])}
+        slope, _ = SLOPES[cast("RNN", cell).activation]
+        return {"w_rec": SpectralBall(rate / slope)}
     if kind is not LSTM:
         raise TypeError(f"an RNN or an LSTM can be projected, got {type(cell).__name__}, which is stable as it is.")
     bound = number("input_bound", input_bound, zero_allowed=True)
-    free = (rate - forget) * (1 - forget)  # of the recurrent weights of the forget gate
-    share = 0.0  # of what is left for the gate, of input and of bias
+    gates = rate - forget  # bound of the recurrent rows of the gates i and o
+    forget_gate = gates * (1 - forget)  # bound of the recurrent rows of the forget gate
+    share = 0.0  # what is left for the forget gate's input, and for its bias
     if 0 < forget < rate:
-        share = (math.log(forget / (1 - forget)) - free) / 2
-    if share <= 0:
+        share = (math.log(forget / (1 - forget)) - forget_gate) / 2
+    if share <= 0:  # also if forget is out of range
         raise ValueError(f"forget must be below the rate {rate} and leave its gate some input, got {forget}.")
-    rows = rate - forget
-    limits = {
-        "w_rec": (rows, free, rows / 4, rows),  # of i, f, z and o
+    limits = {  # of the rows of i, f, z and o
+        "w_rec": (gates, forget_gate, gates / 4, gates),
         "w_in": (math.inf, share / bound if bound else math.inf, math.inf, math.inf),
         "bias": (math.inf, share, math.inf, math.inf),
     }
@@ -421,43 +488,46 @@ def measured_rate(cell: Cell, x: Tensor, *, steps: int = 1, pairs: int = 32, asc
     x = x.double()
     generator = torch.Generator().manual_seed(seed)
     state = cell.initial_state(x.shape[1])
-    like = type(state)(*(leaf[:1] for leaf in state))
+    like = type(state)(*(leaf[:1] for leaf in state))  # has the shapes of a state, for `unflat`
     visited = [flat(state)]
     for frame in x:
         state = cell.update(frame, cell.output(state), state)
         visited.append(flat(state))
-    runs = torch.stack(visited)
+    runs = torch.stack(visited)  # (T + 1, B, S)
     low, high = runs.flatten(0, 1).aminmax(dim=0)
     width = high - low
     if not width.any():
         raise ValueError("the state of the cell does not move on these data: there are no two states to compare.")
 
-    def drawn(most: int) -> Tensor:
-        return torch.randint(most, (pairs,), generator=generator)
+    def drawn(count: int) -> Tensor:
+        """A number from 0 to count - 1 for each pair (pairs,)."""
+        return torch.randint(count, (pairs,), generator=generator)
 
+    # One state of a pair is the one that was visited before its stretch of input, the other is any visited state.
     start = drawn(len(x) - steps + 1)
     sample = drawn(x.shape[1])
     frames = x[start + torch.arange(steps).unsqueeze(1), sample]  # (r, pairs, n_in)
     first = runs[start, sample]
     second = runs[drawn(len(runs)), drawn(x.shape[1])]
-    # of each variable, in its range on the data: 0 to 1
+    # The states (2, pairs, S) that Adam moves, each variable scaled to 0 ... 1 by its range on the data.
     place = torch.stack([first, second]).sub(low).div(width.masked_fill(width == 0, 1)).requires_grad_()
     optimizer = torch.optim.Adam([place], lr=LR)
     best = 0.0
-    for _ in range(ascent + 1):
-        h = (low + place * width).flatten(0, 1)
-        before = (h[:pairs] - h[pairs:]).norm(dim=1)
+    for _ in range(ascent + 1):  # the ratio is taken before each step of ascent, and after the last
+        h = (low + place * width).flatten(0, 1)  # (2 pairs, S)
+        distance_before = (h[:pairs] - h[pairs:]).norm(dim=1)
         for frame in frames:
             now = unflat(h, like)
             h = flat(cell.update(frame.repeat(2, 1), cell.output(now), now))
-        apart = before > MET * width.norm()
-        ratio = (h[:pairs] - h[pairs:]).norm(dim=1)[apart] / before[apart]
+        distance_after = (h[:pairs] - h[pairs:]).norm(dim=1)
+        apart = distance_before > MET * width.norm()
+        ratio = distance_after[apart] / distance_before[apart]
         if len(ratio):
             best = max(best, ratio.max().item())
-        if best == 0:  # all pairs have met: there is no ratio to climb
+        if best == 0:  # all pairs have met, before or after the steps: there is no ratio to climb
             break
         optimizer.zero_grad()
-        (-ratio.clamp(min=1e-300).log().sum()).backward()
+        (-ratio.clamp(min=1e-300).log().sum()).backward()  # 0 has no logarithm
         optimizer.step()
         with torch.no_grad():
             place.clamp_(0, 1)
@@ -470,9 +540,9 @@ def backward_norms(network: Network, x: Tensor, *, steps: int = 1) -> Tensor:
 
     .. math:: \lambda_{l,t} = \| M_{t+r-1,l} \cdots M_{t,l} \|_2, \qquad M_{t,l} = \partial h[t, l] / \partial h[t-1, l]
 
-    It certifies the backward pass on these data, with surrogate derivatives where there are spikes: over m r steps
-    within a layer a gradient grows at most by the factor :math:`(\max_t \lambda_{l,t})^m`. To 1 %, as
-    :func:`neurolsc.stability.singular_values`.
+    They certify the backward pass on these data, with surrogate derivatives where there are spikes: over m r steps
+    within a layer a gradient grows at most by the factor :math:`(\max_t \lambda_{l,t})^m`. They are exact to 1 %, as
+    those of :func:`neurolsc.stability.singular_values`.
 
     Args:
         network: the network; its parameters are not changed.
@@ -496,7 +566,9 @@ def backward_norms(network: Network, x: Tensor, *, steps: int = 1) -> Tensor:
     with eval_mode(as_network(network)), torch.no_grad():
         transitions, _ = follow(network, x, torch.arange(len(x)))
         for t in transitions:
+            # Points are ordered (step, sample): the s-th factor of all products has the points from step s on.
             chain = [time_operator(t.at(slice(s * batch, (s + count) * batch))) for s in range(steps)]
+            # The radius of M times its transpose is the square of the norm of M.
             squares = radii(gram(chain, count * batch), t.x).radius
             found.append(safe_sqrt(squares).view(count, batch))
     return torch.stack(found)

@@ -4,9 +4,9 @@ The determinant of a product of square matrices is the product of their determin
 
 .. math:: b = \frac{1}{n} \log |\det M|
 
-is the mean of :math:`\log |\lambda|`, where the radius is the largest :math:`|\lambda|`. Of matrices that are positive
-semi-definite the determinant is super-additive and multiplicative, and E b = 0 is sufficient for a lower bound of
-gradients that composes sub-exponentially. With a mean radius of 1 as well, all eigenvalues lie near the unit circle.
+is the mean of :math:`\log |\lambda|`, while the radius is the largest :math:`|\lambda|`. The determinant of positive
+semi-definite matrices is super-additive and multiplicative. For these, a mean of b of 0 is enough for a lower bound of
+gradients that composes sub-exponentially. If the mean radius is 1 as well, all eigenvalues lie near the unit circle.
 
 Source: arXiv:2308.12075, App. D: Theorem 5, and Theorem 6, by which no such function of all matrices exists.
 """
@@ -33,17 +33,18 @@ def time_matrices(t: Transitions) -> Tensor:
 
 
 def log_determinants(matrices: Tensor) -> Tensor:
-    """log|det M| / n of matrices (P, n, n); minus infinity of singular ones."""
+    """Return log|det M| / n of matrices (P, n, n): (P,); it is minus infinity for a singular one."""
     return torch.linalg.slogdet(matrices).logabsdet / matrices.shape[-1]
 
 
 def lower_bound_loss(matrices: Tensor, target: float) -> Tensor:
-    r"""The loss of LSC with ``bounds="both"``: 0 where the lower bound of the gradients holds (Theorem 5).
+    r"""Return the loss of LSC with ``bounds="both"``: it is 0 if the lower bound of the gradients holds (Theorem 5).
 
     .. math:: \big(E\, b - \log \rho\big)^2 + E \max(-\lambda_{\min}, 0)^2
 
-    with means E over P points (of b over those that are not singular), the target :math:`\rho`, and the smallest
-    eigenvalue :math:`\lambda_{\min}` of :math:`(M + M^T) / 2`, below 0 where that is not positive semi-definite.
+    with means E over P points, b of :func:`log_determinants`, whose mean leaves out singular matrices, the target
+    :math:`\rho`, and the smallest eigenvalue :math:`\lambda_{\min}` of :math:`(M + M^T) / 2`, which is below 0 if that
+    is not positive semi-definite.
 
     Args:
         matrices: derivatives through time M (P, n, n).
@@ -90,7 +91,7 @@ class DeterminantProfile(Displayed):
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "mean": [None if value != value else value for value in self.mean.tolist()],
+            "mean": [None if math.isnan(value) else value for value in self.mean.tolist()],  # JSON has no NaN
             "radius": self.radius.mean((1, 2)).tolist(),
             "singular": self.singular.tolist(),
             "states": list(self.states),
@@ -122,7 +123,7 @@ def log_determinant_profile(
         x: inputs, as for :func:`neurolsc.radius_profile`.
         steps: number of time steps, drawn at random; None: all.
         samples: number of samples, the first ones.
-        seed: seed of that draw.
+        seed: seed of the draw of steps.
 
     Raises:
         TypeError: if net is none of these, or x is of another kind.
@@ -143,10 +144,11 @@ def log_determinant_profile(
     radii = []
     states = []
     with eval_mode(network), torch.no_grad():
-        for t in follow(network, some, chosen)[0]:
+        transitions, _ = follow(network, some, chosen)
+        for t in transitions:
             n = t.states
-            points = max(ENTRIES // n**2, 1)
-            found = [time_matrices(part) for part in t.chunks(points)]
+            points_at_once = max(ENTRIES // n**2, 1)
+            found = [time_matrices(part) for part in t.chunks(points_at_once)]
             logs.append(torch.cat([log_determinants(m) for m in found]).view(shape))
             radii.append(torch.cat([torch.linalg.eigvals(m).abs().amax(1) for m in found]).view(shape))
             states.append(n)

@@ -10,7 +10,7 @@ homogeneous, :math:`\langle \partial\rho/\partial M, M\rangle = \rho` (Euler): t
 share the radius among them. M = 0 has gradient 0.
 
 These run in float64 on the CPU: an eigenvalue of LAPACK is off by about eps times the norm of M times the eigenvalue's
-condition number :math:`1 / |y^H x|`, in float32 by 1 % from a condition number of 1e5 on.
+condition number :math:`1 / |y^H x|`, for unit vectors x and y; in float32 by 1 % from a condition number of 1e5 on.
 
 Many small matrices (:func:`dominant_pairs`) and larger ones (:func:`bounded_radius`) go faster by squaring:
 :math:`H^{2^k}` turns any vector into the eigenvectors of the eigenvalue of largest modulus, and its trace and norm
@@ -27,11 +27,11 @@ from torch import Tensor
 from neurolsc.neurons.derivatives import lu_factors
 from neurolsc.surroundings import in_full_precision
 
-# Squarings in two rounds: after 9 an eigenvalue that is 1.4 % smaller has left a thousandth of itself.
+# Squarings in two rounds: after 9, an eigenvalue that is 1.4 % smaller counts a thousandth.
 SQUARINGS = (9, 9)
-SMALLEST_MISS = 1e-3  # relative residual times condition number of the pairs by squaring
-FIRST_BOUND = 8  # bounds are compared from this number of squarings on
-LAST_BOUND = 12  # and up to this one: each halves their distance at best, and costs two products
+SMALLEST_MISS = 1e-3  # largest relative residual times condition number of the pairs by squaring
+FIRST_BOUND = 8  # number of squarings from which on bounds are compared
+LAST_BOUND = 12  # largest number of squarings: each halves the distance of the bounds at best, and costs two products
 SINGLE_ERROR = 2**-9  # more than the error of products in float32, or TF32 on a GPU, of factors of norm 1
 
 
@@ -77,8 +77,9 @@ def spectral_radius(m: Tensor) -> Tensor:
 def leading_pair(m: Tensor, value: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """Return the eigenvalue of largest modulus of M (N, N), its right and its left eigenvector x, y (N,).
 
-    The vectors are scaled to y^H x = 1. Where M is nearly defective, |y^H x| of the unit vectors counts as at least
-    sqrt(eps). M = 0 has zeros as vectors. Pass `value` if the eigenvalue is known.
+    All are complex, in float64 on the CPU. The vectors are scaled to y^H x = 1. Where M is nearly defective, |y^H x| of
+    the unit vectors counts as at least sqrt(eps). If the eigenvalue is 0, so are the vectors. Pass `value` if the
+    eigenvalue is known.
     """
     m = m.detach().cpu().double()
     if value is None:
@@ -97,7 +98,7 @@ def leading_pair(m: Tensor, value: Tensor | None = None) -> tuple[Tensor, Tensor
         x = unit(factors.solve(x))
         y = unit(factors.solve_adjoint(y))
     overlap = torch.vdot(y, x)
-    if overlap.abs() < eps**0.5:  # the gradient, y x^T / overlap, is capped
+    if overlap.abs() < eps**0.5:  # nearly defective: cap the gradient y x^T / overlap, and keep its phase
         if overlap == 0:
             phase = torch.ones_like(overlap)
         else:
@@ -107,6 +108,8 @@ def leading_pair(m: Tensor, value: Tensor | None = None) -> tuple[Tensor, Tensor
 
 
 class _SpectralRadius(torch.autograd.Function):
+    """The radii of matrices (..., N, N); the forward pass computes the gradient too, where it is wanted."""
+
     @staticmethod
     def forward(ctx, m: Tensor) -> Tensor:  # type: ignore[override]
         value = _largest_eigenvalue(m)
@@ -114,10 +117,11 @@ class _SpectralRadius(torch.autograd.Function):
         if not ctx.needs_input_grad[0]:
             return radius
         matrices = m.detach().cpu().double().reshape(-1, *m.shape[-2:])
+        tiny = torch.finfo(value.dtype).tiny
         gradients = []
-        for matrix, one in zip(matrices, value.reshape(-1), strict=True):
-            _, x, y = leading_pair(matrix, one)
-            phase = one.conj() / one.abs().clamp(min=torch.finfo(one.dtype).tiny)  # 0 for an eigenvalue 0
+        for matrix, eigenvalue in zip(matrices, value.reshape(-1), strict=True):
+            _, x, y = leading_pair(matrix, eigenvalue)
+            phase = eigenvalue.conj() / eigenvalue.abs().clamp(min=tiny)  # 0 for an eigenvalue 0
             gradients.append((phase * torch.outer(y.conj(), x)).real)
         ctx.save_for_backward(torch.stack(gradients).reshape(m.shape).to(m))
         return radius
@@ -130,17 +134,19 @@ class _SpectralRadius(torch.autograd.Function):
 
 
 def _largest_eigenvalue(m: Tensor) -> Tensor:
+    """The eigenvalues of largest modulus of matrices (..., N, N): (...), complex, in float64 on the CPU."""
     m = m.detach().cpu().double()
     m = torch.where(m.abs() < torch.finfo(m.dtype).tiny, 0, m)  # LAPACK may not converge with subnormal numbers
-    values = _by_lapack(torch.linalg.eigvals, m)
+    values = _retried(torch.linalg.eigvals, m)
     largest = values.abs().argmax(-1, keepdim=True)
     return values.gather(-1, largest).squeeze(-1)
 
 
-def _by_lapack(solve: Callable[[Tensor], Any], m: Tensor) -> Any:
+def _retried(solve: Callable[[Tensor], Any], m: Tensor) -> Any:
+    """What LAPACK's `solve` returns for matrices; if it does not converge, for these with noise of rounding's size."""
     try:
         return solve(m)
-    except RuntimeError:  # QR iteration gets stuck on some matrices of equal rows: noise of rounding's size frees it
+    except RuntimeError:  # QR iteration gets stuck on some matrices of equal rows, and the noise frees it
         noise = torch.randn(m.shape, generator=torch.Generator().manual_seed(0), dtype=m.dtype).to(m.device)
         size = torch.linalg.matrix_norm(m, keepdim=True) / m.shape[-1]
         return solve(m + torch.finfo(m.dtype).eps * size * noise)
@@ -152,8 +158,8 @@ def _by_lapack(solve: Callable[[Tensor], Any], m: Tensor) -> Any:
 def dominant_pairs(h: Tensor, miss: float = SMALLEST_MISS) -> tuple[Tensor, Tensor, Tensor]:
     """Return eigenpairs of largest modulus of many small real matrices (P, m, m), ten times as fast as LAPACK.
 
-    They come from high powers of the matrices. LAPACK finds them where more than two eigenvalues share the modulus,
-    where powers vanish, and where the relative residual times the condition number is above `miss`.
+    They come from high powers of the matrices. LAPACK finds those whose relative residual times condition number is
+    above `miss`, as where more than two eigenvalues share the modulus, and those of value 0.
 
     Returns:
         The values (P,), vectors (P, m) of norm 1, and condition numbers 1 / |y^H x| (P,).
@@ -174,12 +180,13 @@ def dominant_pairs(h: Tensor, miss: float = SMALLEST_MISS) -> tuple[Tensor, Tens
         _, left_vector, _ = pairs_of(h.mT, power.mT, value[left])
         condition[left] = _condition(vector[left], left_vector)
         exact = residual * condition[left] <= miss * value[left].abs()  # False for NaN
-        again = ~exact | (value[left] == 0)  # 0 may also come from a power that underflowed
+        again = ~exact | (value[left] == 0)  # 0 may come from a power that underflowed
         left = left[again]
         h = h[again]
         power = power[again]
         if not len(left):
             return value, vector, condition
+    # what two rounds of squaring have not found
     found, x = _pairs_by_lapack(h)
     _, y = _pairs_by_lapack(h.mT, found)
     value[left] = found.to(h.device)
@@ -189,16 +196,19 @@ def dominant_pairs(h: Tensor, miss: float = SMALLEST_MISS) -> tuple[Tensor, Tens
 
 
 def _condition(x: Tensor, y: Tensor) -> Tensor:
-    """Condition numbers 1 / |y^H x| of eigenvalues (P,), from right and left vectors, the latter conjugated."""
+    """Condition numbers 1 / |y^H x| of eigenvalues (P,), from right unit vectors x and conjugated left ones y (P, m).
+
+    They are 1 where a vector is 0.
+    """
     overlap = (x * y).sum(1).abs().clamp(min=torch.finfo(x.dtype).tiny)
     return torch.where(x.any(1) & y.any(1), 1 / overlap, 1)
 
 
 def _pairs_by_lapack(h: Tensor, near: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Eigenpairs of largest modulus, or those nearest to values (P,), on the CPU."""
-    values, vectors = _by_lapack(torch.linalg.eig, h.cpu())
+    """Eigenvalues (P,) and vectors (P, m) of largest modulus, or those nearest to values (P,), on the CPU."""
+    values, vectors = _retried(torch.linalg.eig, h.cpu())
     if near is None:
-        distance = -values.abs()
+        distance = -values.abs()  # the smallest is that of the largest modulus
     else:
         distance = (values - near.unsqueeze(1)).abs()
     chosen = distance.argmin(1, keepdim=True)
@@ -208,8 +218,12 @@ def _pairs_by_lapack(h: Tensor, near: Tensor | None = None) -> tuple[Tensor, Ten
 def pairs_of(h: Tensor, power: Tensor, near: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """Return eigenpairs of matrices (P, m, m) from high powers of them, and the norms of their residuals.
 
-    A power turns a random start into one direction, or into two for a complex pair or a pair of both signs. Projected
-    on these two, the matrix has two eigenvalues: the larger one is returned, or the one nearer to `near` (P,).
+    A power turns a random start x into a vector of one eigenvector, or of two for a complex pair or a pair of both
+    signs. On the plane of this vector and its image the matrix has two eigenvalues: the larger one is returned, or the
+    one nearer to `near` (P,).
+
+    Returns:
+        Values (P,), complex, right vectors of norm 1 (P, m), and norms of the residuals (P,).
     """
     x = unit(power @ start(h.shape[1], h))
     h_x = rows_times(x, h.mT)
@@ -217,7 +231,7 @@ def pairs_of(h: Tensor, power: Tensor, near: Tensor | None = None) -> tuple[Tens
     rest = h_x - along[:, None] * x
     y = unit(rest)
     h_y = rows_times(y, h.mT)
-    # on the plane of x and y, orthonormal, h is [[along, back], [out, across]]
+    # On the orthonormal x and y, h is [[along, back], [out, across]], with the eigenvalues middle - root and + root.
     back = (x * h_y).sum(1)
     out = norm(rest)
     across = (y * h_y).sum(1)
@@ -231,13 +245,13 @@ def pairs_of(h: Tensor, power: Tensor, near: Tensor | None = None) -> tuple[Tens
     pair = middle + torch.where(minus, -root, root)
     vector = unit((pair - across)[:, None] * x + out[:, None] * y)
     miss = norm(rows_times(vector, h.mT) - pair[:, None] * vector)
-    single = out <= miss  # one direction is left, and y is noise
+    single = out <= miss  # x alone is an eigenvector, and y is noise
     value = torch.where(single, along, pair)
     return value, torch.where(single[:, None], x, vector), torch.where(single, out, miss)
 
 
 def bounded_radius(m: Tensor, tolerance: float) -> Dominant:
-    r"""Bound the radii of real matrices (P, N, N) from both sides, settled where the bounds are close enough.
+    r"""Find the radii of real matrices (P, N, N) between two bounds, which repeated squaring brings together.
 
     For k = 2, 4, 8, ... any matrix has
 
@@ -251,18 +265,23 @@ def bounded_radius(m: Tensor, tolerance: float) -> Dominant:
     .. math:: \|D'\|_F \le (2 \|A\|_2 \|D\|_F + \|D\|_F^2 + N \epsilon) / c, \qquad
               \|A\|_2^2 \le \|A A^\top\|_F.
 
-    Vectors are what the power makes of a start. Takes a fifth to a half of the time of LAPACK.
+    Powers are squared in float64; the bound of :math:`\|A\|_2` is computed in float32. All takes a fifth to a half of
+    the time of LAPACK.
 
     Args:
         m: the matrices.
         tolerance: largest relative distance of the two bounds at which a radius is settled.
+
+    Returns:
+        Eigenvalues whose modulus is the radius, their right vectors (P, N), in complex128, and where the bounds have
+        met; elsewhere values and vectors are 0.
 
     Source: I. M. Gelfand 1941, for the norms; N. J. Higham, Accuracy and Stability of Numerical Algorithms (2002),
     ch. 3, for the rounding of a product.
     """
     matrices = m.double()
     n = m.shape[1]
-    width = math.log1p(tolerance)
+    width = math.log1p(tolerance)  # distance of the bounds' logarithms at which a radius is settled
     vector = torch.zeros_like(matrices[:, 0], dtype=torch.complex128)
     found = Dominant(vector[:, 0].clone(), vector, torch.zeros(len(m), dtype=torch.bool, device=m.device))
     left = torch.arange(len(m), device=m.device)  # the matrices that are not settled
@@ -271,8 +290,8 @@ def bounded_radius(m: Tensor, tolerance: float) -> Dominant:
     log = size.log()  # of the k-th root of the norm of M^k
     error = torch.zeros_like(log)
     for i in range(1, LAST_BOUND + 1):
-        half = power.float()
-        stretch = (torch.linalg.matrix_norm(half @ half.mT) + SINGLE_ERROR).sqrt()
+        single = power.float()
+        stretch = (torch.linalg.matrix_norm(single @ single.mT) + SINGLE_ERROR).sqrt()  # at least the 2-norm
         power = power @ power
         size = torch.linalg.matrix_norm(power)
         power = power / size[:, None, None]
@@ -285,7 +304,7 @@ def bounded_radius(m: Tensor, tolerance: float) -> Dominant:
         lower = log + ((trace - n**0.5 * error) / n).log() / 2**i  # NaN where the trace is lost
         near = torch.minimum(log + trace.log() / 2**i, upper).exp()  # exact where one eigenvalue is left
         distance = upper - lower
-        met = distance <= width
+        met = distance <= width  # False for NaN
         where = left[met]
         value, found.vector[where], _ = pairs_of(matrices[where], power[met])
         found.value[where] = torch.polar(near[met], value.angle())
@@ -317,26 +336,27 @@ def rows_times(x: Tensor, m: Tensor) -> Tensor:
 
 
 def norm(x: Tensor) -> Tensor:
-    """Norms of vectors (..., n), real or complex."""
-    return torch.linalg.vector_norm(_reals(x), dim=-1)  # of complex numbers it takes fifty times as long
+    """The 2-norms of vectors (..., n), real or complex: (...)."""
+    return torch.linalg.vector_norm(_as_reals(x), dim=-1)  # of complex numbers it takes fifty times as long
 
 
 def unit(x: Tensor) -> Tensor:
     """Vectors (..., n) of any size scaled to norm 1; zeros stay zeros."""
     tiny = torch.finfo(x.dtype).tiny
     # Scaled to a largest entry of 1 first: the square of 1e20 is infinite in float32.
-    x = x / _reals(x).abs().amax(-1, keepdim=True).clamp(min=tiny)
+    x = x / _as_reals(x).abs().amax(-1, keepdim=True).clamp(min=tiny)
     return x / norm(x).unsqueeze(-1).clamp(min=tiny)
 
 
-def _reals(x: Tensor) -> Tensor:
+def _as_reals(x: Tensor) -> Tensor:
+    """Vectors (..., n) as real ones; complex ones as real and imaginary parts (..., 2 n)."""
     if x.is_complex():
         return torch.view_as_real(x).flatten(-2)
     return x
 
 
 def start(n: int, like: Tensor) -> Tensor:
-    """Draw a random vector (n,) from a fixed seed, with the dtype and device of a tensor."""
+    """Draw a Gaussian vector (n,), the same for each n, with the dtype and device of a tensor."""
     if like.is_complex():
         dtype = torch.complex128
     else:

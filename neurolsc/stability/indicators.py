@@ -34,7 +34,7 @@ Loss = Callable[[Tensor], Tensor]  # a number with a gradient, from the logits (
 
 SATURATED = 0.9  # spikes per step above which a neuron counts as saturated
 STEPS_AT_ONCE = 32  # steps whose derivatives are held at once: those of a long run might fill the memory
-ROUNDING = 1e-12  # variances and squared distances below this, of numbers of about 1, are float64's rounding
+ROUNDING = 1e-12  # variances and squared distances up to this, of numbers of about 1, are float64's rounding
 
 
 # ---- growth
@@ -114,20 +114,27 @@ def exponent_loss(network: Network, x: Tensor, target: float = 0.0, *, count: in
 
 
 def layer_exponents(t: Transitions, batch: int, count: int, seed: int) -> Tensor:
-    """Exponents (B, count) of one layer at all steps of a run, points ordered (step, sample)."""
+    """Lyapunov exponents (B, count) of one layer, largest first, from all steps of a run of `batch` samples.
+
+    Args:
+        t: the layer at all steps, its points ordered (step, sample).
+        batch: B.
+        count: number of exponents.
+        seed: seed of the first directions.
+    """
     size = t.states
     like = t.x
     steps = len(like) // batch
     drawn = torch.randn(size, count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    q = torch.linalg.qr(drawn)[0].to(like).expand(batch, -1, -1)
-    copies = torch.arange(batch, device=like.device).repeat_interleave(count)  # a point for each direction
-    total = like.new_zeros(batch, count)
+    q = torch.linalg.qr(drawn)[0].to(like).expand(batch, -1, -1)  # directions as columns (B, S, count)
+    copies = torch.arange(batch, device=like.device).repeat_interleave(count)  # each sample once for each direction
+    total = like.new_zeros(batch, count)  # of the logarithms of growth factors
     for some in t.chunks(STEPS_AT_ONCE * batch):
         derivatives = time_operator(some)
         for first in range(0, len(some.x), batch):
             moved = derivatives.take(first + copies).matvec(q.mT.reshape(batch * count, size))
             moved = moved.view(batch, count, size).mT
-            if count == 1:  # QR would do the same, but costs more than the product
+            if count == 1:  # QR would do the same, but costs more than the product with the derivative
                 length = torch.linalg.vector_norm(moved, dim=1)
                 q = moved / length.clamp(min=torch.finfo(length.dtype).tiny).unsqueeze(1)
             else:
@@ -170,12 +177,13 @@ def singular_values(network: Network, x: Tensor, *, steps: int | None = None, se
 def recurrence_radius(t: Transitions) -> Tensor:
     r"""Return the radius of the path from spike to spike through the recurrent weights W alone, at P points (P,).
 
-    With z = output(h) it is the radius of
+    With the output z of a state h, and the next state h', it is the spectral radius of
 
     .. math:: \frac{\partial z}{\partial h} \Big(\frac{\partial h'}{\partial z}\Big|_{W} -
-              \frac{\partial h'}{\partial z}\Big|_{W = 0}\Big),
+              \frac{\partial h'}{\partial z}\Big|_{W = 0}\Big).
 
-    which is :math:`\mathrm{diag}(s)\, W_{rec}` of LIF and ALIF. Leaks, resets and adaptation have no part in it.
+    In a LIF or ALIF with surrogate derivatives s that matrix is :math:`\mathrm{diag}(s)\, W_{rec}`. Leaks, resets and
+    adaptation have no part in it.
     """
     h = flat(t.before)
 
@@ -184,19 +192,19 @@ def recurrence_radius(t: Transitions) -> Tensor:
 
     with torch.no_grad():
         z = t.cell.output(t.before)
-        whole_step = JacobianOperator(step, z, t.x, h).matrices()
+        by_output = JacobianOperator(step, z, t.x, h).matrices()
         with zeroed(weight_matrices(t.cell, "time")):
-            rest = JacobianOperator(step, z, t.x, h).matrices()
+            by_output_without_weights = JacobianOperator(step, z, t.x, h).matrices()
         by_state = JacobianOperator(output_of(t.cell, t.before), h).matrices()
-        return spectral_radius(by_state @ (whole_step - rest))
+        return spectral_radius(by_state @ (by_output - by_output_without_weights))
 
 
 def largest_singular(t: Transitions, operators: Sequence[LinearOperator]) -> Tensor:
-    """Return the largest singular values (P,) of a product of operators at the points of t."""
+    """Return the largest singular values (P,) of a product of operators at the points of t, in order of action."""
     only = operators[0]
     if len(operators) == 1 and isinstance(only, BlockStep):
         return norms_of_blocks(only)
-    if all(part.same for part in operators):
+    if all(part.same for part in operators):  # M is the same at all points
         points = 1
     else:
         points = len(t.x)
@@ -228,7 +236,7 @@ def state_gradients(network: Network, x: Tensor, loss: Loss) -> Tensor:
     """
     with eval_mode(as_network(network)), torch.enable_grad():
         start = None
-        if x.ndim == 3:  # else records raises
+        if x.ndim == 3:  # `records` raises the error for another shape
             rest = network.initial_states(x.shape[1])
             # states that require a gradient, so that later ones have one also where no parameter is trained
             layers = (type(s)(*(leaf.detach().clone().requires_grad_() for leaf in s)) for s in rest.layers)
@@ -239,10 +247,11 @@ def state_gradients(network: Network, x: Tensor, loss: Loss) -> Tensor:
         found = iter(_gradients(loss(logits), [leaf for state in states for leaf in state]))
 
     def norm_over_variables(state: State) -> Tensor:
+        """The norm of the gradient by all variables of a state (B,); takes as many of `found` as the state has."""
         of_variables = [next(found).detach().abs().flatten(1) for _ in state]
         return torch.cat(of_variables, 1).norm(dim=1)
 
-    norms = torch.stack([norm_over_variables(state) for state in states])  # step after step
+    norms = torch.stack([norm_over_variables(state) for state in states])  # (T L, B), step after step
     return norms.unflatten(0, (len(moments), -1)).transpose(0, 1)
 
 
@@ -252,8 +261,9 @@ def parameter_gradients(
 ) -> tuple[dict[str, Tensor], ...]:
     """Return the gradients of a loss by the parameters of each of L cells, and last of the readout, by name.
 
-    Frozen parameters are left out; ``grad`` stays as it is. Of cells that share one module of another library, each
-    has the parameters that it would pre-train (:meth:`neurolsc.Cell.pretrained`).
+    Frozen parameters are left out; ``grad`` of the parameters stays as it is. A parameter that several cells hold, as
+    parts of one module of another library, is counted for the cell that would pre-train it
+    (:meth:`neurolsc.Cell.pretrained`).
 
     Args:
         network: the network.
@@ -262,12 +272,12 @@ def parameter_gradients(
         mask: the steps that are no padding (T, B).
     """
     cells = as_network(network).cells
-    holders = Counter(p for cell in cells for p in cell.parameters())
+    holders = Counter(p for cell in cells for p in cell.parameters())  # how many cells hold each parameter
     parameters: list[dict[str, nn.Parameter]] = []
     for cell in cells:
-        own = set(cell.pretrained())
+        pretrained = set(cell.pretrained())
         named = cell.named_parameters()
-        parameters.append({n: p for n, p in named if p.requires_grad and (holders[p] == 1 or p in own)})
+        parameters.append({n: p for n, p in named if p.requires_grad and (holders[p] == 1 or p in pretrained)})
     parameters.append({n: p for n, p in network.readout.named_parameters() if p.requires_grad})
     with eval_mode(network), torch.enable_grad():
         value = loss(network.run(x, mask=mask).logits)
@@ -276,14 +286,14 @@ def parameter_gradients(
 
 
 def together(gradients: dict[str, Tensor]) -> Tensor:
-    """All gradients of a layer side by side (P,)."""
+    """All gradients of a layer side by side, as one vector."""
     if not gradients:
         return torch.empty(0)
     return torch.cat([g.flatten() for g in gradients.values()])
 
 
 def _gradients(value: Tensor, by: list[Tensor]) -> list[Tensor]:
-    """Gradients by tensors, zero by those on which the value does not depend."""
+    """The gradients of a number by tensors; 0 by those on which it does not depend."""
     reached = [t for t in by if t.requires_grad]
     if not (reached and value.requires_grad):
         return [torch.zeros_like(t) for t in by]
@@ -300,8 +310,8 @@ def signal_to_noise(gradients: Tensor) -> float:
         \qquad \bar g = \frac{1}{K} \sum_k g_k, \quad
         \mathrm{var}_k\, g_k = \frac{1}{K-1} \sum_k (g_k - \bar g)^2
 
-    Noise of mean 0 alone gives 1 / K on the average, and batches m times as large give m times as much. ``inf`` where
-    all batches agree, ``nan`` where all gradients are 0.
+    Noise of mean 0 alone gives 1 / K on the average, and batches m times as large give m times as much. It is ``inf``
+    if all batches agree, and ``nan`` if all gradients are 0.
 
     Source: McCandlish et al. 2018, arXiv:1812.06162 (the reciprocal of its simple noise scale).
     """
@@ -320,12 +330,13 @@ def active_surrogate_fraction(
     .. math:: \frac{1}{K B n} \sum_{t,b,i} \Big[\, \Big|\frac{\partial z_i}{\partial v_i}\Big|
         \ge \text{threshold} \cdot \max_v \frac{\partial z_i}{\partial v_i} \Big]
 
-    Only through these a gradient reaches the neuron's weights. The largest derivative is taken at the threshold itself.
+    Only at such neurons, steps and samples a gradient reaches the neuron's weights. The largest derivative is taken at
+    the threshold itself.
 
     Args:
         network: the network.
         x: input (T, B, n_in).
-        threshold: share of the largest derivative from which one counts.
+        threshold: share of the largest derivative that a derivative needs to count.
         steps: K, number of the T time steps, drawn at random; None: all.
         seed: seed of the draw of steps.
 
@@ -339,7 +350,7 @@ def active_surrogate_fraction(
 
 
 def active_fraction(t: Transitions, threshold: float = 0.1) -> float:
-    """:func:`active_surrogate_fraction` of one layer, at the points of t."""
+    """:func:`active_surrogate_fraction` of one layer, at the points of t; NaN likewise."""
     membrane = t.cell.membrane()
     if membrane is None:
         return math.nan
@@ -347,10 +358,10 @@ def active_fraction(t: Transitions, threshold: float = 0.1) -> float:
         v = getattr(t.before, membrane.name).detach().requires_grad_()
         before = t.before._replace(**{membrane.name: v})
         z = t.cell.output(before)
-        if (
-            z.grad_fn is None
-        ):  # spikes are a variable of the state, which v does not change: take those of the next step
+        # If spikes are a variable of the state, v does not change them: take the spikes of the next step.
+        if z.grad_fn is None:
             z = t.cell.output(t.cell.update(t.x, z.detach(), before))
+        # no derivative, not one spike for each voltage, or no spikes at all
         if not z.requires_grad or z.numel() != v.numel() or not is_binary(z):
             return math.nan
         (slope,) = torch.autograd.grad(z.sum(), v, materialize_grads=True, allow_unused=True)
@@ -363,7 +374,7 @@ def active_fraction(t: Transitions, threshold: float = 0.1) -> float:
 
 
 class Activity(NamedTuple):
-    """The activity of a layer's neurons; all NaN where outputs are not all 0 or 1."""
+    """The activity of a layer's neurons; all NaN if outputs are not all 0 or 1."""
 
     rate: float  # spikes per neuron and step
     dead: float  # share of the neurons that fire at no step of any sample
@@ -400,16 +411,17 @@ def activity(spikes: Tensor, mask: Tensor | None = None) -> Activity:
     rate = (z * counts.unsqueeze(-1)).sum((0, 1)) / counts.sum()
     dead = (rate == 0).double().mean().item()
     saturated = (rate > SATURATED).double().mean().item()
-    weight = (counts / counts.sum(0)).unsqueeze(-1)
+    weight = (counts / counts.sum(0)).unsqueeze(-1)  # of each step in the mean of a sample (T, B, 1)
 
-    def variance(z: Tensor) -> Tensor:  # over time
+    def variance(z: Tensor) -> Tensor:
+        """The variance over time (B, n)."""
         mean = (weight * z).sum(0)
         return (weight * (z - mean).square()).sum(0)
 
-    alone = variance(z).mean(-1).sum()
-    together = variance(z.mean(-1, keepdim=True)).sum()
-    if alone > ROUNDING:
-        synchrony = (together / alone).item()
+    of_neurons = variance(z).mean(-1).sum()
+    of_mean = variance(z.mean(-1, keepdim=True)).sum()
+    if of_neurons > ROUNDING:
+        synchrony = (of_mean / of_neurons).item()
     else:
         synchrony = math.nan
     return Activity(rate.mean().item(), dead, saturated, synchrony)
@@ -445,7 +457,7 @@ def similarity_to_input(x: Tensor, layer: Tensor, *, windows: int = 10) -> float
     windows = min(windows, len(x))
     of_x = _similarities(x, windows)
     of_layer = _similarities(layer, windows)
-    if not of_x.norm() > 0:
+    if not of_x.norm() > 0:  # there is nothing to preserve
         return math.nan
     if not of_layer.norm() > 0:
         return 0.0
@@ -454,13 +466,16 @@ def similarity_to_input(x: Tensor, layer: Tensor, *, windows: int = 10) -> float
 
 
 def _similarities(x: Tensor, windows: int) -> Tensor:
-    """The U-centred scalar products of samples (B, B)."""
+    """The U-centred scalar products of samples (B, B), from x (T, B, N) summed over equal windows of time.
+
+    They are 0 if all samples are alike.
+    """
     if x.is_floating_point():
         x = x.detach()
     else:
         x = x.float()
     sums = torch.cat([part.double().sum(0) for part in x.tensor_split(windows)], 1)
-    sums = sums - sums.mean(0)  # U-centring would take it off as well, but with more rounding
+    sums = sums - sums.mean(0)  # U-centring would subtract the mean as well, but with more rounding
     samples, features = sums.shape
     products = sums @ sums.T
     largest = max(1.0, x.abs().max().item())

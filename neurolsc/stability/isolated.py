@@ -32,7 +32,7 @@ def radii_of_blocks(step: BlockStep) -> Tensor:
     if not torch.is_grad_enabled():
         return block_radii(step.k).amax(1)
     largest, _ = _largest_block(step)
-    if largest.shape[1] == 1:
+    if largest.shape[1] == 1:  # a number, whose radius is its absolute value
         return largest.flatten().abs()
     return spectral_radius(largest)
 
@@ -43,7 +43,10 @@ def norms_of_blocks(step: BlockStep) -> Tensor:
 
 
 def pairs_of_blocks(step: BlockStep) -> tuple[Tensor, Tensor, Tensor]:
-    """The eigenvalue of largest modulus (P,), with right and left vectors (P, V n) scaled to y^H x = 1."""
+    """The eigenvalue of largest modulus at each point (P,), with its right and left vectors x, y (P, V n).
+
+    They are scaled to y^H x = 1, and 0 outside the neuron whose block has the eigenvalue.
+    """
     blocks, which = _largest_block(step)
     kind = blocks.dtype.to_complex()
     value = blocks.new_zeros(len(blocks), dtype=kind)
@@ -58,25 +61,26 @@ def pairs_of_blocks(step: BlockStep) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _largest_block(step: BlockStep) -> tuple[Tensor, Tensor]:
-    """The block of largest radius at each point (P, V, V), and its neuron (P,)."""
+    """The block of largest radius at each point (P, V, V), and the index of its neuron (P,)."""
     with torch.no_grad():
         which = block_radii(step.k).argmax(1)
     points = torch.arange(len(which), device=which.device)
-    return step.k[points, :, :, which], which
+    return step.k[points, :, :, which], which  # indices at both ends: the axis of points comes first
 
 
 def block_radii(k: Tensor) -> Tensor:
     r"""Spectral radii (P, n) of the blocks k (P, V, V, n) of single neurons, without gradient.
 
-    The diagonal entry of a variable that depends on no other one, or on which no other one depends, is an eigenvalue.
-    Of two variables that are left, with :math:`m = (a + d)/2` and :math:`q = ((a - d)/2)^2 + bc`,
+    The diagonal entry of a variable that depends on no other one, or on which no other one depends, is an eigenvalue;
+    the other eigenvalues are those of the block without this variable. Two variables that are left, with the matrix (a,
+    b; c, d), :math:`m = (a + d)/2` and :math:`q = ((a - d)/2)^2 + bc`, have
 
     .. math:: \rho = |m| + \sqrt{q} \;\text{ if }\; q \ge 0, \quad\text{else}\quad \rho = \sqrt{m^2 - q},
 
-    and only three or more that depend on one another need numeric eigenvalues.
+    and only three or more that are left need numeric eigenvalues.
     """
     k = k.detach()
-    left = list(range(k.shape[1]))
+    left = list(range(k.shape[1]))  # variables whose eigenvalues are still to be found
     radius = torch.zeros_like(k[:, 0, 0])
     alone = _variable_alone(k, left)
     while alone is not None:
@@ -96,12 +100,15 @@ def block_radii(k: Tensor) -> Tensor:
         root = square.abs().sqrt()
         modulus = torch.where(square >= 0, middle.abs() + root, torch.hypot(middle, root))
         return torch.maximum(radius, modulus)
-    rest = k[:, left][:, :, left].permute(0, 3, 1, 2)
+    rest = k[:, left][:, :, left].permute(0, 3, 1, 2)  # (P, n, V', V') of the V' variables that are left
     return torch.maximum(radius, spectral_radius(rest))
 
 
 def _variable_alone(k: Tensor, left: list[int]) -> int | None:
-    """A variable among those left that has no part in another one, or in which no other one has a part."""
+    """A variable among those left that depends on no other one, or on which no other one depends; None if none does.
+
+    That has to hold in all blocks k (P, V, V, n).
+    """
     for variable in left:
         others = [other for other in left if other != variable]
         if not k[:, variable, others].any() or not k[:, others, variable].any():
@@ -112,7 +119,7 @@ def _variable_alone(k: Tensor, left: list[int]) -> int | None:
 def block_norms(k: Tensor) -> Tensor:
     r"""Largest singular values (P, n) of the blocks k (P, V, V, n) of single neurons.
 
-    Of two variables, without cancellation,
+    Blocks of two variables, with the entries (a, b; c, d), have without cancellation
 
     .. math:: \sigma = \tfrac12 \Big( \sqrt{(a + d)^2 + (b - c)^2} + \sqrt{(a - d)^2 + (b + c)^2} \Big)
     """
@@ -132,41 +139,56 @@ def block_norms(k: Tensor) -> Tensor:
 
 # ---- LIF and ALIF: what isolated neurons say about a layer whose neurons do read each other
 
-PRODUCTS = 12  # with a matrix, at most, to show that its norm is below 1; for norms above about 0.95 they do not do
-# With a probability of 0.8 times this, a random start of norm 1 has less than this / sqrt(n) of an eigenvector.
+PRODUCTS = 12  # most products with a matrix to show that its norm is below 1; not enough for norms above about 0.95
+# A random start of norm 1 has a share of an eigenvector below CHANCE / sqrt(n) with a probability of 0.8 CHANCE.
 CHANCE = 0.003
 
 
 def eigenpair_hint(operator: LinearOperator, right: bool, tolerance: float) -> EigenpairHint | None:
-    """The largest eigenvalue of an operator with a right or left eigenvector, if it is known without products."""
+    """The largest eigenvalue of an operator with its right or left eigenvector, as far as isolated neurons tell it.
+
+    `tolerance` is the largest relative error of a radius. None if the operator has no hint.
+    """
     if isinstance(operator, SpikingStep):
         return isolated_hint(operator, right, tolerance)
     return operator.eigenpair_hint(right, tolerance)
 
 
 def isolated_hint(step: SpikingStep, right: bool, tolerance: float) -> EigenpairHint:
-    r"""The largest eigenvalue of an isolated neuron, and where it is the radius within a relative tolerance.
+    r"""Take the largest eigenvalue of all isolated neurons, and say where it is that of the whole layer.
 
     Where leaks hold the radius of a LIF (v) or an ALIF (v, theta), no product with the derivative is needed. Without
-    the weights between neurons, each has a matrix of 2 x 2 for (v, theta); of a LIF the first entry counts, and the
+    the weights between neurons, neuron i has a matrix of 2 x 2 for (v, theta); of a LIF the first entry counts, and the
     others are 0:
 
     .. math::
         D_i = \begin{pmatrix} d_i + o_i & e_i - o_i \\ \beta_i s_i & e^{-1/\tau_{\vartheta,i}} - \beta_i
         s_i \end{pmatrix}, \qquad o_i = (W_{rec,ii} - r_i) s_i,
 
-    and its spikes follow a current of frequency μ with the gain :math:`g_i(\mu) = s_i (1, -1) (\mu - D_i)^{-1} (1,
-    0)^T`. A μ that is no eigenvalue of D is one of the whole derivative only if the loop through the weights, :math:`W
-    G(\mu)` with W without its diagonal, has the eigenvalue 1. It has none where :math:`\|\hat G^{1/2} W \hat G^{1/2}\|
-    < 1` with :math:`\hat g_i \ge |g_i|`. As g falls off outside the circle around all eigenvalues of D, bounds on a
-    circle are bounds outside it; if they hold on the circle larger by the tolerance, no eigenvalue lies beyond. That
-    the norm is below 1 is shown by three to eight products, with an error probability of about 0.2 %: in a Krylov
-    process from a random start x, an eigenvector of an eigenvalue of 1 or more has at most the share :math:`(\sum_k
-    p_k(1)^2)^{-1/2}` of x, with the orthonormal polynomials p of the process.
-    How far the loop moves the largest eigenvalue itself is estimated at second order: by the residue of g_i times the
-    path to the neuron and back.
+    with the surrogate's slope s, the adaptation β, and d, e and r, the derivatives of the voltage by v, θ and minus the
+    spike. Its spikes follow a current of frequency μ with the gain :math:`g_i(\mu) = s_i (1, -1) (\mu - D_i)^{-1} (1,
+    0)^T`.
+
+    *No eigenvalue is larger.* A μ that is no eigenvalue of any D is one of the whole derivative only if the loop
+    through the weights, :math:`W G(\mu)` with :math:`G = \mathrm{diag}(g)` and W without its diagonal, has the
+    eigenvalue 1. It has none where :math:`\|\hat G^{1/2} W \hat G^{1/2}\| < 1` with :math:`\hat g_i \ge |g_i|`. As g
+    falls off outside the circle around all eigenvalues of D, bounds on a circle are bounds outside it. If they hold on
+    the circle larger by the tolerance, no eigenvalue lies beyond. :func:`norm_below_one` shows that the norm is below 1
+    by three to eight products, with an error probability of about 0.2 %.
+
+    *It exists.* The loop moves the largest eigenvalue of D; how far is estimated at second order, by the residue of
+    :math:`g_i` times the paths from neuron i to the others and back.
+
+    Args:
+        step: the derivative by the state at P points.
+        right: return right eigenvectors; else left ones.
+        tolerance: largest relative error of a radius.
+
+    Returns:
+        Values and vectors. ``exists`` is True where the eigenvalue is real, not 0, and moved by at most half the
+        tolerance; ``largest`` where in addition no larger one is left out.
     """
-    # The largest eigenvalue of an isolated neuron at each point, and that neuron (P, 1).
+    # The largest eigenvalue of all isolated neurons at each point, and its neuron, both (P, 1).
     alone = IsolatedNeurons.of(step)
     n = len(step.w_rec)
     tiny = torch.finfo(alone.s.dtype).tiny
@@ -175,23 +197,23 @@ def isolated_hint(step: SpikingStep, right: bool, tolerance: float) -> Eigenpair
     root = alone.root.gather(1, which)
     value = torch.where(middle < 0, middle - root, middle + root)
 
-    # How far the loop through the weights moves it, at second order.
+    # How far the loop through the weights moves it (P,).
     gain = alone.gain((1 + tolerance) * largest)
     between = step.w_rec - torch.diag(step.w_rec.diagonal())
-    slow = (value - alone.decay.gather(1, which)).abs()
-    residue = alone.s.abs().gather(1, which) * (slow / (2 * root).clamp(min=tiny))
-    there = (between[which.squeeze(1)].square() * gain).sum(1).sqrt()
-    back = (between.T[which.squeeze(1)].square() * gain).sum(1).sqrt()
-    moved = residue.squeeze(1) * there * back
+    above_decay = (value - alone.decay.gather(1, which)).abs()
+    residue = alone.s.abs().gather(1, which) * (above_decay / (2 * root).clamp(min=tiny))
+    from_others = (between[which.squeeze(1)].square() * gain).sum(1).sqrt()
+    to_others = (between.T[which.squeeze(1)].square() * gain).sum(1).sqrt()
+    moved = residue.squeeze(1) * from_others * to_others
     largest = largest.squeeze(1)
     exists = (largest > 0) & alone.real.gather(1, which).squeeze(1) & gain.isfinite().all(1)
     exists &= moved <= tolerance / 2 * largest
-    proven = torch.zeros_like(exists)
+    is_radius = torch.zeros_like(exists)  # no other eigenvalue is larger
     some = exists.nonzero().squeeze(1)
-    if len(some):  # the radius if no other eigenvalue is larger
-        proven[some] = norm_below_one(between, gain[some].sqrt())
+    if len(some):
+        is_radius[some] = norm_below_one(between, gain[some].sqrt())
 
-    # The eigenvector (v, theta) of D, or of its transpose: orthogonal to the larger row of D - value.
+    # The eigenvector (v, theta) of D, or of its transpose, is orthogonal to the rows of D - value: take the larger row.
     a, b, c, d = (entry.gather(1, which) for entry in alone.entries)
     if not right:
         b, c = c, b
@@ -199,28 +221,29 @@ def isolated_hint(step: SpikingStep, right: bool, tolerance: float) -> Eigenpair
     v = torch.where(first, b, d - value)
     theta = torch.where(first, value - a, -c)
     size = torch.hypot(v, theta)
-    v = torch.where(size > 0, v / size, 1)
+    v = torch.where(size > 0, v / size, 1)  # where D - value is 0, any vector is an eigenvector
     theta = torch.where(size > 0, theta / size, 0)
     vector = torch.zeros_like(gain[:, :1]).expand(-1, step.columns).scatter(1, which, v)
-    if step.columns > n:
+    if step.columns > n:  # an ALIF has theta behind v
         vector = vector.scatter(1, which + n, theta)
     kind = vector.dtype.to_complex()
-    return EigenpairHint(value.squeeze(1).to(kind), vector.to(kind), exists, proven)
+    return EigenpairHint(value.squeeze(1).to(kind), vector.to(kind), exists, is_radius)
 
 
 class IsolatedNeurons(NamedTuple):
     """The matrices D of all neurons at P points and their two eigenvalues; all (P, N), real."""
 
     s: Tensor  # derivative of the spikes by the voltage
-    decay: Tensor  # retention of the threshold, 0 without one
-    entries: tuple[Tensor, Tensor, Tensor, Tensor]  # of D, by rows
+    decay: Tensor  # decay of the threshold; 0 for a LIF
+    entries: tuple[Tensor, Tensor, Tensor, Tensor]  # a, b, c, d of D = (a, b; c, d)
     middle: Tensor  # mean of the two eigenvalues
-    root: Tensor  # half of their distance, or its imaginary part
+    root: Tensor  # half of their distance if they are real, else their imaginary part
     real: Tensor  # bool: True where they are real
     modulus: Tensor  # of the larger one
 
     @classmethod
     def of(cls, step: SpikingStep) -> "IsolatedNeurons":
+        """The neurons of a step of LIF or ALIF, without the weights between them."""
         s = step.slopes[:, 0]
         k = step.k
         own = step.w_rec.diagonal() * s
@@ -238,7 +261,7 @@ class IsolatedNeurons(NamedTuple):
         return cls(s, c + d, (a, b, c, d), middle, root, real, modulus)
 
     def gain(self, radius: Tensor) -> Tensor:
-        r"""The largest \|g\| (P, N) on and outside circles (P, 1) that hold all eigenvalues of D.
+        r"""The largest \|g\| of each neuron (P, N) on and outside circles of radii (P, 1) around all eigenvalues of D.
 
         At :math:`\mu = r e^{i\phi}`, with :math:`c = \cos\phi`, the decay d of the threshold, and trace and determinant
         of D,
@@ -252,7 +275,7 @@ class IsolatedNeurons(NamedTuple):
         trace = 2 * self.middle.double()
         square = self.root.double().square()
         determinant = self.middle.double().square() - torch.where(self.real, square, -square)
-        # (above - slope c) / (const + linear c + quadratic c^2)
+        # |g|^2 / s^2 = (above - slope c) / (const + linear c + quadratic c^2)
         above = r.square() + decay.square()
         slope = 2 * r * decay
         const = (r.square() - determinant).square() + (trace * r).square()
@@ -266,7 +289,7 @@ class IsolatedNeurons(NamedTuple):
         one = torch.ones_like(far)
         largest = torch.zeros_like(far)
         for cosine in (one, -one, far / (slope * quadratic), -rest / far):
-            c = cosine.nan_to_num(1).clamp(-1, 1)
+            c = cosine.nan_to_num(1).clamp(-1, 1)  # roots that do not exist, or lie outside, count as an end
             real = (2 * c.square() - 1) * r.square() - c * trace * r + determinant
             imaginary_squared = (1 - c.square()) * (2 * c * r - trace).square() * r.square()
             largest = torch.maximum(largest, (above - slope * c) / (real.square() + imaginary_squared))
@@ -274,20 +297,26 @@ class IsolatedNeurons(NamedTuple):
 
 
 def norm_below_one(w: Tensor, root: Tensor) -> Tensor:
-    """True where the norm of A = diag(root) w diag(root), root (P, N), is shown to be below 1 (P,).
+    r"""True where the norm of A = diag(root) w diag(root) is shown to be below 1 (P,); False where it is not shown.
 
-    By Golub-Kahan bidiagonalisation from a random start; see :func:`isolated_hint` for what is summed.
+    An eigenvector of :math:`A^T A` with an eigenvalue of 1 or more has at most the share :math:`(\sum_k
+    p_k(1)^2)^{-1/2}` of a random start x, with the orthonormal polynomials p of a Krylov process from x (Golub-Kahan
+    bidiagonalisation of A). The norm is below 1 once this share is improbably small (CHANCE).
+
+    Args:
+        w: a matrix (N, N).
+        root: a diagonal for each point (P, N), at least 0.
     """
     n = len(w)
     tiny = torch.finfo(w.dtype).tiny
     shown = torch.zeros(len(root), dtype=torch.bool, device=w.device)
-    left = torch.arange(len(root), device=w.device)
+    left = torch.arange(len(root), device=w.device)  # points that are not decided
     x = torch.randn(n, generator=torch.Generator().manual_seed(n), dtype=torch.float64).to(w)
     x = (x / x.norm()).expand(len(root), -1)
     y = torch.zeros_like(x)
     back = off = x.new_zeros(len(x))  # entries beside the diagonal of the bidiagonal, and of the tridiagonal matrix
-    last = x.new_zeros(len(x))  # the polynomials before phi, at 1
-    phi = total = torch.ones_like(last)  # the polynomial at 1, and the sum of the squares of all so far
+    last = x.new_zeros(len(x))  # the polynomial before phi, at 1
+    phi = total = torch.ones_like(last)  # the newest polynomial at 1, and the sum of the squares of all so far
     for _ in range(PRODUCTS):
         y = root * ((root * x) @ w.T) - back.unsqueeze(1) * y
         ahead = y.norm(dim=1)
@@ -303,7 +332,7 @@ def norm_below_one(w: Tensor, root: Tensor) -> Tensor:
         x = z / new.clamp(min=tiny).unsqueeze(1)
         back = new
         done = CHANCE**2 * total >= n
-        above_one = value <= 0  # a change of sign: some eigenvalue is above 1
+        above_one = value <= 0  # a polynomial changes its sign at 1 if an eigenvalue lies above 1
         shown[left[done & ~above_one]] = True
         stay = (~done & ~above_one).nonzero().squeeze(1)
         if not len(stay):
@@ -321,19 +350,19 @@ def norm_below_one(w: Tensor, root: Tensor) -> Tensor:
 
 
 def shifted_factors(operator: LinearOperator, shift: Tensor) -> Factors | None:
-    r"""M - shift I of the only point, factorised, where that is cheaper than densely: of a LIF or an ALIF.
+    r"""Factorise M - shift I of the only point of a LIF or an ALIF; None for other operators, whose matrix is needed.
 
-    An ALIF has an n x n factorisation, though its state has 2 n variables: the threshold rows are diagonal. With
-    :math:`u = v - \vartheta` they read :math:`\beta s\,u + (e^{-1/\tau_\vartheta} - \lambda)\,\vartheta = b`, so (u,
-    theta) of a neuron is one unknown w times a unit vector (p, q) that solves them for b = 0, and what is left is an n
-    x n system in w.
+    An ALIF has 2 n variables, but needs a factorisation of n x n only, as the rows of the thresholds couple no neurons.
+    With :math:`u = v - \vartheta` the row of a neuron reads :math:`\beta s\,u + (e^{-1/\tau_\vartheta} -
+    \lambda)\,\vartheta = b`. Its solutions are any one of them plus w (p, q), with a unit vector (p, q) that solves it
+    for b = 0. The rows of the voltages then are an n x n system in the unknown w of each neuron.
     """
     if not isinstance(operator, SpikingStep):
         return None
     s = operator.slopes[0, 0].detach()
     k = operator.k[0].detach()
     coupling = operator.w_rec.detach().to(shift.dtype)
-    if len(k) == 1:
+    if len(k) == 1:  # a LIF
         return lu_factors(coupling * s + torch.diag(k[0, 0] - shift))
     feedback = k[1, 0]
     decay = k[1, 0] + k[1, 1]
@@ -348,6 +377,7 @@ def shifted_factors(operator: LinearOperator, shift: Tensor) -> Factors | None:
     def solve(rhs: Tensor) -> Tensor:
         a, b = rhs.chunk(2)
         a = a - b  # the row of v becomes that of u = v - theta
+        # one solution of the threshold's row
         u = b * feedback / norm**2
         theta = b * slow.conj() / norm**2
         w = inner.solve(a - (fast * u + coupling @ (s * u)) - cross * theta)

@@ -35,14 +35,16 @@ if TYPE_CHECKING:
 DIRECTIONS = ("time", "depth")
 WEIGHT_DECAY = 1e-4
 SMOOTHING = 0.1  # the weight of a step in exponential means
-NEAR = 3  # root mean square of misses in tolerances from which on only multipliers act
-PATIENCE = 15  # or this number of steps without a better one
+# Polishing begins once the root mean square of all misses is at most NEAR tolerances, or after PATIENCE steps without a
+# better miss.
+NEAR = 3
+PATIENCE = 15
 
 
 def adabelief_lookahead(
     parameters: Iterable[nn.Parameter] | list[dict[str, Any]], lr: float, weight_decay: float = 0.0
 ) -> "Lookahead":
-    r"""AdaBelief inside Lookahead: every 6 steps weights go half the way back to where they were.
+    r"""Make AdaBelief inside Lookahead: every 6 steps weights go half the way back to where they were.
 
     .. math:: \phi \leftarrow \phi + 0.5\,(w - \phi), \quad w \leftarrow \phi
         \quad \text{every 6 steps}
@@ -65,20 +67,26 @@ def adabelief_lookahead(
 
 
 def shuffled(p: Tensor, order: Tensor) -> Tensor:
-    """The entries of p in another order; zeros stay where they are."""
+    """The entries of p, other than 0, in the order of a permutation (p.numel(),); zeros stay where they are."""
     entries = p.flatten()
-    there = entries != 0
-    return entries.masked_scatter(there, entries[order[there[order]]]).view_as(p)
+    nonzero = entries != 0
+    order_of_nonzero = order[nonzero[order]]
+    return entries.masked_scatter(nonzero, entries[order_of_nonzero]).view_as(p)
 
 
 class Loop:
     """A pre-training in progress; :meth:`state` has everything that its next steps depend on.
 
     Attributes:
+        settings: the settings of this loop: its own, or those that were given.
+        parameters: the trainable parameters of the cells, each once.
         step: steps taken so far.
         max_steps: steps after which it gives up.
         met: whether the criteria held where it ended.
+        met_in_a_row: steps up to now that have met the criteria without a break.
+        smoothed: exponential mean of the deviation of radii from their targets; NaN before the first step.
         history: a row for each step.
+        best: the weights with the smallest miss so far.
     """
 
     STATE: tuple[str, ...] = ("step", "smoothed", "met_in_a_row", "history", "best")
@@ -88,11 +96,11 @@ class Loop:
         self.inputs = inputs
         self.network = meter.network
         self.rule = as_rule(meter.options.rule, meter.options.target, meter.options.loop)
-        self.own = meter.options.of_loop()
-        if self.own.max_steps is None:
+        self.settings = meter.options.of_loop()
+        if self.settings.max_steps is None:  # the released loop takes a step per time step: two batches
             self.max_steps = 2 * inputs.steps
         else:
-            self.max_steps = self.own.max_steps
+            self.max_steps = self.settings.max_steps
         distinct = dict.fromkeys(p for cell in self.network.cells for p in cell.pretrained())  # cells may share some
         self.parameters = [p for p in distinct if p.requires_grad]
         if not self.parameters:
@@ -110,15 +118,21 @@ class Loop:
         raise NotImplementedError
 
     def new_optimizer(self) -> "Lookahead":
-        return adabelief_lookahead(self.parameters, lr=self.own.lr, weight_decay=WEIGHT_DECAY)
+        return adabelief_lookahead(self.parameters, lr=self.settings.lr, weight_decay=WEIGHT_DECAY)
 
     def weights(self) -> dict[str, Tensor]:
+        """A copy of the network's parameters and buffers."""
         return {name: value.detach().clone() for name, value in self.network.state_dict().items()}
 
     def record(self, seen: "Measurement", counted: list[LayerRadii]) -> Tensor:
-        """Append a row to the history; return the loss."""
-        spread = self.own.criteria.spread(counted)
-        if not self.history:
+        """Append what a step has measured to the history; return the loss, with its gradient.
+
+        Args:
+            seen: the measurement.
+            counted: its radii that have a target.
+        """
+        spread = self.settings.criteria.spread(counted)
+        if not self.history:  # the mean starts at the first value
             self.smoothed = spread
         self.smoothed += SMOOTHING * (spread - self.smoothed)
         loss = errors(counted).square().mean()
@@ -133,8 +147,8 @@ class Loop:
         return loss
 
     def meets(self, counted: list[LayerRadii]) -> bool:
-        """True if the criteria have held often enough in a row, with this step."""
-        criteria = self.own.criteria
+        """Count this step if it meets the criteria; True if enough steps in a row have met them."""
+        criteria = self.settings.criteria
         met = criteria.met(counted, self.smoothed) and self.lower_bound_met()
         if met:
             self.met_in_a_row += 1
@@ -143,7 +157,7 @@ class Loop:
         return self.met_in_a_row >= criteria.hold
 
     def lower_bound_met(self) -> bool:
-        """True if mean log-determinants of the last step are near the target's logarithm, or are not asked for."""
+        """True if the last step's mean log-determinants are near the target's logarithm, or were not asked for."""
         return not self.meter.missed_determinants(self.history)
 
     def descend(self, loss: Tensor) -> None:
@@ -154,7 +168,10 @@ class Loop:
         self.optimizer.zero_grad()
 
     def multipliers(self, means: dict[str, list[float]]) -> dict[str, list[float]]:
-        """Kappa of each direction and layer: clip(target / mean), the upper bound if the mean is 0."""
+        """Kappa of each layer, by direction: clip(target / mean), from mean radii likewise; 1 leaves a layer as it is.
+
+        A mean of 0 gets the upper bound.
+        """
         kappas = {direction: [1.0] * len(self.network.cells) for direction in DIRECTIONS}
         if self.meter.options.kappa is False:
             return kappas
@@ -163,7 +180,10 @@ class Loop:
             if target is None:
                 continue
             for layer, mean in enumerate(means[direction]):
-                kappas[direction][layer] = min(max(target / mean if mean > 0 else high, low), high)
+                kappa = high
+                if mean > 0:
+                    kappa = min(max(target / mean, low), high)
+                kappas[direction][layer] = kappa
         if not self.meter.options.include_input:
             kappas["depth"][0] = 1.0
         return kappas
@@ -176,14 +196,15 @@ class Loop:
             self.rule.apply(cell, time=time, depth=depth)
 
     def drawn_shuffle(self, tensors: list[nn.Parameter]) -> Callable[[], None]:
-        """A function that shuffles the entries of tensors, or, at a step without a shuffle, does nothing.
+        """Draw an order for the entries of each tensor; return the function that puts them into it, in place.
 
-        It is called twice with one draw: on the parameters and on Lookahead's copy of them. Their distribution, which
-        the multipliers set, stays; so do zeros, which are connections that do not exist.
+        :meth:`move` calls it twice, on the parameters and on Lookahead's copy of them, which so get the same order. At
+        a step without a shuffle it does nothing. The distribution of the entries, which the multipliers set, stays; so
+        do zeros, which are connections that do not exist.
         """
         generator = self.meter.generator(self.step)
         orders = [torch.randperm(p.numel(), generator=generator).to(p.device) for p in tensors]
-        happens = torch.rand((), generator=generator).item() < self.own.shuffle
+        happens = torch.rand((), generator=generator).item() < self.settings.shuffle
 
         @torch.no_grad()
         def shuffle() -> None:
@@ -194,13 +215,18 @@ class Loop:
         return shuffle
 
     def move(self, change: Callable[[], None], *, optimized: bool) -> None:
-        """Change the parameters, and Lookahead's slow copy of them if the optimizer has acted."""
+        """Change the network's parameters, and Lookahead's slow copy of them.
+
+        Args:
+            change: changes the network in place.
+            optimized: the optimizer has acted, so that there is such a copy.
+        """
         change()
         if not optimized:
             return
         # A change acts on the network: put the slow copy there, change it, and put the parameters back.
         slow = [self.optimizer.state[p]["slow_params"] for p in self.parameters]
-        changed = self.weights()  # with the buffers, which are to change once only
+        changed = self.weights()  # with the buffers, which must not change a second time
         with torch.no_grad():
             for parameter, copied in zip(self.parameters, slow, strict=True):
                 parameter.copy_(copied)
@@ -211,12 +237,12 @@ class Loop:
 
     def state(self) -> dict[str, Any]:
         """What the next steps depend on besides the settings, for :func:`neurolsc.io.write_tree`."""
-        own = {"taken": self.inputs.taken, "network": self.weights(), "optimizer": self.optimizer.state_dict()}
-        return {name: copy.copy(getattr(self, name)) for name in self.STATE} | own
+        parts = {"taken": self.inputs.taken, "network": self.weights(), "optimizer": self.optimizer.state_dict()}
+        return {name: copy.copy(getattr(self, name)) for name in self.STATE} | parts
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from a state."""
-        for _ in range(state["taken"]):
+        """Continue from a state of :meth:`state`."""
+        for _ in range(state["taken"]):  # the inputs that the steps so far have used
             self.inputs.take()
         for name in self.STATE:
             setattr(self, name, state[name])
@@ -231,27 +257,29 @@ class OurLoop(Loop):
 
     def __init__(self, meter: "Meter", inputs: "InputStream") -> None:
         super().__init__(meter, inputs)
-        self.polishing = False
-        # per direction and layer: True if kappa was above 1 last, and how often that has changed
+        self.polishing = False  # only the multipliers act
+        # by direction and layer: whether kappa was above 1 last, and how often that has changed
         self.turns: dict[tuple[str, int], tuple[bool, int]] = {}
-        self.best_miss = [math.inf, math.inf]
+        self.best_miss = [math.inf, math.inf]  # largest relative miss of a mean radius, and the sum of all
         self.best_step = 0
 
     def advance(self) -> RadiusProfile | None:
         meter = self.meter
         options = meter.options
-        criteria = self.own.criteria
-        # multipliers alone, without gradient, cannot move a determinant and a radius apart
+        criteria = self.settings.criteria
+        # The lower bound needs the gradient: multipliers move determinants and radii together.
         polish = options.polish and options.kappa is not False and options.bounds == "upper"
         x = self.inputs.take()
 
         # Draw samples and steps, and measure. Polishing (multipliers alone) begins once the means are near their
-        # targets, or from the best weights if these have not improved for long: then shuffles and optimizer only undo
-        # what kappa does. Its measurements, at more points, are not compared with the earlier ones.
+        # targets. It also begins, from the best weights, if these have not improved for long: then shuffles and
+        # optimizer undo what kappa does. It measures at more points, so its misses are not compared with earlier ones.
         seen = meter.measure(x, self.step, closer=self.polishing)
         counted = meter.counted(seen, len(x))
         if polish and not self.polishing:
-            near = criteria.tolerance > 0 and math.sqrt(fmean((m.miss / m.allowed) ** 2 for m in counted)) <= NEAR
+            near = False
+            if criteria.tolerance > 0:  # else no miss is a finite number of tolerances
+                near = math.sqrt(fmean((m.miss / m.allowed) ** 2 for m in counted)) <= NEAR
             if near or self.step - self.best_step >= PATIENCE:
                 if not near:
                     self.network.load_state_dict(self.best)
@@ -263,7 +291,7 @@ class OurLoop(Loop):
         # Record the loss and the means; the weights too, if they are the best so far.
         loss = self.record(seen, counted)
         misses = [abs(m.mean / m.target - 1) for m in counted]
-        miss = [max(misses), sum(misses)]  # the sum decides if one radius cannot be reached at all
+        miss = [max(misses), sum(misses)]  # the sum decides between equal largest ones, of a radius that cannot move
         if miss < self.best_miss:
             self.best_miss = miss
             self.best_step = self.step
@@ -271,16 +299,16 @@ class OurLoop(Loop):
 
         # Judge by the criteria, first at this step's points, then on the inputs that come next.
         profile = None
-        if self.polishing != polish:
+        if self.polishing != polish:  # with `polish`, convergence is judged while polishing only
             self.met_in_a_row = 0
         elif self.meets(counted):
             profile = meter.fresh(self.inputs, self.step)
-            # a dead layer on target has kappa = 1: while polishing nothing would change any more
+            # With a dead layer it goes on, as shuffles may make it fire. While polishing it ends: nothing would change.
             dead = bool((profile.firing_rate == 0).any())
             met = criteria.met(meter.counted(profile, len(x)), self.smoothed)
             if met and (self.polishing or not dead):
                 return self.end(profile, len(x))
-        if self.step == self.max_steps:
+        if self.step == self.max_steps:  # give up, with the best weights
             self.network.load_state_dict(self.best)
             return self.end(meter.fresh(self.inputs, self.step), len(x))
 
@@ -291,7 +319,7 @@ class OurLoop(Loop):
 
         # 2. The multipliers. While polishing a miss is mostly noise of measuring, over which damped steps average.
         means = {direction: self.history[-1][direction] for direction in DIRECTIONS}
-        if profile is not None and self.polishing:
+        if profile is not None and self.polishing:  # measured at more points, and known better
             means = {"time": profile.time_mean.tolist(), "depth": profile.depth_mean.tolist()}
         kappas = self.multipliers(means)
         if self.polishing:
@@ -309,18 +337,22 @@ class OurLoop(Loop):
         return None
 
     def end(self, profile: RadiusProfile, total: int) -> RadiusProfile:
-        self.met = self.own.criteria.met(self.meter.counted(profile, total), self.smoothed) and self.lower_bound_met()
+        """Judge the final profile, of inputs of `total` steps, by the criteria; return it."""
+        self.met = (
+            self.settings.criteria.met(self.meter.counted(profile, total), self.smoothed) and self.lower_bound_met()
+        )
         return profile
 
     def damp(self, kappas: dict[str, list[float]]) -> None:
-        """Take kappa^(1/(1+n)) of each multiplier, where n counts how often it has crossed 1."""
+        """Replace each multiplier by kappa^(1/(1+n)), in place; n counts how often it has crossed 1 while polishing."""
         for direction, target in zip(DIRECTIONS, self.meter.goal, strict=True):
             if target is None:
                 continue
             for layer, kappa in enumerate(kappas[direction]):
-                was_above, turns = self.turns.get((direction, layer), (kappa > 1, 0))
-                turns += was_above != (kappa > 1)
-                self.turns[direction, layer] = kappa > 1, turns
+                above = kappa > 1
+                was_above, turns = self.turns.get((direction, layer), (above, 0))
+                turns += was_above != above
+                self.turns[direction, layer] = above, turns
                 kappas[direction][layer] = kappa ** (1 / (1 + turns))
 
 
@@ -336,12 +368,12 @@ class TimeStepLoop(Loop):
     def __init__(self, meter: "Meter", inputs: "InputStream") -> None:
         super().__init__(meter, inputs)
         self.released = meter.options.loop == "released"
-        self.x: Tensor | None = None
-        self.states: NetworkState | None = None
+        self.x: Tensor | None = None  # the batch in progress (T, B, n_in); None before the first
+        self.states: NetworkState | None = None  # after its last step; None: at rest
         self.time = 0  # the step of x that comes next
-        self.best_miss = math.inf
+        self.best_miss = math.inf  # distance of the pooled mean radius from its target
         cells = {p for cell in self.network.cells for p in cell.parameters()}
-        # readout and embedding
+        # the trainable parameters of readout and embedding
         self.outside = [p for p in self.network.parameters() if p.requires_grad and p not in cells]
 
     def advance(self) -> RadiusProfile | None:
@@ -367,7 +399,7 @@ class TimeStepLoop(Loop):
         # Judge by the criteria, at this time step.
         self.met = self.meets(counted)
         if self.met or self.step == self.max_steps:
-            if self.released or not self.met:
+            if self.released or not self.met:  # the printed loop ends where the criteria hold
                 self.network.load_state_dict(self.best)
             return self.meter.fresh(self.inputs, self.step)
 
@@ -381,12 +413,15 @@ class TimeStepLoop(Loop):
         # 2. The multipliers. 3. The shuffle: the text's is of every learnable tensor, the released one of matrices.
         kappas = self.multipliers({direction: self.history[-1][direction] for direction in DIRECTIONS})
         tensors = [*self.parameters, *self.outside]
-        shuffle = self.drawn_shuffle([p for p in tensors if p.ndim > 1] if self.released else tensors)
+        if self.released:
+            tensors = [p for p in tensors if p.ndim > 1]
+        shuffle = self.drawn_shuffle(tensors)
 
         def change() -> None:
             self.multiply(kappas)
             shuffle()
 
+        # The released code has no slow copy to move: its optimizer is new in every step.
         self.move(change, optimized=gradient and not self.released)
         if self.released and self.meter.options.kappa is not False:
             self.scale_readout(*self.meter.options.kappa)
@@ -395,16 +430,19 @@ class TimeStepLoop(Loop):
 
     @torch.no_grad()
     def scale_readout(self, low: float, high: float) -> None:
-        r"""Bring the matrices of readout and embedding towards :math:`\mathrm{std}(W) \sqrt{n_{hidden}} = 1`."""
+        r"""Multiply the matrices W (n, m) of readout and embedding to bring :math:`\mathrm{std}(W) \sqrt m` towards 1.
+
+        The factor is clipped to low ... high, as the multipliers are.
+        """
         for p in self.outside:
             if p.ndim < 2:
                 continue
             size = (p.std(correction=0) * math.sqrt(p.shape[1])).item()
-            if size:
+            if size:  # a matrix of equal entries has no deviation to scale
                 p.mul_(min(max(1 / size, low), high))
 
     def state(self) -> dict[str, Any]:
-        states = None
+        states = None  # of the network in the batch in progress, as lists of tensors
         if self.states is not None:
             states = {"layers": [list(layer) for layer in self.states.layers], "x": self.states.x}
         return super().state() | {"states": states}
@@ -412,7 +450,7 @@ class TimeStepLoop(Loop):
     def restore(self, state: dict[str, Any]) -> None:
         for _ in range(state["taken"]):
             self.x = self.inputs.take()  # the last one is the batch in progress
-        super().restore(state | {"taken": 0})
+        super().restore(state | {"taken": 0})  # they are taken
         if self.x is None or state["states"] is None:
             return
         device = self.network.dtype_and_device["device"]

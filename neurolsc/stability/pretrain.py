@@ -32,6 +32,7 @@ from neurolsc.interop.saved import left_out, values_outside
 from neurolsc.io import data_fingerprint, locked, network_fingerprint, read_checkpoint, write_tree
 from neurolsc.metrics import firing_rate, is_binary
 from neurolsc.network import Network, StepRecord, eval_mode
+from neurolsc.neurons.cell import Cell
 from neurolsc.stability.conditions import DEAD, Finding
 from neurolsc.stability.determinants import log_determinants, lower_bound_loss, time_matrices
 from neurolsc.stability.loops import DIRECTIONS, LOOPS
@@ -53,7 +54,8 @@ if TYPE_CHECKING:
 
 # A closer measurement takes so many times the time steps: radii differ more along a run than among samples.
 CLOSER = 4
-MAY_DIFFER = ("max_steps", "criteria", "direction")  # from those of a checkpoint; direction is in the target
+# Options that may differ from those of a checkpoint. A change of direction shows in the target, which is compared.
+MAY_DIFFER = ("max_steps", "criteria", "direction")
 
 
 @on_rank_0
@@ -129,7 +131,7 @@ def pretrain(
             settings |= network_fingerprint(network) | data_fingerprint("inputs", as_batches(x))
             if state := read_checkpoint(checkpoint, run.state(), settings, "pre-training"):
                 run.restore(state)
-        before: dict[str, Any] = {}
+        before: dict[str, Any] = {}  # the state before the step that is being taken, as the checkpoint has it
         with progress_bar(run.max_steps, initial=run.step, unit="step", desc="pretrain", shown=progress) as bar:
             while True:
                 if checkpoint is not None:
@@ -137,7 +139,7 @@ def pretrain(
                     if run.step and run.step % checkpoint_every == 0:
                         write_tree(checkpoint, before)
                 started = clock.perf_counter()
-                profile = run.advance()  # None until the last step
+                profile = run.advance()  # None until pre-training has ended
                 row = run.history[-1]
                 row["seconds"] = clock.perf_counter() - started
                 if profile is not None:
@@ -145,7 +147,8 @@ def pretrain(
                 means = (f"{direction} " + " ".join(f"{r:.2f}" for r in row[direction]) for direction in DIRECTIONS)
                 bar.set_postfix_str(" ".join(means), refresh=False)
                 bar.update()
-        if checkpoint is not None:  # the state before the last step, for runs with more steps or other criteria
+        # The state before the last step, so that a run with more steps or other criteria can go on from there.
+        if checkpoint is not None:
             write_tree(checkpoint, before)
         seconds = sum(row["seconds"] for row in run.history)
         result = run.meter.conclude(profile, inputs.steps, run.met, run.step, run.history, seconds)
@@ -166,22 +169,30 @@ def restored_on_error(network: Network) -> Iterator[None]:
 # ---- measuring and judging radii
 
 
-ALLOWED_LOG = 0.1  # by which a mean logarithm of |eigenvalues| may miss: those of a step are known to some hundredths
+# How far a mean log|eigenvalue| may be from its target: that of a step is known to some hundredths.
+ALLOWED_LOG = 0.1
 
 
 class Measurement(NamedTuple):
-    """Radii of every layer at some steps and samples, each (K, B), and firing rates."""
+    """Radii of every layer at some steps and samples, and firing rates."""
 
-    time: list[Tensor]
-    depth: list[Tensor]
-    rates: list[float | None]  # None for a layer that does not spike
-    lower: Tensor | None = None  # loss of the lower bound, mean over layers; None if it is not asked for
-    log_determinants: list[float] | None = None  # mean of log|det| / n through time, per layer; None likewise
+    time: list[Tensor]  # radii through time of each layer (K, B)
+    depth: list[Tensor]  # radii through depth of each layer (K, B)
+    rates: list[float | None]  # spikes per neuron and step of each layer; None for one that does not spike
+    lower: Tensor | None = None  # loss of the lower bound, mean over layers; None unless bounds="both"
+    log_determinants: list[float] | None = None  # of each layer the mean of log|det| / n through time; None likewise
 
 
 @dataclass(frozen=True)
 class Meter:
-    """Measures the radii of a network at steps and samples drawn anew each time, and judges them."""
+    """Measures the radii of a network at steps and samples drawn anew each time, and judges them.
+
+    Attributes:
+        network: the network, in evaluation mode.
+        goal: its target radii.
+        options: the settings.
+        seed: seed of the draws.
+    """
 
     network: Network
     goal: RadiusTarget
@@ -205,7 +216,10 @@ class Meter:
         return min(times * self.options.steps, x.shape[0])
 
     def counted(self, measured: Measurement | RadiusProfile, total: int) -> list[LayerRadii]:
-        """The measured radii of all layers and directions that have a target; inputs have `total` steps."""
+        """The measured radii that count: those of all layers and directions that have a target.
+
+        With ``include_input=False`` the first layer has none through depth. Inputs have `total` steps.
+        """
         found = []
         for direction, target in zip(DIRECTIONS, self.goal, strict=True):
             for layer, radii in enumerate(getattr(measured, direction)):
@@ -215,7 +229,10 @@ class Meter:
         return found
 
     def measure(self, x: Tensor, step: int, *, closer: bool = False) -> Measurement:
-        """Radii at the time steps and samples drawn for a pre-training step; `closer`: at more steps, no gradient."""
+        """Measure an input x (T, B, n_in) at the time steps and samples drawn for a pre-training step.
+
+        ``closer=True`` measures at CLOSER times the steps, without gradient.
+        """
         x = x[:, torch.randperm(x.shape[1], generator=self.generator(step))[: self.options.samples]]
         generator = self.generator(step)
         steps = draw_steps(len(x), self.count(x, CLOSER if closer else 1), generator)
@@ -224,14 +241,18 @@ class Meter:
             return self._measured(transitions, outputs, x.shape[1], generator)
 
     def measure_moment(self, moment: StepRecord, step: int) -> Measurement:
-        """Radii of all samples at one step of a run."""
-        outputs = tuple(z.unsqueeze(0) for z in moment.outputs)
+        """Measure all samples at one step of a run; `step` is the pre-training step, which seeds the draws."""
+        outputs = tuple(z.unsqueeze(0) for z in moment.outputs)  # (1, B, n_hidden)
         samples = len(moment.outputs[0])
         return self._measured(transitions_of(self.network, [moment]), outputs, samples, self.generator(step))
 
     def _measured(
         self, transitions: list[Transitions], outputs: Sequence[Tensor], samples: int, generator: torch.Generator
     ) -> Measurement:
+        """Measure the points of the layers' transitions, of which each step has so many samples.
+
+        Firing rates are those of the outputs (T, B, n_hidden); the generator draws the sub-matrices.
+        """
         time = []
         depth = []
         for layer, t in enumerate(transitions):
@@ -247,11 +268,11 @@ class Meter:
         return Measurement(time, depth, rates, lower, logs)
 
     def fresh(self, inputs: "InputStream", step: int) -> RadiusProfile:
-        """Radii on the next inputs, each used at most once; an input of another length than the first is skipped.
+        """Measure the radii on the next inputs, at more points, to judge whether they have converged.
 
-        They are measured at twice the samples of a pre-training step. If no mean clearly misses its target, they are
-        measured again, at so many samples (at most 16 times those of a step) that the standard error of every mean is a
-        quarter of the tolerance.
+        The first measurement takes twice the samples of a pre-training step. If no mean clearly misses its target, a
+        second one takes so many samples (at most 16 times those of a step) that the standard error of every mean is a
+        quarter of the tolerance. Each input is used at most once; one of another length than the first is skipped.
         """
         generator = self.generator(-2 - step)  # steps themselves have the generators from 0 on
         taken = 0
@@ -266,6 +287,7 @@ class Meter:
         x = next_input()
 
         def measured(samples: int) -> RadiusProfile:
+            """The profile at so many samples, for which more inputs are joined to x if they are needed."""
             nonlocal x
             while x.shape[1] < samples and taken < inputs.size:
                 following = next_input()
@@ -274,7 +296,7 @@ class Meter:
             return radius_profile(
                 self.network,
                 x[:, :samples],
-                steps=self.count(x, CLOSER) or len(x),
+                steps=self.count(x, CLOSER) or len(x),  # all samples at these steps
                 non_square=self.options.non_square,
                 target=self.goal,
                 seed=self.seed * 1_000_003 - 2 - step,
@@ -283,11 +305,11 @@ class Meter:
 
         profile = measured(2 * self.options.samples)
         found = self.counted(profile, len(x))
-        if any(m.miss > m.allowed + 3 * m.error for m in found):
+        if any(m.miss > m.allowed + 3 * m.error for m in found):  # clearly off target
             return profile
         seen = profile.time.shape[2]
         samples = 16 * self.options.samples
-        if all(m.allowed for m in found):
+        if all(m.allowed for m in found):  # with a tolerance of 0 no number of samples is enough
             error = max(m.error / m.allowed for m in found)
             samples = min(math.ceil(seen * (error / 0.25) ** 2), samples)  # an error falls with the root of the samples
         if samples <= seen or (x.shape[1] == seen and taken >= inputs.size):  # enough, or there are no more
@@ -318,7 +340,7 @@ class Meter:
             total: steps of the inputs.
             met: True if the criteria hold.
             steps: pre-training steps taken.
-            history: a row for each.
+            history: a row for each of them.
             seconds: wall time.
         """
         measured = self.counted(profile, total)
@@ -328,41 +350,30 @@ class Meter:
         missed = [m for m in measured if not m.miss <= m.allowed]
         for m in missed:
             problem = f"radius {m.mean:.3f} ± {m.error:.3f} through {m.direction} against a target of {m.target:.3g}"
-            cure = f"scale the input weights {'down' if m.mean > m.target else 'up'}"
-            if m.layer > 0:
-                cure += ", or move the thresholds of the layer below"
-            if all(scaled.radius != "depth" for scaled in self.network.cells[m.layer].scaled_parameters):
-                cure = "no parameter that rules scale moves it; set direction='time'"
             if m.direction == "time":
-                term = profile.main_term(m.layer)
+                cure = _cure_through_time(m, profile)
                 if profile.contributions[m.layer]:
-                    problem += f", due to the {term.name}"
-                if m.mean > m.target:
-                    cure = term.too_large
-                else:
-                    cure = term.too_small
-                if not profile.time[m.layer].any():
-                    cure = "it has no memory; set direction='depth'"
-            elif m.mean == 0:
-                cure = "at exactly 0 no scale moves it: its input does not reach its output within a step"
+                    problem += f", due to the {profile.main_term(m.layer).name}"
+            else:
+                cure = _cure_through_depth(m, self.network.cells[m.layer])
             found.append(Finding(m.layer + 1, problem, cure))
-        lower = self.missed_determinants(history)
-        for layer, b in lower.items():
+        missed_logs = self.missed_determinants(history)
+        for layer, b in missed_logs.items():
             size = f"the geometric mean of |eigenvalues| through time is {math.exp(b):.3g}"
             problem = f"{size} against a target of {self.goal.time:.3g}"
             found.append(Finding(layer + 1, problem, "take more steps, or the upper bound alone (bounds='upper')"))
-        printed = self.options.loop != "neurolsc"
-        if not met and not missed and not lower:
+        of_paper = self.options.loop != "neurolsc"
+        if not met and not missed and not missed_logs:  # then the deviation is too wide
             widest = max(measured, key=lambda m: m.radii.std(correction=0).item())
             spread = widest.radii.std(correction=0).item()
             problem = f"mean radii are on target, but those through {widest.direction} spread by {spread:.2f}"
             cure = "take more steps, soften the surrogate (sharpness), or allow a wider deviation"
-            if printed:
+            if of_paper:
                 problem = "mean radii are on target here, but the criteria did not hold at the loop's last time steps"
                 cure = "take more steps"
             found.append(Finding(widest.layer + 1, problem, cure))
         return PretrainResult(
-            converged=met and (printed or not silent),  # a silent layer may meet the printed criteria
+            converged=met and (of_paper or not silent),  # the paper's criteria do not ask whether layers fire
             steps=steps,
             history=history,
             profile=profile,
@@ -372,6 +383,28 @@ class Meter:
             options=self.options,
             seconds=seconds,
         )
+
+
+def _cure_through_time(missed: LayerRadii, profile: RadiusProfile) -> str:
+    """What to change where a mean radius through time misses its target: it depends on the term that holds it."""
+    if not profile.time[missed.layer].any():
+        return "it has no memory; set direction='depth'"
+    term = profile.main_term(missed.layer)
+    if missed.mean > missed.target:
+        return term.too_large
+    return term.too_small
+
+
+def _cure_through_depth(missed: LayerRadii, cell: Cell) -> str:
+    """What to change where the mean radius through depth of a cell misses its target."""
+    if missed.mean == 0:
+        return "at exactly 0 no scale moves it: its input does not reach its output within a step"
+    if all(scaled.radius != "depth" for scaled in cell.scaled_parameters):
+        return "no parameter that rules scale moves it; set direction='time'"
+    cure = f"scale the input weights {'down' if missed.mean > missed.target else 'up'}"
+    if missed.layer > 0:
+        cure += ", or move the thresholds of the layer below"
+    return cure
 
 
 # ---- the result
@@ -457,20 +490,27 @@ class PretrainResult(Displayed):
 
 
 class InputStream:
-    """The inputs of batches, repeated without end; `taken` counts them, `steps` is the T of the first."""
+    """The inputs of batches, repeated without end.
+
+    Attributes:
+        taken: number of inputs taken so far.
+        size: number of batches; infinite until a loader without a length has ended once.
+        steps: T of the first input.
+    """
 
     def __init__(self, batches: Iterable[Any]) -> None:
         self.batches = batches
         self.taken = 0
-        self.size = math.inf  # known after one round
+        self.size = math.inf
         if isinstance(batches, Sequence):
             self.size = len(batches)
         rounds = self._rounds()
-        first = next(rounds)
+        first = next(rounds)  # read for its length, and taken as the first later
         self.steps = len(first)
         self._inputs = chain([first], rounds)
 
     def _rounds(self) -> Iterator[Tensor]:
+        """Yield the inputs of all batches, round after round."""
         while True:
             place = 0
             for place, batch in enumerate(self.batches, start=1):
@@ -480,12 +520,13 @@ class InputStream:
                 raise ValueError("pretrain needs at least one batch of inputs, got none.")
 
     def take(self) -> Tensor:
+        """The next input (T, B, n_in)."""
         self.taken += 1
         return next(self._inputs)
 
 
 def input_of(batch: Any, place: int) -> Tensor:
-    """The input of a batch x, (x, labels) or (x, targets, mask).
+    """The input (T, B, n_in) of a batch x, (x, labels) or (x, targets, mask); errors name its place, from 1.
 
     From a batch with a mask (T, B) the samples of at least median length are taken, cut to that length, so that no step
     is padding.

@@ -50,18 +50,20 @@ from neurolsc.validation import one_of
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# points of a layer at which terms are compared: a mean over them is enough for a table
-DENSE = 256  # of closed forms whose eigenvectors are dense
-BY_PRODUCTS = 64  # of larger closed forms
-BY_AUTOGRAD = 16
-# from so many state variables on, a few points by autograd take seconds
-SLOW = 1024
-FEW = 4  # points between two reports of progress
+# Most points of a layer at which terms are compared, by how the derivative is known: enough for a mean in a table.
+DENSE = 256  # a small closed form, whose eigenvectors come from its matrix
+BY_PRODUCTS = 64  # a larger closed form
+BY_AUTOGRAD = 16  # no closed form
+SLOW = 1024  # state variables from which on a few points by autograd take seconds
+FEW = 4  # points of such a layer between two reports of progress
 SMALLEST_PART = 0.005  # contribution to a radius below which a term is not shown: it would read 0.00
 
 
 def time_radius(t: Transitions, layer: int, method: Method = "krylov") -> Radii:
-    """Spectral radii through time at t's points (K B,), differentiable by the parameters; `layer` is for errors."""
+    """Spectral radii through time at the points of t (P,), differentiable by the parameters.
+
+    Points with the same derivative are computed once. `layer` (from 0) is named in errors.
+    """
     with _layer_in_errors(t, layer, "time"):
         product = time_product(t)
         if product.blocks() is not None:  # so cheap that equal points need not be found
@@ -76,7 +78,7 @@ def time_radius(t: Transitions, layer: int, method: Method = "krylov") -> Radii:
 
 def mean_time_radius(t: Transitions, layer: int) -> float:
     """The mean radius through time at the points of t, or at as many of them as take about a second."""
-    if time_product(t.at(slice(0, 1))).blocks() is None:
+    if time_product(t.at(slice(0, 1))).blocks() is None:  # blocks of single neurons cost next to nothing
         t = t.at(affordable(len(t.x), t.states))
     return time_radius(t, layer).radius.mean().item()
 
@@ -90,9 +92,15 @@ def depth_radius(
     *,
     draws: int = 1,
 ) -> Radii:
-    """Spectral radii through depth at the points of t, shape (K B,), differentiable by the parameters.
+    """Spectral radii through depth at the points of t (P,), differentiable by the parameters.
 
-    Where sub-matrices are drawn, a radius is the mean over `draws` of them.
+    Args:
+        t: the layer at the points.
+        layer: its index from 0, named in errors.
+        non_square: what stands for the radius between unequal widths.
+        generator: draws the sub-matrices.
+        method: as in :func:`radius_profile`.
+        draws: number of sub-matrices at each point, over whose radii the mean is taken.
     """
     if t.non_square and non_square == "submatrix":
         if draws > 1:
@@ -106,7 +114,7 @@ def depth_radius(
         depends_on = []
         if t.state_below is not None:
             depends_on.append(flat(t.state_below))
-        if not all(part.same for part in input_operators(t)):
+        if not all(part.same for part in input_operators(t)):  # else the derivative by the input is constant
             depends_on += [t.x, flat(t.before)]
         distinct, which = _distinct(t, depends_on)
         product = depth_product(distinct, non_square, generator)
@@ -137,7 +145,10 @@ def _distinct(t: Transitions, depends_on: Sequence[Tensor]) -> tuple[Transitions
 
 @contextmanager
 def _layer_in_errors(t: Transitions, layer: int, direction: str) -> Iterator[None]:
-    """Make an error about NaN name the layer, and its surrogate if that is the cause."""
+    """Let an error about NaN inside the block name the layer (from 0), and a surrogate if that is the cause.
+
+    Through depth that is the surrogate of the layer below, whose output this layer reads.
+    """
     try:
         yield
     except FloatingPointError as error:
@@ -153,15 +164,23 @@ def _layer_in_errors(t: Transitions, layer: int, direction: str) -> Iterator[Non
 
 
 def contributions(t: Transitions) -> dict[str, Tensor]:
-    r"""What each term of the derivative contributes to the radius through time, at some or all points (P,).
+    r"""Return what each term of the derivative contributes to the radius through time.
 
     .. math:: \rho = \sum_j \mathrm{Re}\Big(\frac{\bar\lambda}{|\lambda|}\, y^H A_j x\Big), \qquad M = \sum_j A_j
 
-    with the largest eigenvalue and its vectors x and y. Without a closed form of the derivative the terms of a spiking
-    cell are its recurrent weights, if there are any, and the rest; other cells have none.
+    with the largest eigenvalue of M and its right and left vectors x and y, scaled to :math:`y^H x = 1`. Without a
+    closed form of the derivative the terms of a spiking cell are its recurrent weights, if there are any, and the rest.
+
+    Returns:
+        The contributions by the name of the term, at p of the points, evenly chosen (p,); empty for a cell without a
+        closed form that does not spike, or whose closed form names no terms.
     """
     known = t.cell.derivatives()
-    if not (known.terms if known else t.cell.membrane()):
+    if known is None:
+        has_terms = t.cell.membrane() is not None
+    else:
+        has_terms = bool(known.terms)
+    if not has_terms:
         return {}
     if known is None:
         count = BY_AUTOGRAD
@@ -171,7 +190,7 @@ def contributions(t: Transitions) -> dict[str, Tensor]:
         count = BY_PRODUCTS
     count = min(count, len(t.x))
     some = t.at(torch.arange(count) * len(t.x) // count)
-    if known and len(known.terms) == 1:
+    if known and len(known.terms) == 1:  # it is the whole derivative
         return {known.terms[0].name: radii(time_product(some), t.x).radius}
     pairs = leading_pairs(time_product(some), t.x)
     radius = pairs.value.abs()
@@ -180,15 +199,16 @@ def contributions(t: Transitions) -> dict[str, Tensor]:
         recurrent = ()
     else:
         recurrent = weight_matrices(t.cell, "time")
-    with zeroed(recurrent):
+    with zeroed(recurrent):  # without a closed form: what the derivative is without the recurrent weights
         step = time_operator(some)
 
         def terms(x: Tensor, y: Tensor) -> dict[str, Tensor]:
+            """y^T A x of each term A, for real vectors (p, S); each (p,)."""
             if isinstance(step, StepMap):
                 return step.terms(x, y)
             return {OWN.name: (y * step.matvec(x)).sum(1)}
 
-        # y^H A x, from products with real vectors
+        # y^H A x from the real and imaginary parts of both vectors; the first word of a name is the part of x
         x = pairs.right
         y = pairs.left
         real_real = terms(x.real, y.real)
@@ -199,7 +219,7 @@ def contributions(t: Transitions) -> dict[str, Tensor]:
     for name in real_real:
         product = torch.complex(real_real[name] + imag_imag[name], imag_real[name] - real_imag[name])
         found[name] = (phase * product).real
-    if recurrent:  # what is left of the radius
+    if recurrent:  # the recurrent weights have what is left of the radius
         found["recurrence"] = radius - found[OWN.name]
     return found
 
@@ -255,13 +275,17 @@ class RadiusProfile(Displayed):
         return self.depth.mean((1, 2))
 
     def main_term(self, layer: int) -> Term:
-        """The term that contributes most to the mean radius through time; `unknown` if none is known."""
+        """The term that contributes most to the mean radius of a layer (from 0) through time.
+
+        If no contributions are known, its name is "unknown".
+        """
         parts = self.contributions[layer]
-        most = max(parts, key=parts.__getitem__, default="unknown")
+        name = max(parts, key=parts.__getitem__, default="unknown")
         for term in self.terms[layer]:
-            if term.name == most:
+            if term.name == name:
                 return term
-        return Term(most, "scale the recurrent weights down, or let its gates retain less")
+        # "unknown", or a term of a cell without a closed form
+        return Term(name, "scale the recurrent weights down, or let its gates retain less")
 
     def to_dict(self) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -292,16 +316,17 @@ class RadiusProfile(Displayed):
         )
 
     def _stars(self) -> list[str]:
+        """A footnote, marked by a star, for each treatment of derivatives between unequal widths."""
         words = {"submatrix": "radius of a random square sub-matrix", "singular": "largest singular value"}
         used = {treatment for treatment in self.non_square if treatment}
         return [f"* between unequal widths: {words[treatment]}" for treatment in sorted(used)]
 
     def parts(self) -> list[str | Table]:
         head = ("layer", "time radius", "depth radius", "spikes/step", "silent", "time radius, by term")
-        star = " " if any(self.non_square) else ""
+        no_star = " " if any(self.non_square) else ""  # keeps the numbers below each other
         rows = []
         for i in range(len(self.time)):
-            depth = _mean_std(self.depth[i]) + ("*" if self.non_square[i] else star)
+            depth = _mean_std(self.depth[i]) + ("*" if self.non_square[i] else no_star)
             fires = or_dash(self.firing_rate[i].item(), ".4f")
             silent = or_dash(self.silent_steps[i].item(), ".0%")
             terms = _sum(self.contributions[i] if self.contributions else {})
@@ -382,7 +407,7 @@ def radius_profile(
             grid = Grid.drawn(total, batch, generator)
             some = x[:, grid.samples.to(x.device)]
             transitions, outputs = follow(network, some, grid.steps)
-            if len(grid.samples) < batch:
+            if len(grid.samples) < batch:  # firing rates are counted on all samples
                 outputs = network.run(x).spikes
         profile = profile_at(
             network,
@@ -425,10 +450,10 @@ def profile_at(
         shape: steps and samples of the input that the grid was drawn from.
         every: measure all points; else only as many as the means need.
         generator: draws the sub-matrices.
-        non_square: as in :func:`radius_profile`, like the rest.
-        method: likewise.
-        target: likewise.
-        progress: likewise.
+        non_square: as in :func:`radius_profile`.
+        method: as there.
+        target: as there.
+        progress: as there.
         work: floating-point operations of eigenvalues after which no more points are measured, unless `every`.
     """
     delay = 0.0 if progress else PATIENCE
@@ -437,25 +462,25 @@ def profile_at(
         for layer, t in enumerate(transitions):
             options: Any = {"non_square": non_square, "method": method, "generator": generator}
             layers.append(_LayerRadii(t, layer, grid, several_draws=not every, **options))
-        size = grid.shape
+        size = grid.shape  # steps and samples to measure
         if not every:
-            size = first_shape(grid, sum(one.most_work for one in layers), work)
+            size = first_shape(grid, sum(of_layer.most_work for of_layer in layers), work)
         while True:
             places = grid.rectangle(size)
             bar.total = places.numel() * len(layers)
-            for one in layers:
-                one.measure(places.flatten(), bar)
+            for of_layer in layers:
+                of_layer.measure(places.flatten(), bar)
             if every:
                 break
-            found = [radii for one in layers for radii in one.at(places)]
-            larger = next_shape(size, grid, found, sum(one.work for one in layers), work)
-            if larger is None:
+            found = [radii for of_layer in layers for radii in of_layer.at(places)]
+            larger = next_shape(size, grid, found, sum(of_layer.work for of_layer in layers), work)
+            if larger is None:  # the means are known, or more would take too long
                 break
             size = larger
     samples, order = grid.samples[: size[1]].sort()
-    places = grid.rectangle(size)[:, order]
-    times = torch.stack([one.at(places)[0] for one in layers])
-    depths = torch.stack([one.at(places)[1] for one in layers])
+    places = grid.rectangle(size)[:, order]  # (k, b), steps and samples increasing
+    times = torch.stack([of_layer.at(places)[0] for of_layer in layers])
+    depths = torch.stack([of_layer.at(places)[1] for of_layer in layers])
     by_term = []
     for t in transitions:
         parts = contributions(t.at(places.flatten().to(t.x.device)))
@@ -477,7 +502,7 @@ def profile_at(
         firing_rate=torch.tensor(rates),
         silent_steps=torch.tensor(silent),
         non_square=tuple(non_square if t.non_square else None for t in transitions),
-        exact=torch.tensor([one.exact_share() for one in layers]).T,
+        exact=torch.tensor([of_layer.exact_share() for of_layer in layers]).T,
         target=target,
         terms=tuple(known.terms if known else () for known in derivatives),
         contributions=tuple(by_term),
@@ -485,7 +510,11 @@ def profile_at(
 
 
 class _LayerRadii:
-    """Radii of one layer at some points of a grid, measured as they are asked for."""
+    """Radii of one layer at the points of a grid; :meth:`measure` measures some, each once.
+
+    Points are counted step by step, as in :meth:`Grid.rectangle`. With `several_draws` small sub-matrices are drawn
+    several times at each point.
+    """
 
     def __init__(
         self,
@@ -504,34 +533,38 @@ class _LayerRadii:
         self.method: Method = method
         self.generator = generator
         points = grid.shape[0] * grid.shape[1]
-        self.known = torch.zeros(points, dtype=torch.bool)
+        self.known = torch.zeros(points, dtype=torch.bool)  # which points have been measured
         self.time = torch.zeros(points, dtype=t.x.dtype)
         self.depth = torch.zeros_like(self.time)
-        self.exact = torch.zeros(2, points, dtype=torch.bool)
+        self.exact = torch.zeros(2, points, dtype=torch.bool)  # through time and depth
         self.work = 0.0  # floating-point operations so far
-        one = t.at(slice(0, 1))
-        along = time_product(one)
-        across = depth_product(one, non_square, torch.Generator())
-        self.sizes = (0 if along.blocks() is not None else along.size, across.size)  # 0: blocks cost next to nothing
+        point = t.at(slice(0, 1))  # all points have the same sizes
+        along = time_product(point)
+        across = depth_product(point, non_square, torch.Generator())
+        time_size = along.size
+        if along.blocks() is not None:  # blocks of single neurons cost next to nothing
+            time_size = 0
+        self.sizes = (time_size, across.size)
         known = [cell.derivatives() for cell in (t.cell, t.below) if cell is not None]
         self.factor = 1.0 if all(known) else AUTOGRAD
         self.draws = 1
         if several_draws and t.non_square and non_square == "submatrix":
             self.draws = draws(min(t.states, t.states_below))
-        self.together = points_with_bases(t.x, t.states)  # points measured at a time
+        self.points_at_once = points_with_bases(t.x, t.states)  # that are measured between two reports of progress
         if t.cell.derivatives() is None and t.states >= SLOW:
-            self.together = min(self.together, FEW)
+            self.points_at_once = min(self.points_at_once, FEW)
 
     @property
     def most_work(self) -> float:
         """Floating-point operations of a point if both of its radii take dense eigenvalues."""
-        time, depth = (operations(size, torch.ones(1, dtype=torch.bool)) for size in self.sizes)
+        dense = torch.ones(1, dtype=torch.bool)
+        time, depth = (operations(size, dense) for size in self.sizes)
         return self.factor * (time + self.draws * depth)
 
     def measure(self, places: Tensor, bar: tqdm) -> None:
-        """Measure at the places of the grid that have not been measured yet."""
+        """Measure at those of the places (p,) that have not been measured yet."""
         new = places[~self.known[places]]
-        for some in new.split(self.together):
+        for some in new.split(self.points_at_once):
             t = self.t.at(some.to(self.t.x.device))
             along = time_radius(t, self.layer, self.method)
             across = depth_radius(t, self.layer, self.non_square, self.generator, self.method, draws=self.draws)
@@ -545,11 +578,11 @@ class _LayerRadii:
         self.known[new] = True
 
     def at(self, places: Tensor) -> tuple[Tensor, Tensor]:
-        """Radii through time and depth at places (k, b)."""
+        """Radii through time and through depth at places (k, b), each (k, b)."""
         return self.time[places], self.depth[places]
 
     def exact_share(self) -> list[float]:
-        """Share of the radii through time and depth that are dense, or of single neurons."""
+        """Shares of the measured radii through time and through depth that are dense, or of single neurons."""
         return self.exact[:, self.known].double().mean(1).tolist()
 
 
@@ -566,4 +599,5 @@ def _sum(parts: dict[str, float]) -> str:
 
 
 def _mean_std(x: Tensor) -> str:
+    """Mean and standard deviation as text, such as "0.500 ± 0.020"."""
     return f"{x.mean():.3f} ± {x.std(correction=0):.3f}"

@@ -35,10 +35,11 @@ Target = float | Literal["balanced"] | Callable[[int, int], tuple[float | None, 
 
 
 def radius_target(target: Target, steps: int, layers: int, direction: Direction = "both") -> RadiusTarget:
-    r"""Target radii of a network of L layers on inputs of T steps.
+    r"""Return the target radii of a network of L layers on inputs of T steps.
 
-    ``"balanced"`` is :math:`T/(T+L)` through time and :math:`L/(T+L)` through depth, whose sum is 1 as for 0.5, so that
-    the linear bound of Theorem 3 holds (arXiv:2308.12075v2, Sec. III-D).
+    ``"balanced"`` is :math:`T/(T+L)` through time and :math:`L/(T+L)` through depth. Their sum is 1, as that of 0.5 and
+    0.5, so that the linear bound of Theorem 3 holds (arXiv:2308.12075v2, Sec. III-D). A direction that is not set has
+    no target.
 
     Raises:
         ValueError: if the target is neither a positive finite number, ``"balanced"`` nor a function of (steps, layers)
@@ -52,7 +53,11 @@ def radius_target(target: Target, steps: int, layers: int, direction: Direction 
         time, depth = target(steps, layers)
     elif isinstance(target, int | float) and not isinstance(target, bool):
         time = depth = float(target)
-    goal = RadiusTarget(None if direction == "depth" else time, None if direction == "time" else depth)
+    if direction == "depth":
+        time = None
+    if direction == "time":
+        depth = None
+    goal = RadiusTarget(time, depth)
     radii = [radius for radius in goal if radius is not None]
     if not radii or not all(0 < radius < math.inf for radius in radii):
         raise ValueError(
@@ -69,7 +74,7 @@ class LayerRadii(NamedTuple):
     """Measured radii of one layer in one direction that has a target."""
 
     layer: int  # counted from 0
-    direction: str
+    direction: str  # "time" or "depth"
     radii: Tensor  # (K, B): step, sample
     error: float  # standard error of their mean
     target: float
@@ -87,18 +92,19 @@ class LayerRadii(NamedTuple):
 
 
 def errors(measured: Sequence[LayerRadii]) -> Tensor:
-    """Radius minus target for every measured radius, as one vector; its mean square is the loss."""
+    """Radius minus target of every measured radius, as one vector; its mean square is the loss."""
     return torch.cat([(m.radii - m.target).flatten() for m in measured])
 
 
 def standard_error(radii: Tensor, total: int) -> float:
-    r"""Standard error of a mean radius, from its points.
+    r"""Return the standard error of a mean radius, from radii (K, B) at K steps of B samples.
 
     .. math:: s^2 = \frac{\mathrm{var}_b\,\bar r_b}{B}
               + \Big(1 - \frac K T\Big) \frac{\sum_k (\bar r_{k+1} - \bar r_k)^2}{2 K (K - 1)}
 
-    for radii (K, B) of a run of T steps. The first term is the variance between samples. All samples share the same
-    steps, one drawn from each of K stretches of the run; the second term is the variance of that draw.
+    for a run of T steps, `total`. The first term is the variance between samples. All samples share the same steps, one
+    drawn from each of K stretches of the run; the second term is the variance of that draw. With one sample, or one
+    step, its term is 0.
 
     Source: successive differences: Wolter, Introduction to Variance Estimation, 2007, Sec. 8.2.
     """
@@ -106,7 +112,7 @@ def standard_error(radii: Tensor, total: int) -> float:
 
 
 def error_parts(radii: Tensor, total: int) -> tuple[float, float]:
-    """The two terms of the squared standard error of a mean radius: of the samples, and of the steps."""
+    """The two terms of the squared :func:`standard_error` of a mean radius: of the samples, and of the steps."""
     radii = radii.detach().double()
     steps, samples = radii.shape
     of_samples = 0.0
@@ -114,8 +120,8 @@ def error_parts(radii: Tensor, total: int) -> tuple[float, float]:
         of_samples = radii.mean(0).var().item() / samples
     of_steps = 0.0
     if steps > 1:
-        across = radii.mean(1).diff().square().sum().item() / (2 * steps * (steps - 1))
-        of_steps = (1 - steps / total) * across
+        of_draw = radii.mean(1).diff().square().sum().item() / (2 * steps * (steps - 1))
+        of_steps = (1 - steps / total) * of_draw  # 0 if all steps are measured
     return of_samples, of_steps
 
 
@@ -148,13 +154,13 @@ class Criteria:
         whole("hold", self.hold)
 
     def allowed(self, goal: RadiusTarget, target: float) -> float:
-        """Largest distance of a mean from the target radius of its direction."""
+        """Largest distance of a mean from `target`, the radius of `goal` in its direction."""
         if None in goal or goal.time == goal.depth:
             return self.tolerance
         return 2 * self.tolerance * target
 
     def spread(self, measured: Sequence[LayerRadii]) -> float:
-        """The standard deviation (ii) of measured radii."""
+        """The standard deviation (ii) of measured radii from their targets."""
         if self.pooled:
             return pstdev(m.mean - m.target for m in measured)
         return errors(measured).std(correction=0).item()
@@ -166,7 +172,7 @@ class Criteria:
         return all(m.miss <= m.allowed for m in measured)
 
     def met(self, measured: Sequence[LayerRadii], smoothed: float) -> bool:
-        """True if measured radii, and the smoothed deviation so far, have converged."""
+        """True if measured radii meet (i) and (ii), and their `smoothed` deviation (iii)."""
         return (
             self.near(measured)
             and (self.deviation is None or self.spread(measured) < self.deviation)
@@ -176,7 +182,7 @@ class Criteria:
 
 # ---- rules
 
-LONGEST = 1e4  # in steps, how long a rule makes time constants; longer ones grow no further
+LONGEST = 1e4  # the longest time constant, in steps, that a rule makes; longer ones grow no further
 
 
 class Rule(Protocol):
@@ -232,7 +238,7 @@ class TransitionRule:
         thresholds = None
         if self.hold_threshold:
             thresholds = cell.thresholds()
-        rest = None
+        rest = None  # no resting threshold to hold
         if thresholds is not None:
             rest = thresholds.rest()
         _multiply(cell, cell.scaled_parameters, time=time, depth=depth)
@@ -241,7 +247,10 @@ class TransitionRule:
 
 
 def _multiply(cell: Cell, parameters: tuple[ScaledParameter, ...], *, time: float, depth: float) -> None:
-    """Multiply the parameters of a cell, or their decays, in place: by `time` or `depth`, as each of them names."""
+    """Multiply parameters of a cell, or their decays, in place, by `time` or `depth`: each names its radius.
+
+    Its sign -1 divides by the multiplier instead. Frozen parameters stay.
+    """
     # Values are assigned, never multiplied in place: time constants are stored as logarithms.
     with torch.no_grad():
         for scaled in parameters:
@@ -254,12 +263,12 @@ def _multiply(cell: Cell, parameters: tuple[ScaledParameter, ...], *, time: floa
             value = getattr(owner, name)
             if scaled.through == "value":
                 moved = value * factor
-                if scaled.limit is not None:  # what lies beyond the limit grows no further
+                if scaled.limit is not None:  # a value beyond the limit grows no further, but may shrink
                     most = torch.maximum(getattr(cell, scaled.limit)(), value.abs())
                     moved = moved.clamp(-most, most)
-            elif scaled.through == "decay_factor":
+            elif scaled.through == "decay_factor":  # the parameter is the decay, which stays below that of LONGEST
                 moved = torch.minimum(value * factor, value.clamp(min=math.exp(-1 / LONGEST)))
-            else:  # exp(-1/moved) = factor exp(-1/value), in logarithms
+            else:  # a time constant, whose decay is multiplied: exp(-1/moved) = factor exp(-1/value), in logarithms
                 rate = 1 / value - math.log(factor)
                 moved = 1 / torch.maximum(rate, (1 / value).clamp(max=1 / LONGEST))
             set_value(owner, name, moved)
@@ -274,11 +283,11 @@ RULES: dict[str, Rule] = {
 
 
 def as_rule(rule: Rule | str, target: object, loop: LoopName = "neurolsc") -> Rule:
-    """The rule of a name, or the rule itself.
+    """Return the rule of a name, or the rule itself.
 
     ``"default"`` is the paper's rule in the paper's loops. In ours it is the rule that reaches the target with firing
-    layers (benchmarks/convergence.py): for the balanced target the paper's, as so small a depth radius takes weights
-    w_in that silence a layer unless its thresholds fall, too; else :class:`TransitionRule`.
+    layers (benchmarks/convergence.py). For the balanced target that is the paper's: its depth radius is so small that
+    w_in silences a layer unless its thresholds fall, too. For all others it is :class:`TransitionRule`.
 
     Raises:
         TypeError: if it is not an object with ``name`` and ``apply``.
@@ -300,11 +309,11 @@ def as_rule(rule: Rule | str, target: object, loop: LoopName = "neurolsc") -> Ru
 
 
 class LoopSettings(NamedTuple):
-    """What each loop has its own values for."""
+    """The settings for which each loop has values of its own."""
 
     max_steps: int | None  # None: the time steps of two batches
     criteria: Criteria
-    shuffle: float
+    shuffle: float  # share of the steps after which tensors are shuffled
     lr: float
 
 
@@ -390,13 +399,14 @@ class PretrainOptions:
     def __post_init__(self) -> None:
         one_of("direction", self.direction, ("both", "time", "depth"))
         if not callable(self.target):
-            radius_target(self.target, steps=1, layers=1)  # refuses what is no target
-        as_rule(self.rule, self.target)
+            radius_target(self.target, steps=1, layers=1)  # raises if it is no target
+        as_rule(self.rule, self.target)  # raises if it is no rule
         one_of("loop", self.loop, get_args(LoopName))
-        drawn = [f for f in fields(self) if f.name in ("samples", "steps", "polish")]
-        if self.loop != "neurolsc" and (unused := [f.name for f in drawn if getattr(self, f.name) != f.default]):
+        of_ours = [f for f in fields(self) if f.name in ("samples", "steps", "polish")]  # options of our loop alone
+        given = [f.name for f in of_ours if getattr(self, f.name) != f.default]
+        if self.loop != "neurolsc" and given:
             here = f"loop={self.loop!r} measures all samples of a batch at every time step and does not polish"
-            raise ValueError(f"{', '.join(unused)}: {here}; give smaller batches, or loop='neurolsc'.")
+            raise ValueError(f"{', '.join(given)}: {here}; give smaller batches, or loop='neurolsc'.")
         whole("samples", self.samples)
         if self.max_steps is not None:
             whole("max_steps", self.max_steps, at_least=0)
@@ -411,13 +421,13 @@ class PretrainOptions:
         if self.shuffle is not None and not 0 <= self.shuffle <= 1:
             raise ValueError(f"shuffle must be True, False or a share of the steps from 0 to 1, got {self.shuffle!r}.")
         if self.kappa is not False:
-            two = isinstance(self.kappa, tuple | list) and len(self.kappa) == 2
-            if not two or not 0 < self.kappa[0] <= 1 <= self.kappa[1] < math.inf:
+            is_pair = isinstance(self.kappa, tuple | list) and len(self.kappa) == 2
+            if not is_pair or not 0 < self.kappa[0] <= 1 <= self.kappa[1] < math.inf:
                 wanted = "bounds (low, high) with 0 < low <= 1 <= high, or False for no multipliers"
                 raise ValueError(f"kappa must be {wanted}, got {self.kappa!r}.")
 
     def of_loop(self) -> LoopSettings:
-        """The settings for which each loop has values of its own: those that are given, else the loop's."""
+        """The settings for which each loop has values of its own: given ones, and the loop's for the others."""
         given = {name: getattr(self, name) for name in LoopSettings._fields}
         if self.bounds == "both" and self.shuffle is None:
             given["shuffle"] = 0.0  # entries in another order have another determinant

@@ -34,10 +34,10 @@ from neurolsc.validation import shown
 
 OPTIONS = ("rule", "direction", "samples", "steps", "include_input", "non_square", "criteria")
 TURNS = 4  # most turns of a layer, each through depth and time
-LARGEST_SCALE = 1e4  # and one over the smallest
-# Shares of the tolerance: what a root is found to, and where a scale stays near a target that is only a limit.
-ROOT_TOLERANCE = 0.05
-LIMIT_TOLERANCE = 0.4
+LARGEST_SCALE = 1e4  # the smallest scale is one over it
+# Both are shares of the tolerance of a mean radius.
+ROOT_TOLERANCE = 0.05  # to which a root is found
+LIMIT_TOLERANCE = 0.4  # distance from a target that radii only tend to, at which the scale stays
 
 
 @on_rank_0
@@ -101,48 +101,56 @@ def scale_to_radius(
         meter = Meter(network, goal, chosen, seed)
         order = torch.randperm(x.shape[1], generator=meter.generator(0))
         count = 2 * chosen.samples
-        some = x[:, order[:count]]
-        others = x[:, order[count:]]
+        some = x[:, order[:count]]  # the scales are found on these
+        others = x[:, order[count:]]  # and confirmed on these
         times = draw_steps(total, meter.count(x, CLOSER), meter.generator(0))
 
         def record(layer: int, scale: float, radius: float) -> None:
+            """Append a measurement of a layer (from 0) to the history, and show it."""
             history.append({"layer": layer + 1, "scale": scale, "time": radius})
             bar.set_postfix_str(f"layer {layer + 1} scale {scale:.3g} time {radius:.3f}")
             bar.update()
 
-        every = torch.arange(some.shape[1], device=some.device)
-        for layer, points in enumerate(layer_points(network, some, every, times)):
+        samples = torch.arange(some.shape[1], device=some.device)
+        # A layer's points are computed when the loop comes to it, with the layers below as they are scaled by then.
+        for layer, points in enumerate(layer_points(network, some, samples, times)):
             _scale_layer(layer, points, meter, record)
         if not others.shape[1]:
             others = some
         profile = meter.fresh(InputStream([others]), 0)
         seconds = clock.perf_counter() - started
         criteria = chosen.of_loop().criteria
-        met = criteria.met(meter.counted(profile, total), smoothed=0.0)  # of one draw there is nothing to smooth over
+        # There is one measurement, so nothing to smooth over the steps: 0 always meets the third criterion.
+        met = criteria.met(meter.counted(profile, total), smoothed=0.0)
         result = meter.conclude(profile, total, met, len(history), history, seconds)
     return result.of(net, prepared.layout, before)
 
 
 def _scale_layer(layer: int, points: "Points", meter: Meter, record: Callable[[int, float, float], None]) -> None:
-    """Scale a layer through depth and through time in turns; record each scale and the radius through time there."""
+    """Scale a layer (from 0), in place, until its mean radii through depth and time are on target.
+
+    Each scale moves the other radius, so depth and time are scaled in turns, at most TURNS. `record` is called with
+    (layer, scale, mean radius through time) after each measurement through time.
+    """
     cell = points.transitions.cell
     options = meter.options
     goal = meter.goal
     rule = as_rule(options.rule, options.target)
     criteria = options.of_loop().criteria
-    depth = None
+    depth = None  # target through depth; None: that radius is left as it is
     if layer or options.include_input:
         depth = goal.depth
-    scale = 1.0
-    start: dict[str, Tensor] = {}  # parameters at the start of a turn, where the scale is 1
+    scale = 1.0  # through time, of this turn
+    start: dict[str, Tensor] = {}  # the cell's parameters at the start of a turn, where the scale is 1
 
-    def set_to(log: float) -> None:
+    def set_to(log_scale: float) -> None:
         nonlocal scale
-        scale = math.exp(log)
+        scale = math.exp(log_scale)
         cell.load_state_dict(start)
         rule.apply(cell, time=scale, depth=1.0)
 
     def measure() -> float:
+        """The mean radius through time at the scale that is set."""
         radius = time_radius(points.now(), layer).radius.mean().item()
         record(layer, scale, radius)
         return radius
@@ -150,17 +158,18 @@ def _scale_layer(layer: int, points: "Points", meter: Meter, record: Callable[[i
     for turn in range(TURNS):
         if depth is not None:
             mean = depth_radius(points.now(), layer, options.non_square, meter.generator(0)).radius.mean().item()
+            # Half the tolerance: the other samples, on which the radii are confirmed, give a slightly different mean.
             met = abs(mean - depth) <= criteria.allowed(goal, depth) / 2
             if not met and mean > 0:
                 rule.apply(cell, time=1.0, depth=depth / mean)
-            if turn and (met or mean == 0):
-                return  # the last turn has set the radius through time
+            if turn and (met or mean == 0):  # no scale moves a radius of 0
+                return  # the turn before has set the radius through time, and nothing has moved it since
         if goal.time is None:
             return
         start = copy.deepcopy(cell.state_dict())
         allowed = criteria.allowed(goal, goal.time)
         near = LIMIT_TOLERANCE * allowed
-        if turn:  # a layer that is scaled again may stay near the target
+        if turn:  # a layer that is near the target after an earlier turn stays as it is
             set_to(0.0)
             if abs(measure() - goal.time) <= near:
                 continue
@@ -172,7 +181,7 @@ def _scale_layer(layer: int, points: "Points", meter: Meter, record: Callable[[i
 
 # ---- firing rates
 
-# Largest scale of thresholds, and one over the least: beyond, the threshold means nothing, or everything.
+# Largest scale of thresholds; the smallest is one over it. Beyond, a neuron never fires, or does at every step.
 REACH = 1e3
 
 
@@ -214,21 +223,23 @@ def match_firing_rates(net: nn.Module, x: Any, rates: Sequence[float], *, tolera
         raise ValueError(f"rates must be {len(cells)} numbers in [0, 1], got {list(rates)}.")
     thresholds: dict[int, Thresholds] = {}
     for layer in network.spiking:
-        own = cells[layer].thresholds()
-        if own is None:
+        of_layer = cells[layer].thresholds()
+        if of_layer is None:
             raise TypeError(no_thresholds(f"layer {layer + 1}, a {type(cells[layer]).__name__},"))
-        thresholds[layer] = own
+        thresholds[layer] = of_layer
     if not thresholds:
         raise TypeError("no layer spikes: all are integrators, whose thresholds nothing can scale.")
     reached = []
     with eval_mode(network):
+        # A layer's input is computed when the loop comes to it, from the layers below with the thresholds set by then.
         for layer, (layer_input, wanted) in enumerate(zip(layer_inputs(network, x), rates, strict=True)):
-            found = math.nan
-            if layer in thresholds:
-                found = scale_to_rate(cells[layer], thresholds[layer], layer_input, wanted, reach=REACH)
-            if abs(found - wanted) > tolerance * wanted:
+            if layer not in thresholds:  # an integrator
+                reached.append(math.nan)
+                continue
+            found = scale_to_rate(cells[layer], thresholds[layer], layer_input, wanted, reach=REACH)
+            if tolerance < math.inf and abs(found - wanted) > tolerance * wanted:
                 for changed in thresholds.values():
-                    changed.scale(1.0)
+                    changed.scale(1.0)  # a scale is relative to the thresholds that the network came with
                 raise ValueError(
                     f"layer {layer + 1}: no scale of its thresholds from {1 / REACH:g} to {REACH:g} gives {wanted:g} "
                     f"spikes per neuron and step; the nearest that was found is {found:.4g}. Give a larger tolerance "
@@ -246,58 +257,74 @@ def no_thresholds(layer: str) -> str:
     )
 
 
-# From so many numbers in a step on (samples times width) the scale is first sought on a few samples, which is faster.
+# If a step has at least MANY numbers (samples times width), the scale is first sought on FEW samples, which is faster.
 MANY = 2**15
-FEW = 16  # samples
-# relative errors of rates
-ROUGH = 0.01  # on a few samples
+FEW = 16
+# Relative errors of rates at which a search ends.
+ROUGH = 0.01  # on FEW samples
 CLOSE = 5e-3  # on all: spikes that feed on each other move a rate by as much
 STEEPNESS = 1.5  # a first guess of d log(rate) / d log(1 / threshold)
-FAR = -2.0  # log(rate / wanted) below which its distance counts a tenth
+FAR = -2.0  # what log(rate / wanted) lies below this counts a tenth
 
 
 def scale_to_rate(cell: Cell, thresholds: Thresholds, x: Tensor, wanted: float, *, reach: float) -> float:
-    """Scale thresholds, by `reach` at most, until a cell's rate on x (T, B, n_in) is nearest to a wanted one.
+    """Scale a cell's thresholds, in place, so that its firing rate on x (T, B, n_in) is nearest to a wanted one.
 
-    Returns the firing rate, exact to 0.5 % if it does not move in jumps. The search is for a root in the logarithms of
-    rate and scale, where a layer is nearly a line. A layer that fires takes four to six runs, a silent one up to ten.
+    The search is for a root in the logarithms of rate and scale, where a layer is nearly a line. A layer that fires
+    takes four to six runs, a silent one up to ten.
+
+    Args:
+        cell: the cell.
+        thresholds: its thresholds.
+        x: its input (T, B, n_in).
+        wanted: spikes per neuron and step, from 0.
+        reach: the largest scale; the smallest is one over it.
+
+    Returns:
+        The firing rate at the scale that is set. It is within 0.5 % of the wanted one, unless it moves in jumps or the
+        wanted one is out of reach.
     """
     most = math.log(reach)
-    sensitivity = 0.0  # log(1 / scale of the thresholds)
+    # log(1 / scale of the thresholds): the rate rises with it
+    sensitivity = 0.0
 
-    def set_sensitivity(log: float) -> None:
+    def set_sensitivity(value: float) -> None:
         nonlocal sensitivity
-        sensitivity = min(max(log, -most), most)
+        sensitivity = min(max(value, -most), most)
         thresholds.scale(math.exp(-sensitivity))
 
-    if wanted == 0:  # which has no logarithm
+    if wanted == 0:  # has no logarithm: the search is for a root in the rate itself
         return solve(set_sensitivity, lambda: rate(cell, x), 0.0, reach=most, tolerance=0.0)
 
     def search(part: Tensor, tolerance: float) -> float:
-        """Set the scale on some samples, starting where it is; the rate there."""
+        """Set the scale by some samples (T, b, n_in), starting from the present one; return their firing rate."""
         start = sensitivity
-        rates: dict[float, float] = {}  # by what log_rate returns
-        least = 0.5 / (part.shape[0] * part.shape[1] * cell.n_hidden)  # stands for a rate of 0
+        rates: dict[float, float] = {}  # the firing rate of each result of log_rate
+        least = 0.5 / (part.shape[0] * part.shape[1] * cell.n_hidden)  # half a spike in all stands for a rate of 0
 
         def log_rate() -> float:
+            """log(rate / wanted) at the scale that is set, with values below FAR moved nearer."""
             fires = rate(cell, part)
             log = math.log(max(fires, least) / wanted)
-            if log < FAR:  # a silent layer says little about how far it is: roots would be sought by halving
+            if log < FAR:
+                # A silent layer has no slope. So far below 0, its value would make the search halve its interval
+                # many times instead of following the line through the ends.
                 log = FAR + 0.1 * (log - FAR)
             rates[log] = fires
             return log
 
-        found = solve(
+        nearest = solve(
             lambda log: set_sensitivity(start + log),
             log_rate,
             0.0,
-            reach=2 * most,
+            reach=2 * most,  # from one end of the range to the other
             tolerance=tolerance,
             slope=STEEPNESS,
         )
-        return rates[found]
+        return rates[nearest]
 
     samples = x.shape[1]
+    # On few samples of a wide layer first: the search on all then starts near its root.
     if samples >= 2 * FEW and samples * max(cell.n_in, cell.n_hidden) >= MANY:
         evenly = torch.arange(FEW, device=x.device) * samples // FEW
         search(x[:, evenly], ROUGH)
@@ -316,9 +343,11 @@ def layer_inputs(network: Network, x: Tensor) -> Iterator[Tensor]:
         below = network.embedded(x.to(network.dtype_and_device["device"]))
         start = network.initial_states(below.shape[1])
     for layer, cell in enumerate(network.cells):
-        if network.layer_delay:
+        if network.layer_delay:  # each step reads the output below of the step before, the first one that at rest
             with torch.no_grad():
-                first: Any = network.cells[layer - 1].output(start.layers[layer - 1]) if layer else start.x
+                first: Any = start.x
+                if layer:
+                    first = network.cells[layer - 1].output(start.layers[layer - 1])
                 below = torch.cat([first.unsqueeze(0), below[:-1]])
         yield below
         with torch.no_grad():
@@ -326,7 +355,7 @@ def layer_inputs(network: Network, x: Tensor) -> Iterator[Tensor]:
 
 
 def steps_from_rest(cell: Cell, x: Tensor) -> Iterator[tuple[Tensor, State, State]]:
-    """Run a cell on x (T, B, n_in) from rest; yield the input, the state before and the state after each step."""
+    """Run a cell on x (T, B, n_in) from rest; yield each step's input (B, n_in), state before and state after it."""
     with torch.no_grad():
         before = cell.initial_state(x.shape[1])
     for now in x:
@@ -337,15 +366,18 @@ def steps_from_rest(cell: Cell, x: Tensor) -> Iterator[tuple[Tensor, State, Stat
 
 
 class Points(NamedTuple):
-    """A layer's input, and the points (step, sample) at which its derivatives are taken."""
+    """A layer's input, and the points at which its derivatives are taken: all given steps of all given samples."""
 
     x: Tensor  # the input (T, B, n_in)
-    transitions: Transitions  # with the state at rest in the place of those before the steps: see `now`
-    samples: Tensor
-    times: Tensor
+    transitions: Transitions  # at the points, but with one state at rest for those before the steps: see `now`
+    samples: Tensor  # indices of the samples (b,)
+    times: Tensor  # indices of the steps (k,), increasing
 
     def now(self, *, after: bool = False) -> Transitions:
-        """The transitions at these points, with the states before (or after) the steps, as the layer is now."""
+        """Run the layer, with its present parameters, and return the transitions at the points.
+
+        Their ``before`` holds the states before the steps, or, with ``after=True``, those after the steps.
+        """
         wanted = set(self.times.tolist())
         states = []
         steps = steps_from_rest(self.transitions.cell, self.x[:, self.samples])
@@ -356,13 +388,17 @@ class Points(NamedTuple):
 
 
 def layer_points(network: Network, x: Tensor, samples: Tensor, times: Tensor) -> Iterator[Points]:
-    """Yield the points of each layer; a caller may change it before it asks for the next (:func:`layer_inputs`)."""
+    """Yield the points of each layer at steps (k,) of samples (b,) of the input x (T, B, n_in).
+
+    A caller may change a layer before it asks for the next one (:func:`layer_inputs`).
+    """
     below: tuple[Cell, State] | tuple[None, None] = (None, None)
     for index, (cell, layer_input) in enumerate(zip(network.cells, layer_inputs(network, x), strict=True)):
         at_points = layer_input[times][:, samples].flatten(0, 1)
         points = Points(layer_input, Transitions(cell, at_points, cell.initial_state(1), *below), samples, times)
         yield points
         if index + 1 < len(network.cells):
+            # The layer above reads the output of the step before if there is a layer delay, else that of the same step.
             below = (cell, points.now(after=not network.layer_delay).before)
 
 
@@ -385,29 +421,31 @@ def solve(
     limit: float = 0.0,
     slope: float | None = None,
 ) -> float:
-    """Set the value, of all that are tried, whose measure is nearest to a target; return the measure.
+    """Search for the value whose measure is nearest to a target, and set it; return its measure.
 
-    The measure increases with the value, up to noise. Of values with the same measure the nearest to 0 is set.
+    The measure increases with the value, up to noise. The search first widens from 0 until the measure has passed the
+    target, then finds the root between. Of the values tried with the same measure the nearest to 0 is set.
 
     Args:
-        set_to: sets the value. The search starts at 0.
-        measure: measures at the value that is set.
+        set_to: sets a value. The search starts at 0.
+        measure: returns the measure at the value that is set.
         target: target of the measure.
         reach: the largest distance of the value from 0.
         tolerance: distance of the measure from the target at which the search ends.
         limit: if the measure only tends to the target, as while a gate closes, the distance from the target at which
             the value stays; nearer to the target it would grow without end. 0: it goes as near as the tolerance.
-        slope: a guess of the measure's derivative by the value, for the first step.
+        slope: a guess of the measure's derivative by the value, for the first step; None: the first step is 0.25.
     """
     from scipy.optimize import brentq  # takes 0.2 s to import
 
-    tried: list[tuple[float, float, float, float]] = []  # distance, size, value and measure: the least is the best
+    tried: list[tuple[float, float, float, float]] = []  # (distance, |value|, value, measure): the least is the best
 
-    @cache
+    @cache  # the ends of an interval are asked for again
     def miss(value: float) -> float:
+        """Measure minus target at a value; 0 within the tolerance, where a search ends."""
         set_to(value)
         found = measure()
-        missed = NOT_FINITE
+        missed = NOT_FINITE  # a measure runs away where the value is too large
         if math.isfinite(found):
             missed = found - target
         tried.append((abs(missed), abs(value), value, found))
@@ -415,18 +453,20 @@ def solve(
             return missed
         return 0.0
 
-    # Widen away from 0 until the sign changes.
+    # Widen away from 0 until the sign changes: `far` is the next value, `near` the last one on this side of the target.
     at_zero = miss(0.0)
     first = 0.25
     if slope is not None and abs(at_zero) < NOT_FINITE:
         first = min(max(1.1 * abs(at_zero) / slope, 1e-3), 2.0, reach)  # a little beyond the root of the line
     near = 0.0
-    far = -math.copysign(first, at_zero)
+    far = -math.copysign(first, at_zero)  # down if the measure is above the target
     while at_zero and abs(near) < reach:
         there = miss(far)
         if there == 0 and 0 < limit < abs(at_zero):
+            # On target to the tolerance, which may be far along a limit: go back to where the distance is `limit`.
 
             def beyond_limit(value: float) -> float:
+                """Limit minus distance; 0 if it is near enough, where the search ends."""
                 distance = limit - abs(miss(value))
                 if abs(distance) > limit / 4:
                     return distance
@@ -436,16 +476,16 @@ def solve(
             set_to(value)
             return measure()
         if there * at_zero <= 0:
-            brentq(miss, min(near, far), max(near, far), xtol=1e-4)  # all that it tries is in `tried`
+            brentq(miss, min(near, far), max(near, far), xtol=1e-4)  # its result is not used: see `tried`
             break
         # Go on a little beyond the root of the line through both, but no more than eight times as far.
-        size = 2 * abs(far)
+        farther = 2 * abs(far)
         closer = abs(miss(near)) - abs(there)
         if closer > 0:
             root = abs(far) + abs(there) / closer * abs(far - near)
-            size = min(max(1.1 * root, 1.2 * abs(far)), 8 * abs(far))
+            farther = min(max(1.1 * root, 1.2 * abs(far)), 8 * abs(far))
         near = far
-        far = math.copysign(min(size, reach), far)
+        far = math.copysign(min(farther, reach), far)
     _, _, value, found = min(tried)
     set_to(value)
     return found

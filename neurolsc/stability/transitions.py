@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from neurolsc.network import Network, StepRecord
-from neurolsc.neurons.cell import Cell, State, WeightMatrix, owner_of, values_kept
+from neurolsc.neurons.cell import Cell, State, WeightMatrix, owner_of, replaced
 from neurolsc.neurons.derivatives import (
     EigenpairHint,
     Factors,
@@ -51,11 +51,12 @@ class Transitions(NamedTuple):
 
     @property
     def states(self) -> int:
+        """S, the number of state variables of the layer."""
         return flat(self.before).shape[1]
 
     @property
     def states_below(self) -> int:
-        """Size of the state below, or of the input."""
+        """Number of state variables of the layer below; of the first layer, number of inputs."""
         if self.state_below is None:
             return self.cell.n_in
         return flat(self.state_below).shape[1]
@@ -66,7 +67,7 @@ class Transitions(NamedTuple):
         return self.states != self.states_below
 
     def at(self, points: slice | Tensor) -> "Transitions":
-        """The layer at some of the points."""
+        """The transitions at some of the points."""
         before = type(self.before)(*(h[points] for h in self.before))
         below = self.state_below
         if below is not None:
@@ -74,7 +75,7 @@ class Transitions(NamedTuple):
         return Transitions(self.cell, self.x[points], before, self.below, below)
 
     def chunks(self, size: int) -> Iterator["Transitions"]:
-        """Yield at most `size` points at a time."""
+        """Yield the transitions at all points in order, at most `size` points at a time."""
         for start in range(0, len(self.x), size):
             yield self.at(slice(start, start + size))
 
@@ -115,16 +116,14 @@ def transitions_of(network: Network, moments: Sequence[StepRecord]) -> list[Tran
 
 @contextmanager
 def zeroed(matrices: Sequence[WeightMatrix]) -> Iterator[None]:
-    """Set weights to 0 inside the block, and back after it."""
-    owners = [owner_of(matrix.cell, matrix.name)[0] for matrix in matrices]
-    with values_kept(owners):
-        for matrix in matrices:
-            matrix.overwrite(matrix.without())
+    """Set weight matrices to 0 inside the block, and back after it."""
+    places = [owner_of(matrix.cell, matrix.name) for matrix in matrices]
+    with replaced([(owner, name, torch.zeros_like(getattr(owner, name))) for owner, name in places]):
         yield
 
 
 def draw_steps(total: int, count: int | None, generator: torch.Generator) -> Tensor:
-    """Draw `count` of `total` steps, one at random from each of count equal stretches; None: all.
+    """Draw `count` of `total` steps, one at random from each of `count` equal stretches, in order (count,); None: all.
 
     A mean over stretches is steadier than over free draws: radii change along a run more than from sample to sample.
     """
@@ -138,12 +137,12 @@ def draw_steps(total: int, count: int | None, generator: torch.Generator) -> Ten
 
 
 def stacked(states: list[State]) -> State:
-    """The states of several steps as one batch."""
+    """The states of several steps, each (B, ...), as one batch, step after step."""
     return type(states[0])(*(torch.cat(leaves) for leaves in zip(*states, strict=True)))
 
 
 def step_of(t: Transitions) -> Callable[[Tensor, Tensor], Tensor]:
-    """The step of a cell, as a function of its state h (P, S) and input x."""
+    """The step of a cell as a function of its state h (P, S) and input x (P, n_in), which returns the next state."""
 
     def step(h: Tensor, x: Tensor) -> Tensor:
         state = unflat(h, t.before)
@@ -154,7 +153,7 @@ def step_of(t: Transitions) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def output_of(cell: Cell, like: State) -> Callable[[Tensor], Tensor]:
-    """The output of a cell, as a function of its state h (P, S)."""
+    """The output (P, n_hidden) of a cell as a function of its state h (P, S); `like` has the shapes of a state."""
 
     def output(h: Tensor) -> Tensor:
         with exact_values(cell):
@@ -167,9 +166,10 @@ def output_of(cell: Cell, like: State) -> Callable[[Tensor], Tensor]:
 
 
 class OperatorProduct:
-    """A square product of linear operators at P points, in the order in which they act.
+    """A product M of linear operators at P points, in the order in which they act; it must be square.
 
-    Eigenvalues other than 0 do not depend on which operator comes first, so it starts where it is narrowest.
+    The eigenvalues of A B and B A are the same but for zeros. So the product starts with the operator that reads the
+    fewest numbers, and goes round: its matrices have this `size`.
     """
 
     def __init__(self, operators: Sequence[LinearOperator], points: int) -> None:
@@ -180,37 +180,41 @@ class OperatorProduct:
         self.points = points
 
     def matvec(self, x: Tensor) -> Tensor:
+        """M x, for vectors (P, size)."""
         for part in self.operators:
             x = part.matvec(x)
         return x
 
     def rmatvec(self, y: Tensor) -> Tensor:
+        """The transpose of M times y, for vectors (P, size)."""
         for part in reversed(self.operators):
             y = part.rmatvec(y)
         return y
 
     def take(self, index: Tensor) -> "OperatorProduct":
+        """The product at some of the points."""
         return OperatorProduct([part.take(index) for part in self.operators], len(index))
 
     def eigenpair_hint(self, right: bool, tolerance: float) -> EigenpairHint | None:
-        """The largest eigenvalue with a right or left eigenvector, if it is known without products."""
+        """What isolated neurons tell of the largest eigenvalue and its right or left eigenvector; None: nothing."""
         if len(self.operators) != 1:
             return None
         return eigenpair_hint(self.operators[0], right, tolerance)
 
     def blocks(self) -> BlockStep | None:
-        """The blocks of single neurons, if the product has nothing else."""
+        """The only operator, if it consists of blocks of single neurons; else None."""
         only = self.operators[0]
         if len(self.operators) == 1 and isinstance(only, BlockStep):
             return only
         return None
 
     def matrix(self, point: int, like: Tensor) -> Tensor:
+        """M of one point (size, size), with the dtype and device of a tensor."""
         return self.take(torch.tensor([point], device=like.device)).matrices(like)[0]
 
     def matrices(self, like: Tensor) -> Tensor:
         """M of all points (P, size, size), with the dtype and device of a tensor."""
-        dense: list[Any] = [part.dense() for part in self.operators]
+        dense: list[Any] = [part.dense() for part in self.operators]  # None: it has products only
         if all(m is not None for m in dense):
             product = dense[0]
             for m in dense[1:]:
@@ -222,7 +226,7 @@ class OperatorProduct:
         return copies.matvec(unit.repeat(self.points, 1)).view(self.points, self.size, self.size).mT
 
     def factors(self, point: int, shift: Tensor, like: Tensor) -> Factors:
-        """M - shift I of one point, factorised; real if the shift is."""
+        """Factorise M - shift I of one point, for a shift (); the factors are real if the shift is."""
         if len(self.operators) == 1:
             one = self.operators[0].take(torch.tensor([point], device=like.device))
             if cheaper := shifted_factors(one, shift):
@@ -232,7 +236,7 @@ class OperatorProduct:
 
 
 class RowSelection(LinearOperator):
-    """Takes the entries `chosen` (P, k) of vectors of length `long`."""
+    """Takes the entries with the indices `chosen` (P, k) of vectors (P, long)."""
 
     def __init__(self, chosen: Tensor, long: int) -> None:
         self.chosen = chosen
@@ -268,7 +272,7 @@ class Transposed(LinearOperator):
 
 
 def time_operator(t: Transitions) -> LinearOperator:
-    """d h[t, l] / d h[t-1, l] at the points of t."""
+    """d h[t, l] / d h[t-1, l] at the points of t: in closed form if the cell has one, else by autograd."""
     if known := t.cell.derivatives():
         return known.state_map(t.x, t.before)
     return JacobianOperator(step_of(t), flat(t.before), t.x)
@@ -298,14 +302,15 @@ def time_product(t: Transitions) -> OperatorProduct:
 
 
 def gram(operators: Sequence[LinearOperator], points: int) -> OperatorProduct:
-    """M times its transpose, whose radius is the square of M's largest singular value."""
+    """M^T M of a product M of operators at P points; its radius is the square of M's largest singular value."""
     return OperatorProduct([*operators, *(Transposed(part) for part in reversed(operators))], points)
 
 
 def depth_product(t: Transitions, non_square: NonSquare, generator: torch.Generator) -> OperatorProduct:
-    """d h[t, l] / d h[t', l-1] at the points of t; between unequal widths a random sub-matrix, or M M^T.
+    """d h[t, l] / d h[t', l-1] = M at the points of t, made square.
 
-    If the derivative is the same at all points, the product has one point.
+    Between unequal widths a random square sub-matrix of M is drawn for each point, or, with ``"singular"``, M^T M is
+    taken. If the derivative is the same at all points, the product has one point.
     """
     operators = depth_operators(t)
     rows = operators[-1].rows
@@ -320,6 +325,7 @@ def depth_product(t: Transitions, non_square: NonSquare, generator: torch.Genera
         return gram(operators, points)
     points = len(t.x)  # each with a sub-matrix of its own
     long = max(rows, columns)
+    # Chosen are as many entries of the longer side as the shorter one has.
     chosen = torch.rand(points, long, generator=generator).argsort(-1)[:, : min(rows, columns)]
     choice = RowSelection(chosen.to(t.x.device), long)
     if rows > columns:

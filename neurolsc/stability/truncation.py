@@ -24,8 +24,8 @@ from neurolsc.stability.indicators import Loss
 from neurolsc.surroundings import in_full_precision
 from neurolsc.validation import number, whole
 
-SMALLEST_RATE = 1e-6  # of a stable cell in the bounds, which divide by it
-CHUNK_GROWTH = 1.1  # of the lengths of chunks that are measured
+SMALLEST_RATE = 1e-6  # the rate of a stable cell counts as at least this in the bounds, which divide by it
+CHUNK_GROWTH = 1.1  # about the factor between two lengths of chunks that are measured
 LARGEST_LOG = 700  # math.exp overflows from 710 on
 
 # ---- states and weights of a stable cell
@@ -33,7 +33,7 @@ LARGEST_LOG = 700  # math.exp overflows from 710 on
 
 @in_full_precision
 def truncated_states(cell: Cell, x: Tensor, context: int) -> Tensor:
-    r"""Return the states of the truncated model: at each step the state after a run from rest over the last k inputs.
+    r"""Return the states of the truncated model: at each step the state of a run from rest over the last k inputs.
 
     .. math:: h^k[t] = \varphi(h^k[t-1], x[t]), \qquad h^k[t-k] = 0
 
@@ -49,12 +49,13 @@ def truncated_states(cell: Cell, x: Tensor, context: int) -> Tensor:
     """
     steps, batch = x.shape[:2]
     context = min(whole("context", context, at_least=0), steps)
+    # The first steps have fewer inputs before them: padding, which their runs skip.
     padded = torch.cat([x.new_zeros(context, batch, cell.n_in), x])
     state = cell.initial_state(steps * batch)  # one run of k inputs for each step, all side by side
     for i in range(context):
         inputs = padded[i + 1 : i + 1 + steps].flatten(0, 1)
         after = cell.update(inputs, cell.output(state), state)
-        started = torch.arange(steps, device=x.device) + i + 1 >= context  # earlier inputs are those of padding
+        started = torch.arange(steps, device=x.device) + i + 1 >= context  # else the input is padding
         state = frozen(after, state, started.repeat_interleave(batch))
     return flat(state).view(steps, batch, -1)
 
@@ -66,8 +67,8 @@ class GradientBounds:
     They hold for all weights with norms of at most those of the cell, and for all inputs up to the bound.
 
     Attributes:
-        rate: :math:`\lambda` of the cell.
-        gamma: :math:`\gamma` of Lemma 2.
+        rate: :math:`\lambda`, by which a step multiplies the distance of two states at most.
+        gamma: :math:`\gamma` of Lemma 2, the factor of the bound on how far truncation moves the gradient.
         beta: :math:`\beta` of Lemma 3, the Lipschitz constant of the gradient in the weights.
     """
 
@@ -80,25 +81,35 @@ class GradientBounds:
         return self.gamma * whole("context", context) * self.rate**context
 
     def proximity(self, context: int, updates: int, *, lr: float = 1.0) -> float:
-        r"""Prop. 4: the distance of the weights after N updates at rates :math:`\alpha / i`, projected or not.
+        r"""Prop. 4: how far truncated gradient descent, with weights :math:`w_k`, is from the full one after N updates.
 
         .. math:: \|w^N - w^N_k\| \le \alpha\, \gamma\, k\, \lambda^k\, N^{\alpha \beta + 1}
+
+        It holds for learning rates :math:`\alpha / i` of the i-th update, with a projection after each or not.
+
+        Args:
+            context: k, from 1.
+            updates: N.
+            lr: :math:`\alpha`.
         """
         log = self._log_proximity(whole("context", context), whole("updates", updates), number("lr", lr))
         if log < LARGEST_LOG:
             return math.exp(log)
-        return math.inf
+        return math.inf  # too large for a float
 
     def context(self, tolerance: float, updates: int, *, lr: float = 1.0) -> int:
-        """The smallest k from which on the weights differ by at most a tolerance (Prop. 4, Theorem 1)."""
+        """The smallest k from which on the weights differ by at most a tolerance (Prop. 4, Theorem 1).
+
+        `updates` and `lr` are those of :meth:`proximity`.
+        """
         wanted = math.log(number("tolerance", tolerance))
-        top = max(1, math.ceil(-1 / math.log(self.rate)))  # from here on k rate^k falls
-        if self._log_proximity(top, updates, lr) <= wanted:  # the largest of all: any k will do
+        top = max(1, math.ceil(-1 / math.log(self.rate)))  # from this k on the bound falls
+        if self._log_proximity(top, updates, lr) <= wanted:  # it is largest at the top: any k will do
             return 1
         return next(k for k in count(top) if self._log_proximity(k, updates, lr) <= wanted)
 
     def _log_proximity(self, context: int, updates: int, lr: float) -> float:
-        """The logarithm of :meth:`proximity`."""
+        """The logarithm of :meth:`proximity`, which has no overflow."""
         factor = lr * self.gamma * context
         if not factor:
             return -math.inf
@@ -109,7 +120,7 @@ class GradientBounds:
 def gradient_bounds(
     cell: Cell, input_bound: float, *, loss_lipschitz: float = 1.0, loss_smoothness: float = 1.0
 ) -> GradientBounds:
-    r"""Bound how truncation (Lemma 2) and a change of weights (Lemma 3) move the gradient of a stable RNN.
+    r"""Bound how far truncation (Lemma 2) and a change of weights (Lemma 3) move the gradient of a stable RNN.
 
     The constants are derived anew, as our copy of the source lacks its appendix. Let L and P be the Lipschitz constants
     of the loss of the last state and of its gradient, H the largest state, :math:`L_a` and S the largest slope and
@@ -142,28 +153,28 @@ def gradient_bounds(
     """
     if not isinstance(cell, RNN):
         raise TypeError(f"bounds of the gradient are of RNN, got {type(cell).__name__}.")
-    sure = certificate(cell, input_bound)
-    slope, curve = SLOPES[cell.activation]
-    if math.isnan(curve):
+    bounds = certificate(cell, input_bound)
+    slope, curvature = SLOPES[cell.activation]
+    if math.isnan(curvature):  # it has no second derivative
         raise ValueError(f"bounds of the gradient need a smooth activation, got {cell.activation!r}.")
     lipschitz = number("loss_lipschitz", loss_lipschitz, zero_allowed=True)
     smooth = number("loss_smoothness", loss_smoothness, zero_allowed=True)
     # A larger rate is a bound, too. At rate 0 the gradient still reads the state before.
-    rate = max(sure.rate, SMALLEST_RATE)
-    left = 1 - rate
-    # the names of the docstring: H, |W|, N, L_w, b_hh, b_hw, b_ww and E
-    largest = sure.state_bound
-    weight = sure.rate / slope
-    read = math.sqrt(largest**2 + sure.input_bound**2 + 1)
-    by_w = slope * read
-    hh = curve * weight**2
-    hw = curve * weight * read + slope
-    ww = curve * read**2
-    apart = by_w / left
-    gamma = by_w * (lipschitz + smooth * largest) / left
-    gamma += lipschitz * largest / rate * (by_w * hh / left + hw)
-    beta = (smooth * apart * by_w + lipschitz * (hw * apart + ww)) / left
-    beta += lipschitz * by_w * (hh * apart + hw) / left**2
+    rate = max(bounds.rate, SMALLEST_RATE)
+    forgotten = 1 - rate
+    # the symbols of the docstring
+    largest = bounds.state_bound  # H
+    weight = bounds.rate / slope  # |W|
+    read = math.sqrt(largest**2 + bounds.input_bound**2 + 1)  # N
+    by_w = slope * read  # L_w
+    hh = curvature * weight**2  # b_hh
+    hw = curvature * weight * read + slope  # b_hw
+    ww = curvature * read**2  # b_ww
+    apart = by_w / forgotten  # E
+    gamma = by_w * (lipschitz + smooth * largest) / forgotten
+    gamma += lipschitz * largest / rate * (by_w * hh / forgotten + hw)
+    beta = (smooth * apart * by_w + lipschitz * (hw * apart + ww)) / forgotten
+    beta += lipschitz * by_w * (hh * apart + hw) / forgotten**2
     return GradientBounds(rate, gamma, beta)
 
 
@@ -174,10 +185,12 @@ def gradient_bounds(
 class TruncationErrors(Displayed):
     """Relative errors of each layer's gradient in truncated backpropagation; made by :func:`truncation_errors`.
 
+    An error is the norm of the difference from the full gradient, over the norm of the full gradient.
+
     Attributes:
-        window: errors (L, T) where the loss of each step is propagated back over k = 1 ... T steps; NaN for a layer
+        window: errors (L, T) if the loss of each step is propagated back over k = 1 ... T steps; NaN for a layer
             without a gradient.
-        chunks: errors (L, K) where the state is detached every k steps, with k from `sizes`.
+        chunks: errors (L, K) if the state is detached every k steps, with k from `sizes`; NaN likewise.
         sizes: lengths of chunks (K,), each about a tenth longer than the one before, up to T.
         decay: mean norm of the gradient of the loss at step t + i by the input at step t, for i = 0 ... T - 1 (T,).
     """
@@ -193,10 +206,11 @@ class TruncationErrors(Displayed):
         k is the length of a window, or with ``chunks=True`` one of `sizes`.
         """
         number("tolerance", tolerance)
-        errors = self.chunks if chunks else self.window
         if chunks:
+            errors = self.chunks
             sizes = self.sizes.tolist()
         else:
+            errors = self.window
             sizes = range(1, errors.shape[1] + 1)
         found: list[int | None] = []
         for row in errors:
@@ -204,7 +218,8 @@ class TruncationErrors(Displayed):
                 found.append(None)
                 continue
             too_far = (row > tolerance).nonzero().flatten().tolist()
-            found.append(sizes[max(too_far, default=-1) + 1])  # the last error is 0
+            last = max(too_far, default=-1)
+            found.append(sizes[last + 1])  # exists: the error over all steps is 0
         return found
 
     def parts(self) -> list[str | Table]:
@@ -220,7 +235,7 @@ class TruncationErrors(Displayed):
 
 @in_full_precision
 def truncation_errors(network: Network, x: Tensor, loss: Loss, *, progress: bool = False) -> TruncationErrors:
-    r"""How many steps of truncated backpropagation a network needs for its gradient, measured.
+    r"""Measure how many steps of truncated backpropagation a network needs for its gradient.
 
     The gradient of a loss of all logits is a sum over pairs of a step s, at which a logit is read, and a step t before
     it, at which a parameter w acts,
@@ -259,24 +274,25 @@ def truncation_errors(network: Network, x: Tensor, loss: Loss, *, progress: bool
     bar = progress_bar(total, desc="gradients", unit="step", shown=progress)
     with eval_mode(network), torch.enable_grad(), bar:
         x = x.detach().to(**like).requires_grad_()
-        # For each cell the parameters of each step, which are differentiated apart, in the same memory.
+        # For each cell its parameters by name, once for each step (T, ...), in the same memory: so each step's
+        # parameters have a gradient of their own.
         apart: list[dict[str, Tensor]] = []
         for i in range(len(network.cells)):
             prefix = f"network.cells.{i}."
             own = {n: p.detach() for n, p in step.named_parameters() if n.startswith(prefix) and p.requires_grad}
             apart.append({n: p.expand(total, *p.shape).requires_grad_() for n, p in own.items()})
         at_steps = {n: p.unbind(0) for own in apart for n, p in own.items()}
-        carried = None
+        carried = None  # what a step passes on to the next
         outputs = []
         for t, frame in enumerate(x.unbind(0)):
             logits, carried = functional_call(step, {n: p[t] for n, p in at_steps.items()}, (frame, carried))
             outputs.append(logits)
-        logits = torch.stack(outputs).detach().requires_grad_()
+        logits = torch.stack(outputs).detach().requires_grad_()  # detached: each step is propagated back by itself
         (by_logits,) = torch.autograd.grad(loss(logits), logits)
         leaves = [x, *(p for own in apart for p in own.values())]
         widths = [sum(p[0].numel() for p in own.values()) for own in apart]
-        away = [torch.zeros(total, width, **like) for width in widths]  # sums of G over pairs of a distance
-        within = [torch.zeros(len(sizes), width, **like) for width in widths]  # over pairs of one chunk
+        away = [torch.zeros(total, width, **like) for width in widths]  # sums of G over all pairs s - t = 0, 1, ...
+        within = [torch.zeros(len(sizes), width, **like) for width in widths]  # over all pairs within a chunk, by size
         decay = torch.zeros(total, **like)
         for s in range(total):
             by_x, *gradients = torch.autograd.grad(
@@ -288,23 +304,23 @@ def truncation_errors(network: Network, x: Tensor, loss: Loss, *, progress: bool
                 parts = [next(found)[: s + 1].flatten(1) for _ in own]
                 if not parts:
                     continue
-                by_distance = torch.cat(parts, 1).flip(0)
+                by_distance = torch.cat(parts, 1).flip(0)  # rows: G of s - t = 0, 1, ...
                 away[i][: s + 1] += by_distance
-                within[i] += by_distance.cumsum(0)[s % sizes]  # from the first step of its chunk on
+                within[i] += by_distance.cumsum(0)[s % sizes]  # the chunk of s began s % size steps before
             bar.update()
-        decay /= torch.arange(total, 0, -1, device=decay.device)
+        decay /= torch.arange(total, 0, -1, device=decay.device)  # pairs of a distance
     window = []
     chunks = []
     for far, near in zip(away, within, strict=True):
-        beyond = far.flip(0).cumsum(0).flip(0).norm(dim=1)  # of distances of k and more
-        whole_gradient = near[-1]  # of one chunk of all steps
+        beyond = far.flip(0).cumsum(0).flip(0).norm(dim=1)  # what a window of 0, 1, ... steps leaves out
+        whole_gradient = near[-1]  # the last size is one chunk of all steps
         window.append(torch.cat([beyond[1:], beyond.new_zeros(1)]) / whole_gradient.norm())
         chunks.append((near - whole_gradient).norm(dim=1) / whole_gradient.norm())
     return TruncationErrors(torch.stack(window).cpu(), torch.stack(chunks).cpu(), sizes, decay.cpu())
 
 
 def _sizes_of_chunks(total: int) -> Tensor:
-    """Lengths of chunks up to `total`, each about a tenth longer than the one before."""
+    """Lengths of chunks (K,) from 1 to `total`, each about a tenth longer than the one before."""
     lengths = {total}
     for i in range(1 + int(math.log(total, CHUNK_GROWTH))):
         lengths.add(round(CHUNK_GROWTH**i))
@@ -312,7 +328,11 @@ def _sizes_of_chunks(total: int) -> Tensor:
 
 
 class _Step(nn.Module):
-    """One step of a network as a module's forward, so that `functional_call` can give each step its own parameters."""
+    """One step of a network as a module's forward, so that `functional_call` can give each step its own parameters.
+
+    It maps an input (B, n_in) and what the step before passed on, states and outputs, None at rest, to the logits
+    (B, C) and what it passes on.
+    """
 
     def __init__(self, network: Network) -> None:
         super().__init__()

@@ -2,9 +2,10 @@ r"""The curse of memory: how sensitive a leaky integrator is to its own memory, 
 
 .. math:: h[t] = \lambda h[t-1] + x[t], \qquad |\lambda| < 1
 
-As λ tends to 1 the second moment of :math:`\mathrm{d}h/\mathrm{d}\lambda` grows like :math:`(1-\lambda)^{-3}`, and like
-the power -4 where inputs are constant, although nothing is unstable. An input scale :math:`\gamma(\lambda)` keeps h
-level, and a parameter ω that is fine-grained near 1 keeps :math:`\mathrm{d}h/\mathrm{d}\omega` level.
+As λ tends to 1 the second moment of :math:`\mathrm{d}h/\mathrm{d}\lambda` grows like :math:`(1-\lambda)^{-3}`, or, if
+inputs are constant, like :math:`(1-\lambda)^{-4}`, although nothing is unstable. An input scale
+:math:`\gamma(\lambda)` keeps h level, and a parameter ω that is fine-grained near 1 keeps
+:math:`\mathrm{d}h/\mathrm{d}\omega` level.
 
 The voltage and the threshold of spiking neurons are such integrators, with :math:`\lambda = e^{-1/\tau}`. So log τ,
 which this package trains, is the parameter of the LRU, :math:`e^{-e^{\omega}}`, and level under an input scale only.
@@ -32,11 +33,11 @@ Correlation = float | Tensor
 """Autocorrelation of real inputs, R(Δ): a number ρ for :math:`\\rho^{|\\Delta|}`, or a tensor of R(0), R(1), ... after
 whose end it is 0: (K,), or (K, N) where each of N eigenvalues has its own."""
 
-ROUNDING = 1e-6  # relative, by which R(Δ) may exceed R(0), and a power be negative: estimates come in float32
-STILL = 1e-12  # relative deviation below which a drive counts as constant: float64's rounding over a run
+ROUNDING = 1e-6  # share by which R(Δ) may exceed R(0), or a power be negative: estimates come in float32
+STILL = 1e-12  # relative deviation up to which a drive counts as constant: float64's rounding over a run
 EDGE = 18.0  # artanh of the largest ν: float64 knows none between that and 1
 HALVINGS = 64  # of the range -EDGE to EDGE, to below float64's rounding
-NODES = 96  # of the rule of Gauss and Legendre
+NODES = 96  # of an integral by the rule of Gauss and Legendre
 
 # ---- autocorrelations
 
@@ -46,8 +47,9 @@ def autocorrelation(x: Tensor, lags: int, *, centred: bool = False, unbiased: bo
 
     .. math:: \hat R(\Delta) = \frac{1}{T B} \sum_{b} \sum_{t=1}^{T-\Delta} x[t]_b\, x[t+\Delta]_b
 
-    It is positive semi-definite, as moments need it, and too small by the factor :math:`1 - \Delta/T`. The mean of
-    inputs is a part that does not decay; R is linear in the parts, and so are the moments.
+    The estimate is positive semi-definite, as moments need it, and too small by the factor :math:`1 - \Delta/T`. If
+    inputs are a mean plus deviations from it, R is the sum of those of both, and so are the moments; that of the mean
+    does not decay.
 
     Args:
         x: inputs (T, B, N), real.
@@ -68,7 +70,7 @@ def autocorrelation(x: Tensor, lags: int, *, centred: bool = False, unbiased: bo
     x = x.detach().double()
     if centred:
         x = x - x.mean((0, 1))
-    # By the power spectrum (Wiener-Khinchin), padded to twice the length, as a Fourier transform is periodic.
+    # By the power spectrum (Wiener-Khinchin), with zeros up to twice the length: a Fourier transform is periodic.
     power = torch.fft.rfft(x, n=2 * steps, dim=0).abs().square().mean(1)
     found = torch.fft.irfft(power, n=2 * steps, dim=0)[: lags + 1] / steps
     if unbiased:
@@ -77,8 +79,8 @@ def autocorrelation(x: Tensor, lags: int, *, centred: bool = False, unbiased: bo
     return found
 
 
-def _checked(correlation: Correlation) -> float | Tensor:
-    """Return a correlation in float64; ValueError if no real input has it."""
+def _checked_correlation(correlation: Correlation) -> float | Tensor:
+    """Return a correlation, a number ρ or R(0), R(1), ... in float64; ValueError if no real input has it."""
     if not isinstance(correlation, Tensor) or correlation.ndim == 0:
         rho = float(correlation)
         if not -1 <= rho <= 1:
@@ -91,7 +93,8 @@ def _checked(correlation: Correlation) -> float | Tensor:
         raise ValueError(f"an autocorrelation must be finite, with R(0) > 0, got R(0) = {r[0].min().item():g}.")
     if (r.abs() > r[0] * (1 + ROUNDING)).any():
         raise ValueError(f"no |R(Δ)| of an autocorrelation exceeds R(0), got {(r.abs() / r[0]).max().item():g} R(0).")
-    spectrum = 2 * torch.fft.rfft(r, n=8 * len(r), dim=0).real - r[0]  # at eight frequencies for each value
+    # The power, R(0) + 2 sum over Δ of R(Δ) cos, is checked at four frequencies for each value.
+    spectrum = 2 * torch.fft.rfft(r, n=8 * len(r), dim=0).real - r[0]
     if (spectrum < -ROUNDING * r.abs().sum(0)).any():
         raise ValueError(
             f"an autocorrelation has no negative power at any frequency, got {spectrum.min().item():g}: it is 0 after "
@@ -100,8 +103,8 @@ def _checked(correlation: Correlation) -> float | Tensor:
     return r
 
 
-def _inside(eigenvalue: Number) -> Tensor:
-    """Return eigenvalues as a float or complex tensor, if all lie inside the unit circle; ValueError otherwise."""
+def _eigenvalues(eigenvalue: Number) -> Tensor:
+    """Return eigenvalues as a float or complex tensor; ValueError if one does not lie inside the unit circle."""
     found = eigenvalue
     if not isinstance(found, Tensor):
         if isinstance(found, complex):
@@ -118,13 +121,17 @@ def _inside(eigenvalue: Number) -> Tensor:
 
 
 def _sums(eigenvalue: Tensor, r: float | Tensor) -> tuple[Tensor | float, Tensor, Tensor]:
-    r"""Return R(0), :math:`\sum_{\Delta \ge 1} \lambda^\Delta R(\Delta)`, and the same sum of Δ λ^Δ R(Δ)."""
-    if not isinstance(r, Tensor):
+    r"""Return R(0) and two sums for eigenvalues of any shape, with checked correlations r.
+
+    .. math:: \sum_{\Delta \ge 1} \lambda^\Delta R(\Delta), \qquad \sum_{\Delta \ge 1} \Delta \lambda^\Delta R(\Delta)
+    """
+    if not isinstance(r, Tensor):  # R(Δ) = ρ^Δ: geometric series
         u = r * eigenvalue
         return 1.0, u / (1 - u), u / (1 - u) ** 2
     r = r.to(eigenvalue.device)
     lags = torch.arange(1, len(r), device=r.device).view(-1, *[1] * eigenvalue.ndim)
-    inner = [1] * max(eigenvalue.ndim - r.ndim + 1, 0)  # axes of the eigenvalues that R lacks, for broadcasting
+    # Lags come first, then the axes of the eigenvalues; those that R lacks are 1.
+    inner = [1] * max(eigenvalue.ndim - r.ndim + 1, 0)
     terms = eigenvalue**lags * r[1:].reshape(len(r) - 1, *inner, *r.shape[1:])
     return r[0], terms.sum(0), (lags * terms).sum(0)
 
@@ -154,13 +161,13 @@ def state_covariance(first: Number, second: Number | None = None, *, correlation
 
     Source: arXiv:2405.21064, Lemma 1, eq. 5 and 45.
     """
-    r = _checked(correlation)
-    a = _inside(first)
-    b = a.conj() if second is None else _inside(second)
-    start, one, _ = _sums(a, r)
-    _, other, _ = _sums(b, r)
-    found = (start + one + other) / (1 - a * b)
-    if second is None:
+    r = _checked_correlation(correlation)
+    a = _eigenvalues(first)
+    b = a.conj() if second is None else _eigenvalues(second)
+    at_zero, sum_a, _ = _sums(a, r)
+    _, sum_b, _ = _sums(b, r)
+    found = (at_zero + sum_a + sum_b) / (1 - a * b)
+    if second is None:  # b is the conjugate of a: the imaginary part is rounding
         found = found.real
     return found
 
@@ -183,20 +190,20 @@ def sensitivity_covariance(first: Number, second: Number | None = None, *, corre
 
     Source: arXiv:2405.21064, Lemma 2, eq. 6; eq. 57 with :math:`(1 - |\lambda|^2)^3`.
     """
-    r = _checked(correlation)
-    a = _inside(first)
-    b = a.conj() if second is None else _inside(second)
-    start, one, one_slope = _sums(a, r)
-    _, other, other_slope = _sums(b, r)
+    r = _checked_correlation(correlation)
+    a = _eigenvalues(first)
+    b = a.conj() if second is None else _eigenvalues(second)
+    at_zero, sum_a, lag_sum_a = _sums(a, r)
+    _, sum_b, lag_sum_b = _sums(b, r)
     ab = a * b
-    found = (1 + ab) / (1 - ab) ** 3 * (start + one + other) + (one_slope + other_slope) / (1 - ab) ** 2
-    if second is None:
+    found = (1 + ab) / (1 - ab) ** 3 * (at_zero + sum_a + sum_b) + (lag_sum_a + lag_sum_b) / (1 - ab) ** 2
+    if second is None:  # b is the conjugate of a: the imaginary part is rounding
         found = found.real
     return found
 
 
 def input_scale(eigenvalue: Number, *, correlation: Correlation = 0.0) -> Tensor:
-    r"""Return the factor γ of the input that gives the state a second moment of 1 in the long run.
+    r"""Return the factor γ of an integrator's input with which the state has a second moment of 1 in the long run.
 
     .. math:: \gamma(\lambda) = \mathrm{E}\big[|h|^2\big]^{-1/2}, \qquad
               \sqrt{1 - |\lambda|^2} \text{ of uncorrelated inputs}
@@ -214,8 +221,9 @@ def eigenvalue_hessian(eigenvalues: Tensor, into: Tensor, out: Tensor, *, correl
     .. math:: y[t] = \Re \sum_i c_i h_i[t], \quad h_i[t] = \lambda_i h_i[t-1] + b_i x[t], \quad L = \frac12 \mathrm{E}
               (y - y^*)^2
 
-    With :math:`A_{ij} = b_i b_j c_i c_j S(\lambda_i, \lambda_j)` and :math:`B_{ij} = b_i \bar b_j c_i \bar c_j
-    S(\lambda_i, \bar\lambda_j)` it is, by real parts first and imaginary parts then,
+    With S of :func:`sensitivity_covariance`, :math:`A_{ij} = b_i b_j c_i c_j S(\lambda_i, \lambda_j)` and
+    :math:`B_{ij} = b_i \bar b_j c_i \bar c_j S(\lambda_i, \bar\lambda_j)` it is, by all real parts first and then all
+    imaginary parts,
 
     .. math:: \frac12 \begin{pmatrix} \Re(A + B) & \Im(B - A) \\ -\Im(A + B) & \Re(B - A) \end{pmatrix}
 
@@ -264,9 +272,9 @@ class Magnitude(Protocol):
 
 @dataclass(frozen=True)
 class DoubleExponential:
-    r""":math:`\nu = e^{-e^\omega}`, that of the LRU; with :math:`\omega = -\log\tau` the decay of a time constant.
+    r""":math:`\nu = e^{-e^\omega}`, that of the LRU; with :math:`\omega = -\log\tau` the decay of a time constant τ.
 
-    Under the scale :math:`\sqrt{1 - \nu^2}` the second moment tends to 1/2; without it grows as τ/4.
+    Under the input scale :math:`\sqrt{1 - \nu^2}` the second moment of dh/dω tends to 1/2; without it, it grows as τ/4.
 
     Source: arXiv:2405.21064, eq. 21.
     """
@@ -283,9 +291,9 @@ class DoubleExponential:
 
 @dataclass(frozen=True)
 class Tanh:
-    r""":math:`\nu = \tanh\omega`: under the scale :math:`\sqrt{1 - \nu^2}` the second moment is :math:`1 + \nu^2`.
+    r""":math:`\nu = \tanh\omega`: under the scale :math:`\sqrt{1 - \nu^2}` the moment of dh/dω is :math:`1 + \nu^2`.
 
-    It is 1 exactly where the dependence of the scale on ν counts, too (eq. 98).
+    If the gradient goes through the scale as well, the second moment is exactly 1 (eq. 98).
 
     Source: arXiv:2405.21064, eq. 84 and 108.
     """
@@ -316,16 +324,16 @@ class RootTime:
 
 @dataclass(frozen=True)
 class Level:
-    r"""The ν of which the second moment is 1 everywhere, for inputs of one correlation.
+    r"""The function ν(ω) with which the second moment of dh/dω is 1 for every ω, for inputs of one correlation.
 
     .. math:: \gamma(\nu)^2\, \nu'(\omega)^2\, \mathrm{E}\Big[\Big(\frac{\mathrm{d}h}{\mathrm{d}\lambda}\Big)^2\Big]
               = 1, \qquad \omega = \int_0^\nu \gamma(u) \sqrt{S(u, u)}\, \mathrm{d}u
 
-    The integral is taken numerically, and inverted by bisection.
+    with S of :func:`sensitivity_covariance`. The integral is taken numerically, and inverted by bisection.
 
     Attributes:
         correlation: ρ of the inputs, in [-1, 1].
-        scaled: inputs are scaled by :func:`input_scale` of that correlation; else γ is 1.
+        scaled: γ is :func:`input_scale` of that correlation; else 1.
 
     Source: arXiv:2405.21064, Sec. 3.1.
     """
@@ -334,7 +342,7 @@ class Level:
     scaled: bool = True
 
     def value(self, free: Tensor) -> Tensor:
-        # bisection by artanh ν
+        # bisection for artanh ν, of which the integral is an increasing function
         low = torch.full_like(free, -EDGE).double()
         high = -low
         for _ in range(HALVINGS):
@@ -351,14 +359,15 @@ class Level:
         return self._integral(torch.atanh(modulus.double())).to(modulus.dtype)
 
     def _integrand(self, modulus: Tensor) -> Tensor:
+        """The derivative of ω by ν."""
         root = sensitivity_covariance(modulus, correlation=self.correlation).sqrt()
         if self.scaled:
             root = root * input_scale(modulus, correlation=self.correlation)
         return root
 
     def _integral(self, end: Tensor) -> Tensor:
-        """ω of ν = tanh(end), by the rule of Gauss and Legendre in artanh ν."""
-        nodes, weights = map(torch.as_tensor, leggauss(NODES))
+        """ω of ν = tanh(end), by the rule of Gauss and Legendre over artanh ν from 0 to `end`."""
+        nodes, weights = map(torch.as_tensor, leggauss(NODES))  # on the interval from -1 to 1
         a = end.unsqueeze(-1) * (nodes + 1) / 2
         u = torch.tanh(a).clamp(-1 + 1e-15, 1 - 1e-15)  # at 1 itself the integrand is infinite
         return (weights * self._integrand(u) * torch.cosh(a) ** -2).sum(-1) * end / 2
@@ -375,11 +384,11 @@ class Polar:
               \frac{\mathrm{d}h}{\mathrm{d}\omega_\theta}\Big|^2 = \nu^2 \theta'^2\, \mathrm{E}\Big|
               \frac{\mathrm{d}h}{\mathrm{d}\lambda}\Big|^2
 
-    without the factor 1/4 of eq. 81 to 83. So an angle whose scale does not shrink with :math:`1 - \nu^2` is the more
-    sensitive the longer the memory; one that shrinks makes losses flat far from the minimum, and is hard to learn.
+    without the factor 1/4 of eq. 81 to 83. So the longer the memory, the more sensitive is an angle, unless its scale
+    shrinks with :math:`1 - \nu^2`. One that shrinks makes losses flat far from the minimum, and is hard to learn.
 
     Attributes:
-        magnitude: of ν.
+        magnitude: the function ν of its parameter.
         angle: ``"plain"``: θ = ω; ``"exponential"``, of the LRU: θ = exp ω (eq. 111 has log); ``"level"``:
             :math:`\theta = \omega (1 - \nu^2) / (\nu \sqrt{1 + \nu^2})`, where ν counts as a constant.
 
@@ -402,7 +411,7 @@ class Polar:
     def derivatives(self, free_modulus: Tensor, free_angle: Tensor) -> tuple[Tensor, Tensor]:
         """The derivatives of λ by the parameter of the modulus, and by that of the angle."""
         nu = self.magnitude.value(free_modulus)
-        unit = self.value(free_modulus, free_angle).sgn()
+        unit = self.value(free_modulus, free_angle).sgn()  # λ / |λ|
         if self.angle == "exponential":
             slope = free_angle.exp()
         else:
@@ -410,7 +419,7 @@ class Polar:
         return self.magnitude.derivative(free_modulus) * unit, 1j * nu * slope * unit
 
     def inverse(self, eigenvalue: Tensor) -> tuple[Tensor, Tensor]:
-        """The parameters of λ; an exponential angle takes angles above 0."""
+        """The parameters of the modulus and the angle of λ; an exponential angle needs angles of λ above 0."""
         nu = eigenvalue.abs()
         angle = eigenvalue.angle()
         if self.angle == "exponential":
@@ -420,7 +429,7 @@ class Polar:
         return self.magnitude.inverse(nu), free
 
     def _angle_scale(self, nu: Tensor) -> Tensor:
-        """The factor of a free angle that is not exponential; ν counts as a constant."""
+        """θ / ω of an angle that is not exponential; ν counts as a constant."""
         nu = nu.detach()
         if self.angle == "plain":
             return torch.ones_like(nu)
@@ -433,7 +442,7 @@ class Polar:
 class TimeConstantSensitivity(NamedTuple):
     """How far the states of a layer's neurons move with the logarithm of one of their time constants."""
 
-    layer: int
+    layer: int  # from 0
     name: str  # of the time constant, such as tau_theta
     tau: Tensor  # in steps (N,)
     state: Tensor  # E[h²] over the run (N,)
@@ -451,10 +460,11 @@ def time_constant_sensitivity(network: Network, x: Tensor) -> list[TimeConstantS
               \frac{\mathrm{d}h[t]}{\mathrm{d}\lambda} = \lambda \frac{\mathrm{d}h[t-1]}{\mathrm{d}\lambda} + h[t-1],
               \qquad \frac{\mathrm{d}h}{\mathrm{d}\log\tau} = \frac{\lambda}{\tau} \frac{\mathrm{d}h}{\mathrm{d}\lambda}
 
-    The drive (input, recurrence, constant input and reset) is that of the run and counts as fixed: what a changed h
-    does to spikes, and these to it, is left out. A threshold that starts at its rest starts with the derivative of the
-    rest. The stationary moment is :func:`sensitivity_covariance` of the drive's mean, which has the correlation 1, and
-    of its centred :func:`autocorrelation` at all lags; where τ is longer than the run it is not reached.
+    The drive (input, recurrence, constant input and reset) is that of the run and counts as fixed: how a changed h
+    changes spikes, and these change h, is left out. A threshold starts at its rest, so its derivative starts with that
+    of the rest. The stationary moment is the sum of two :func:`sensitivity_covariance`: that of the drive's mean, which
+    has the correlation 1, and that of its centred :func:`autocorrelation` at all lags. If τ is longer than the run, the
+    run does not reach it.
 
     Args:
         network: the network; its parameters are not changed.
@@ -475,21 +485,22 @@ def time_constant_sensitivity(network: Network, x: Tensor) -> list[TimeConstantS
         for layer, cell in enumerate(network.cells):
             states = [before[layer], *(record.after.layers[layer] for record in records)]
             for scaled in cell.scaled_parameters:
-                variable = scaled.parameter.removeprefix("tau_")
+                variable = scaled.parameter.removeprefix("tau_")  # of the state, such as v or theta
                 if scaled.through != "decay" or not hasattr(states[0], variable):
                     continue
                 tau = getattr(cell, scaled.parameter).double()
                 decay = torch.exp(-1 / tau)
                 h = torch.stack([getattr(state, variable) for state in states]).double()
-                # d h / d decay, which starts with that of the state at rest
+                # d h / d decay at each step (T, B, N), from that of the state at rest on
                 slope = linear_scan(decay, h[:-1], h[0] / -torch.expm1(-1 / tau))
                 drive = h[1:] - decay * h[:-1]
                 centred = autocorrelation(drive, len(x) - 1, centred=True)
-                # a constant drive has no autocorrelation beside its mean: any R is put in its place, and counts 0
+                # A constant drive has no centred autocorrelation: R(0) is set to 1, to be a valid one, and counts 0.
                 still = centred[0] <= STILL**2 * drive.square().mean((0, 1))
                 centred[0] += still
                 around = sensitivity_covariance(decay, correlation=centred).masked_fill(still, 0)
                 stationary = around + drive.mean((0, 1)).square() * (1 - decay) ** -4
+                # (d decay / d log tau) squared takes both moments to those by log tau
                 by_log = (decay / tau).square()
                 state = h[1:].square().mean((0, 1))
                 measured = by_log * slope.square().mean((0, 1))
@@ -500,26 +511,26 @@ def time_constant_sensitivity(network: Network, x: Tensor) -> list[TimeConstantS
     return found
 
 
-# for each time constant the parameters through which its integrator reads
+# For each time constant, the parameters by which its integrator takes its input: weights, or what a spike adds.
 _FED = {"tau_v": ("w_in", "w_rec"), "tau_theta": ("b_theta", "adaptation")}
 InputScale = Literal["variance", "mean"]
 
 
 @in_full_precision
 def level_time_constants(network: Network, *, scale: InputScale | None = "variance") -> None:
-    r"""Train the time constants of LIF and ALIF layers, and what these integrate, at a level sensitivity.
+    r"""Reparametrise LIF and ALIF layers so that long and short time constants are about equally sensitive in training.
 
-    The network computes the same as before; only what is trained changes. ``"variance"`` and ``"mean"`` train log τ as
-    before, and w_in, w_rec, b_theta and adaptation as multiples of an input scale that follows τ:
+    The network computes the same as before; only the trained parameters change. ``"variance"`` and ``"mean"`` train log
+    τ as before, and w_in, w_rec, b_theta and adaptation as multiples of an input scale that follows τ:
 
     .. math:: \gamma = \sqrt{1 - \lambda^2} \text{ (variance)}, \qquad \gamma = 1 - \lambda \text{ (mean)}, \qquad
               \lambda = e^{-1/\tau}
 
-    One keeps the state's variance when τ moves, of uncorrelated inputs; the other its mean, and so a threshold's rest.
-    None leaves inputs as they are and trains :math:`\sqrt\tau` (:class:`RootTime`).
+    When τ moves, ``"variance"`` keeps the variance of a state of uncorrelated inputs; ``"mean"`` keeps its mean, and so
+    a threshold's rest. None leaves inputs as they are and trains :math:`\sqrt\tau` (:class:`RootTime`).
 
-    They are parametrisations of :mod:`torch.nn.utils.parametrize` on the cells. :func:`plain_time_constants` takes them
-    away, as saving and exports need.
+    These are parametrisations of :mod:`torch.nn.utils.parametrize` on the cells. :func:`plain_time_constants` removes
+    them, as saving and exports need.
 
     Raises:
         TypeError: if a layer is no LIF or ALIF that trains these parameters as they are.
@@ -527,8 +538,7 @@ def level_time_constants(network: Network, *, scale: InputScale | None = "varian
     Source: arXiv:2405.21064, Sec. 3.1, carried to eq. 49 of arXiv:2308.12075.
     """
     for i, cell in enumerate(as_network(network).cells):
-        fed = {tau: names for tau, names in _FED.items() if hasattr(cell, tau)}
-        names = [name for parts in fed.values() for name in parts]
+        names = [name for tau, fed in _FED.items() if hasattr(cell, tau) for name in fed]
         if not isinstance(cell, LIF | ALIF) or not all(name in cell._parameters for name in names):
             raise TypeError(f"layer {i + 1} must be a LIF or ALIF with its own parameters, got {type(cell).__name__}.")
     if scale is not None:
@@ -546,7 +556,7 @@ def level_time_constants(network: Network, *, scale: InputScale | None = "varian
 
 @in_full_precision
 def plain_time_constants(network: Network) -> None:
-    """Undo :func:`level_time_constants`: the same values, trained as the cells have them."""
+    """Undo :func:`level_time_constants`: parameters keep their values, and are trained as the cells define them."""
     for cell in as_network(network).cells:
         for name in list(getattr(cell, "parametrizations", ())):
             if isinstance(cell.parametrizations[name][0], _Root | _Scaled):  # type: ignore[index, union-attr]
@@ -554,7 +564,7 @@ def plain_time_constants(network: Network) -> None:
 
 
 class _Root(nn.Module):
-    """The logarithm of τ = ω²."""
+    """A parametrisation of log τ by ω, with τ = ω²."""
 
     def forward(self, root: Tensor) -> Tensor:
         return 2 * root.abs().log()
@@ -564,16 +574,22 @@ class _Root(nn.Module):
 
 
 class _Scaled(nn.Module):
-    """What a neuron's integrator reads, in units of its input scale."""
+    """A parametrisation of the parameters by which an integrator takes its input: multiples of its input scale γ(τ).
+
+    Args:
+        cell: the cell.
+        tau: name of the integrator's time constant on the cell.
+        scale: which γ.
+    """
 
     def __init__(self, cell: SpikingCell, tau: str, scale: InputScale) -> None:
         super().__init__()
-        self.cell = [cell]  # in a list: its parameters are no part of this
+        self.cell = [cell]  # in a list, so that the cell does not become a part of this module
         self.tau = tau
         self.scale = scale
 
     def _units(self, like: Tensor) -> Tensor:
-        """The input scale of each neuron, to be broadcast with its parameters."""
+        """γ of each neuron (N, 1, ...), with as many axes as a parameter (N, ...)."""
         tau = getattr(self.cell[0], self.tau)
         units = -torch.expm1(-1 / tau)
         if self.scale == "variance":

@@ -20,7 +20,7 @@ from neurolsc.validation import number, whole
 
 Delay = Literal[0, 1]
 Count = int | Tensor  # a whole number from 0, or a tensor of such, of any dtype
-ROUNDINGS = 8  # equal sizes that were computed in different ways differ by at most so many eps
+ROUNDINGS = 8  # sizes that differ by at most so many eps count as equal: they may come from two ways of computing
 
 
 def log_paths(steps: Count, layers: Count, *, time: float = 1.0, depth: float = 1.0, layer_delay: Delay) -> Tensor:
@@ -33,8 +33,8 @@ def log_paths(steps: Count, layers: Count, *, time: float = 1.0, depth: float = 
               \binom{n+k}{n}\, \mathrm{time}^{n}\, \mathrm{depth}^k
               \;\; (\mathrm{layer\_delay} = 0)
 
-    This is the derivative of the :class:`PascalRNN`. It bounds the norm of that of any network whose derivatives have
-    norms of at most ``time`` and ``depth``.
+    This is the derivative of the :class:`PascalRNN` over n steps and k layers. In any network whose derivatives through
+    time and depth have norms of at most ``time`` and ``depth``, it bounds the norm of the derivative.
 
     Args:
         steps: n, from 0.
@@ -66,10 +66,13 @@ def log_paths(steps: Count, layers: Count, *, time: float = 1.0, depth: float = 
     depth = number("depth", depth, zero_allowed=True)
     n = _counts("steps", steps)
     k = _counts("layers", layers)
-    arrows = n if layer_delay else n + k
+    if layer_delay:  # an arrow through depth goes a step back, too
+        arrows = n
+    else:
+        arrows = n + k
     across = (arrows - k).clamp(min=0)  # arrows that go through time alone
     paths = torch.lgamma(arrows + 1) - torch.lgamma(k + 1) - torch.lgamma(across + 1)
-    paths = torch.where(arrows < k, -torch.inf, paths)
+    paths = torch.where(arrows < k, -torch.inf, paths)  # too few steps for k layers
     return paths + torch.xlogy(across, time) + torch.xlogy(k, depth)
 
 
@@ -82,7 +85,7 @@ def _counts(name: str, counts: Count) -> Tensor:
 
 
 def log_path_sums(steps: int, layers: int, *, time: float = 1.0, depth: float = 1.0, layer_delay: Delay) -> Tensor:
-    r"""Return the logarithm of the paper's bound B(T) of the update of layer k below the top, for every T.
+    r"""Return the logarithm of the paper's bound B(T) of the update of the k-th layer below the top, for every T.
 
     .. math:: B(T) = \frac1T \sum_{t=0}^{T} \sum_{n=0}^{t} D(n, k)
 
@@ -95,9 +98,9 @@ def log_path_sums(steps: int, layers: int, *, time: float = 1.0, depth: float = 
     stays below Theorem 3's linear bound, :math:`(T+1)(T+2) / 2T`, and tends to a constant.
 
     It bounds the variance of an entry of the update, up to a constant, wherever all derivatives have norms of at most
-    ``time`` and ``depth``. Norms that are so on the average are not enough (Theorem 1): the law of large numbers is
-    about the mean of n norms, not its n-th power, which grows by about :math:`s^2 / 2` a factor where norms have the
-    deviation s. Radii are not enough either: each matrix has a norm near its radius, but no one norm serves all
+    ``time`` and ``depth``. It does not hold if norms are so on the average only (Theorem 1): the law of large numbers
+    is about the mean of n norms, not its n-th power, which grows by about :math:`s^2 / 2` a factor if norms have the
+    deviation s. Nor does it hold if radii are: each matrix has a norm near its radius, but no one norm serves all
     matrices, and two matrices of radius 0.5 can have a product of any radius.
 
     Args:
@@ -118,8 +121,8 @@ def log_path_sums(steps: int, layers: int, *, time: float = 1.0, depth: float = 
     Source: arXiv:2308.12075, eq. 11 to 14 and 19, Theorems 1 to 3, Lemma 2 (App. A and C).
     """
     n = torch.arange(whole("steps", steps) + 1, dtype=torch.float64)
-    each = log_paths(n, layers, time=time, depth=depth, layer_delay=layer_delay)
-    up_to_t = each.logcumsumexp(0)
+    of_length_n = log_paths(n, layers, time=time, depth=depth, layer_delay=layer_delay)
+    up_to_t = of_length_n.logcumsumexp(0)
     return up_to_t.logcumsumexp(0)[1:] - n[1:].log()
 
 
@@ -130,9 +133,9 @@ def log_input_derivatives(
 
     .. math:: \sum_{n=0}^{T-1-t} \mathrm{depth}\; D(n - \mathrm{layer\_delay},\; L - 1)
 
-    with D of :func:`log_paths`, which is 0 for a negative number of steps. Where time + depth = 1 the derivative is a
-    probability: of the arrows that fit between an input and the end, at least L go down. It is near 1 for inputs far
-    from the end alone.
+    with D of :func:`log_paths`, which is 0 for a negative number of steps. If time + depth = 1 the derivative is the
+    probability that at least L of the arrows that fit between the input and the end go down. It is near 1 only for
+    inputs far from the end.
 
     Args:
         steps: T, the steps of the run, from 1.
@@ -152,11 +155,11 @@ def log_input_derivatives(
     Source: arXiv:2308.12075, Fig. 1 c.
     """
     n = torch.arange(whole("steps", steps))
-    each = log_paths(n, whole("layers", layers) - 1, time=time, depth=depth, layer_delay=layer_delay)
+    after_n = log_paths(n, whole("layers", layers) - 1, time=time, depth=depth, layer_delay=layer_delay)
     if layer_delay:  # an input reaches the lowest layer one step later
-        each = torch.cat([each.new_full((1,), -torch.inf), each[:-1]])
+        after_n = torch.cat([after_n.new_full((1,), -torch.inf), after_n[:-1]])
     into_the_lowest = torch.tensor(float(depth), dtype=torch.float64).log()
-    return (each.logcumsumexp(0) + into_the_lowest).flip(0)
+    return (after_n.logcumsumexp(0) + into_the_lowest).flip(0)  # the last input has n = 0 only
 
 
 class PascalRNN(Cell):
@@ -207,10 +210,10 @@ class PascalRNN(Cell):
 
 
 class CovarianceDecay(NamedTuple):
-    """Covariance and correlation of a derivative's size at K steps with that at one step; all (..., K)."""
+    """How the size of a derivative at each of K steps varies with that at one step, over samples; all (..., K)."""
 
     covariance: Tensor
-    correlation: Tensor  # Pearson's, -1 to 1; NaN where one of the two steps is the same for all samples
+    correlation: Tensor  # Pearson's, -1 to 1; NaN where the size at one of the two steps is the same for all samples
     p_value: Tensor  # chance of a correlation as far from 0 between independent Gaussian variables; NaN likewise
 
 
@@ -226,9 +229,9 @@ def covariance_decay(sizes: Tensor, *, step: int = 0) -> CovarianceDecay:
     A network at rest has the same derivatives in all samples, and so no covariance: choose a step where samples differ.
 
     Args:
-        sizes: over steps and samples (..., K, B), as of :func:`neurolsc.stability.singular_values`, the paper's, or of
-            :attr:`neurolsc.RadiusProfile.time`.
-        step: s, its index among the K; the paper's 0.
+        sizes: sizes at K steps of B samples (..., K, B): those of :func:`neurolsc.stability.singular_values`, as in the
+            paper, or :attr:`neurolsc.RadiusProfile.time`.
+        step: index of the step s among the K; the paper takes 0.
 
     Returns:
         Covariance, correlation and p-value (..., K), in float64.
@@ -247,12 +250,12 @@ def covariance_decay(sizes: Tensor, *, step: int = 0) -> CovarianceDecay:
     samples = sizes.shape[-1]
     a = sizes.detach().cpu().double()
     deviations = a - a.mean(-1, keepdim=True)
-    # Sizes that differ by rounding alone are equal.
+    # Sizes that differ by rounding alone count as equal: deviations of 0 make the correlation NaN.
     rounding = ROUNDINGS * torch.finfo(sizes.dtype).eps * a.abs().amax(-1)
     alike = deviations.abs().amax(-1) <= rounding
     deviations = deviations.masked_fill(alike.unsqueeze(-1), 0)
     covariance = (deviations * deviations[..., step : step + 1, :]).sum(-1) / (samples - 1)
-    standard = deviations.square().sum(-1).div(samples - 1).sqrt()
+    standard = deviations.square().sum(-1).div(samples - 1).sqrt()  # standard deviations (..., K)
     r = (covariance / (standard * standard[..., step : step + 1])).clamp(-1, 1)
     # 1 - r² of independent Gaussian variables has a beta distribution: its lower tail is the p-value of Student's t
     unexplained = (1 - r) * (1 + r)
