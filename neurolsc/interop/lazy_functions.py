@@ -127,10 +127,10 @@ def after_steps(axis: int) -> int:
 
 def dropout_repeats(args: Sequence[Any], kwargs: dict[str, Any]) -> bool | None:
     """Say True of a dropout that does nothing, False of one that draws, and None of one in place."""
-    settings = dict(zip(("p", "training", "inplace"), args[1:], strict=False)) | kwargs
-    if settings.get("inplace"):
+    # torch.nn.functional hands on all but the tensor as keyword arguments, also of dropout(x, 0.5, True)
+    if kwargs.get("inplace"):
         return None
-    return not settings.get("training", True)
+    return not kwargs.get("training", True)
 
 
 def batch_norm(
@@ -192,7 +192,7 @@ def unchanging(args: Sequence[Any], kwargs: dict[str, Any]) -> bool | None:
 
 def not_in_place(args: Sequence[Any], kwargs: dict[str, Any]) -> bool | None:
     """Say True of an activation, and None of one that changes its argument in place."""
-    if kwargs.get("inplace") or (len(args) > 1 and args[1] is True):  # relu(x, True)
+    if kwargs.get("inplace"):  # torch.nn.functional hands it on as a keyword argument, also of relu(x, True)
         return None
     return True
 
