@@ -84,6 +84,7 @@ class NeuronGroup(Group):
         self.recording.count_steps(at_once=stop - first, in_all=len(self.calls))
 
     def value(self, output: int, index: int) -> Tensor:
+        """Return one output of one step that has been computed."""
         # The state at the end is a tensor of its own: libraries detach it in place, which a view does not allow.
         end = self.ends.get((output, index))
         if end is None:
@@ -91,6 +92,7 @@ class NeuronGroup(Group):
         return end
 
     def like(self, output: int, index: int) -> Tensor:
+        """Return a meta tensor with the shape and dtype of one output of one step, by those of its current."""
         current, _, settings = self.calls[index]
         if isinstance(current, LazyTensor):
             like = current.like()
@@ -302,6 +304,7 @@ class FusedSnnTorch(FusedLayer):
 
     @classmethod
     def refusal(cls, layer: Any) -> str | None:
+        """Return what of a layer of snnTorch its kernel does not do; None if it does all."""
         if layer.inhibition:
             return "inhibition lets its neurons depend on each other"
         if layer.state_quant:
@@ -328,6 +331,10 @@ class FusedSnnTorch(FusedLayer):
         return None
 
     def forward(self, input_: Any, *passed: Any, **named: Any) -> Any:
+        """Write down a step from the states that the layer stores or that are passed; return lazy tensors.
+
+        As snnTorch's own forward it stores the new states, and returns the spikes alone or with the states.
+        """
         layer = self.layer
         buffers = layer._buffers
         if passed or named:
@@ -340,10 +347,11 @@ class FusedSnnTorch(FusedLayer):
         return tuple(sent)
 
     def settings(self) -> tuple[Any, ...]:
+        # None for a setting that the layer has not, such as alpha of a Leaky
         return tuple([place.get(name) for place, name in self.places])
 
     def _store(self, passed: Sequence[Any], named: dict[str, Any]) -> None:
-        """Store states that are passed to forward, as the layer's own does; TypeError if it would not take them."""
+        """Store states that are passed to forward by place or name; TypeError if the layer's own does not take them."""
         layer = self.layer
         given = dict(zip(self.states, passed, strict=False)) | named
         if len(passed) > len(self.states) or not given.keys() <= set(self.states):
@@ -356,6 +364,7 @@ class FusedSnnTorch(FusedLayer):
             layer._buffers[name] = state
 
     def run(self, drive: Tensor, steps: int, start: Sequence[Any], settings: Any) -> Any:
+        """Run steps of snnTorch's neurons at once, as :meth:`FusedLayer.run` says; settings are ordered as `places`."""
         beta, threshold, factor, function, spike, alpha, delayed, *connection = settings
         delayed = delayed is not False  # Alpha has no such setting
         shape = drive.shape[1:]
@@ -389,6 +398,7 @@ class FusedSnnTorch(FusedLayer):
         return self.scanned(neuron, drive, steps, states, params, slope, *recurrent)
 
     def sent_dtype(self, dtype: torch.dtype, settings: Any) -> torch.dtype:
+        """Return the dtype of the spikes that the layer sends: that of currents only with a surrogate of ours."""
         factor = settings[2]
         spike = settings[4]
         if isinstance(spike, nn.Module):  # ours, which keeps the dtype
@@ -423,6 +433,7 @@ class FusedNorse(FusedLayer):
 
     @classmethod
     def refusal(cls, layer: Any) -> str | None:
+        """Return what of a layer of norse its kernel does not do; None if it does all."""
         steps = {
             "LIF": "lif_feed_forward_step", "LIFRecurrent": "lif_step", "LIFBox": "lif_box_feed_forward_step",
             "LI": "li_feed_forward_step", "LSNN": "lsnn_feed_forward_step", "LSNNRecurrent": "lsnn_step",
@@ -440,6 +451,11 @@ class FusedNorse(FusedLayer):
         return None
 
     def forward(self, input_tensor: Any, state: Any = None) -> Any:
+        """Write a step down from a state, or from rest; a layer with time is run at once.
+
+        As norse's own forward it returns what the layer sends, and the state as a NamedTuple; both are lazy, but the
+        state of a layer with time.
+        """
         layer = self.layer
         if input_tensor.is_sparse:
             raise CannotDeferError("no kernel reads a sparse tensor.")
@@ -480,6 +496,7 @@ class FusedNorse(FusedLayer):
         return layer.state_fallback(x)
 
     def run(self, drive: Tensor, steps: int, start: Sequence[Any], settings: Any) -> Any:
+        """Run steps of norse's neurons at once, as :meth:`FusedLayer.run` says; a start with None is at rest."""
         p, dt, weights = settings
         state = self.at_rest(drive if self.has_time else drive[0])
         self.state_class = type(state)
@@ -539,6 +556,7 @@ class FusedSpikingJelly(FusedLayer):
 
     @classmethod
     def refusal(cls, layer: Any) -> str | None:
+        """Return what of a neuron of spikingjelly its kernel does not do; None if it does all."""
         if layer._memories.keys() != {"v"}:
             return "it has further states"
         if layer._neuron_precision is not None:
@@ -550,6 +568,11 @@ class FusedSpikingJelly(FusedLayer):
         return None
 
     def forward(self, x: Any) -> Any:
+        """Write a step down from the stored voltage, and store the new one; in multi-step mode run all steps at once.
+
+        Returns:
+            The spikes, lazy, of the step (B, ...) or of all steps (T, B, ...).
+        """
         node = self.layer
         memories = node._memories
         settings = self.settings()
@@ -571,6 +594,7 @@ class FusedSpikingJelly(FusedLayer):
         )  # fmt: skip
 
     def run(self, drive: Tensor, steps: int, start: Sequence[Any], settings: Any) -> Any:
+        """Run steps of spikingjelly's neurons at once, as :meth:`FusedLayer.run` says; the voltage may be a number."""
         threshold, reset, tau, w, decay_input, detached, spike = settings
         v = start[0]
         shape = drive.shape[1:]

@@ -62,7 +62,7 @@ class Group(ABC):
 
     @abstractmethod
     def like(self, output: int, index: int) -> Tensor:
-        """A tensor on the meta device with the shape and dtype of a result that has not been computed."""
+        """Return a tensor on the meta device with the shape and dtype of a result that has not been computed."""
 
     def add(self, call: Any, reads: Iterable[LazyTensor]) -> int:
         """Write a call down and return its number in the group.
@@ -110,6 +110,7 @@ class SliceGroup(Group):
         self.source = source  # the axis of time first
 
     def compute(self, last: int) -> None:
+        """Collect the steps from number ``done`` to number `last` as one block."""
         times = self.calls[self.done : last + 1]
         first = times[0]
         stop = first + len(times)
@@ -131,6 +132,11 @@ class InputGroup(Group):
         self.versions: list[int] = []  # of each input, as it was read
 
     def compute(self, last: int) -> None:
+        """Collect the inputs from number ``done`` to number `last` as one block.
+
+        Raises:
+            RuntimeError: if an input has been changed in place since it was read.
+        """
         inputs = self.calls[self.done : last + 1]
         versions = self.versions[self.done : last + 1]
         if any(version_of(x) != version for x, version in zip(inputs, versions, strict=True)):
@@ -197,6 +203,7 @@ class FunctionGroup(Group):
         return [next(rest) if arg is LAZY else arg for arg in self.args]
 
     def like(self, output: int, index: int) -> Tensor:
+        """Return a meta tensor with the shape and dtype of the result, which are the same in all calls."""
         known = self.known
         if known is None:
             args = self.arguments([lazy.like() for lazy in self.calls[index]])
@@ -631,7 +638,7 @@ class LazyTensor:
         return self.shape[0]
 
     def __getitem__(self, index: Any) -> Any:
-        if self.group is None:
+        if self.group is None:  # an input, which may be read step by step
             axis = time_axis(index)
             if axis is not None and self.tensor is not None:
                 return self._step(axis, index[axis] if isinstance(index, tuple) else index)
@@ -652,6 +659,7 @@ class LazyTensor:
         return LazyTensor(self.recording, group, index=group.add(time % length, reads=()), output=0)
 
     def unbind(self, dim: int = 0) -> Any:
+        """Return the steps of an input as lazy tensors; of another tensor what ``unbind`` returns."""
         if self.tensor is None or self.group is not None:
             return self.recording.run(torch.Tensor.unbind, (self, dim), {})
         return tuple(self._step(dim, time) for time in range(self.tensor.shape[dim]))

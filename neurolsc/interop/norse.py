@@ -488,6 +488,7 @@ class NorseCell(WrappedCell):
         return self.state(*(variable.detach().to(**like).expand(shape).clone() for variable in variables))
 
     def advance(self, current: Tensor, z: Tensor, state: State) -> State:
+        """Return the state after a step of the layer's own forward, from a current and the last output z (B, ...)."""
         if not self.integrator:  # z itself, so that a derivative by the last output can be told from one by the state
             state = state._replace(**{self.sent: z})
         before = self.state_of_layer(*state[: len(self.state_of_layer._fields)])
@@ -500,6 +501,7 @@ class NorseCell(WrappedCell):
         return getattr(state, self.sent)
 
     def run_at_once(self, x: Tensor, state: State, lengths: Tensor | None, late: Tensor | None) -> AtOnce:
+        """Run all steps by a kernel, as :meth:`neurolsc.Cell.run` does; None if the layer needs plain steps."""
         kernel = prepared(self, x, state, late)
         if kernel is None:
             return None

@@ -285,6 +285,7 @@ class _ALIF(LIF):
         return spk, self.threshold.to(like).expand_as(like).clone(), mem
 
     def step(self, input_: Tensor, spk: Tensor, thr: Tensor, mem: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+        """Return spikes, threshold and membrane after one step, from those of the step before."""
         mem = self._next_mem(input_, spk, mem, thr)
         rate = 1 / self.tau_theta.clamp(min=SHORTEST)
         thr = torch.exp(-rate) * thr + -torch.expm1(-rate) * self.threshold
@@ -573,6 +574,7 @@ class SnnTorchCell(WrappedCell):
         return self.spikes(state)
 
     def run_at_once(self, x: Tensor, state: State, lengths: Tensor | None, late: Tensor | None) -> AtOnce:
+        """Run all steps by a kernel, as :meth:`neurolsc.Cell.run` does; None if the layer needs plain steps."""
         kernel = prepared(self, x, state, late)
         if kernel is None:
             return None

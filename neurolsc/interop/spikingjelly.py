@@ -166,6 +166,7 @@ class SpikingJellyCell(WrappedCell):
         return VoltageState(current.new_zeros(shape) + _rest(self.node).to(current))
 
     def advance(self, current: Tensor, z: Tensor, state: State) -> State:
+        """Return the state after one step: the reset by the last spikes z, then the charge by the current (B, ...)."""
         if self.recurrent:
             current = self.layer.rc(torch.cat((current, z), -1))
         return VoltageState(self._charged(self._reset(state.v, z), current))
@@ -202,6 +203,7 @@ class SpikingJellyCell(WrappedCell):
         return self.node.surrogate_function(state.v - self.node.v_threshold)
 
     def run_at_once(self, x: Tensor, state: State, lengths: Tensor | None, late: Tensor | None) -> AtOnce:
+        """Run all steps by a kernel, as :meth:`neurolsc.Cell.run` does; None if the layer needs plain steps."""
         if self.recurrent:
             return None
         kernel = prepared(self, x, state, late)

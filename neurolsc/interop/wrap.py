@@ -262,7 +262,7 @@ def wrap_with_layout(
 
 
 def _finite(x: Tensor) -> Tensor:
-    """A dense x; ValueError if it is empty or not finite."""
+    """Return x made dense; ValueError if it is empty or not finite."""
     x = dense(x)
     if not x.numel():
         raise ValueError(f"x must be finite and not empty, got {tuple(x.shape)}.")
@@ -478,6 +478,7 @@ class _Run:
         self.names[flatten] = "a flatten"
 
         def leave(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
+            """Note the use of a module at its end, and return what the model gets of it; a hook after its forward."""
             if len(inside) > 1:  # a part of another module, which counts as one
                 inside.pop()
                 return out
@@ -489,6 +490,7 @@ class _Run:
             if read is None or not isinstance(sent, Tensor):
                 raise ValueError(f"{self.names[module]} must read and return a tensor, got {type(out).__name__}.")
             passed = sent = sent.clone()  # the model may change its own in place
+            # Recurrent layers of snnTorch may be passed their own spikes again, in the model's next step.
             if library not in (None, "torch") and not hasattr(module, "recurrent"):
                 passed = torch.randn(sent.shape, generator=random).to(sent)  # which a relu changes, unlike spikes
                 if isinstance(out, Tensor):

@@ -332,6 +332,7 @@ class TorchCell(WrappedCell):
             second.copy_(torch.logit(value) - first)
 
     def start(self, current: Tensor) -> State:
+        """Return the state of zeros: h, and in an LSTM c, each (B, n_hidden)."""
         if self.kind == "lstm":
             names = ("h", "c")
         else:
@@ -340,6 +341,7 @@ class TorchCell(WrappedCell):
         return state_class(*names)(*zeros)
 
     def advance(self, current: Tensor, z: Tensor, state: State) -> State:
+        """Return the state after one step of PyTorch's own cell; z is h of the state, and not read."""
         names = (f"{name}{self.suffix}" for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
         weights: list[Any] = [getattr(self.layer, name, None) for name in names]  # None: without bias
         if self.suffix not in ("", "_l0"):  # PyTorch drops outputs between its layers
