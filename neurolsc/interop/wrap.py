@@ -221,7 +221,7 @@ def wrap_with_layout(
             else:
                 before.append(step_of(part))
         part = None
-        _refuse_state(before, shapes[0])
+        _refuse_state(before, shapes[0])  # what is left in `before` follows the last layer
         readout: nn.Module = nn.Sequential(nn.Unflatten(1, shapes[0]), *before, nn.Flatten())
         if len(before) == 1 and isinstance(before[0], nn.Linear) and not any(isinstance(c, WrappedCell) for c in cells):
             readout = before[0]  # of our own cells, which a file and an export describe with it
@@ -558,13 +558,15 @@ class _Run:
                     below = self.below
                 else:
                     below = layout.by_step(self.x)
-                read = self.reads = below.flatten(2).to(call.read.dtype)
+                read = below.flatten(2).to(call.read.dtype)
+                self.reads = read
                 if read.shape[2] != first.n_in:
                     continue
                 if isinstance(first, WrappedCell):  # the layer itself reads what the modules before it send
                     read = torch.stack([first.current(z) for z in read])
                 if not _differ(call.read.flatten(2), read.flatten(2)):
-                    self.layout = layout or self.layout
+                    if layout is not None:
+                        self.layout = layout
                     break
             else:  # no layout fits
                 raise self.refusal(layer)

@@ -155,7 +155,7 @@ class Course:
         return self.now.get(f"rate_{layer}") == 0
 
     def told(self, name: str) -> bool:
-        """True if an event of a kind, in any layer, has been told."""
+        """True if an event of a kind, in any layer, has been told before or by an earlier rule of this row."""
         return any(kind == name for kind, _ in self.seen)
 
     def has_jumped(self, name: str) -> bool:
@@ -447,15 +447,15 @@ def loss_rises(course: Course) -> Iterator[Sign]:
     earlier = [row["probe_loss"] for row in course.rows[:-1] if "probe_loss" in row]
     if earlier:
         problem += f", that of the probe batch from {min(earlier):.3g} to {probe:.3g}"
-    # The same network does well on the probe batch and badly on what it is trained on.
+    # The same network does well on the probe batch and badly on what it is trained on; False if one is NaN.
     if course.late_loss - probe > LIMITS.risen * (course.late_loss - best):
         yield Sign(None, problem, "the training batches have changed, not the network: look at inputs and labels")
         return
-    found = {layer: causes(course, layer, latest=True) for layer in course.layers}
-    changed = [layer for layer in found if found[layer]]
+    changes = {layer: causes(course, layer, latest=True) for layer in course.layers}
+    changed = [layer for layer in changes if changes[layer]]
     if changed:
-        most = max(changed, key=lambda layer: max(cause.factor for cause in found[layer]))
-        yield Sign(most, problem, f"in layer {most} {because(course, most)}")
+        most_changed = max(changed, key=lambda layer: max(cause.factor for cause in changes[layer]))
+        yield Sign(most_changed, problem, f"in layer {most_changed} {because(course, most_changed)}")
         return
     yield Sign(None, problem, "no layer shows why: look at inputs, labels and the optimizer")
 
@@ -464,7 +464,7 @@ def stays_at_guessing(course: Course) -> Iterator[Sign]:
     """Yield a sign if the training loss has been that of guessing, log(classes), in each of the last rows."""
     losses = [row["loss"] for row in course.rows if "loss" in row][-LIMITS.guess_rows :]
     if len(losses) < LIMITS.guess_rows or course.classes < 2 or course.told("loss rises"):
-        return
+        return  # a loss that has come back to guessing has been told already
     guessing = math.log(course.classes)
     if any(abs(loss - guessing) > LIMITS.guess * guessing for loss in losses):
         return  # some loss is not that of guessing
