@@ -24,19 +24,35 @@ except ImportError as error:
     raise ImportError("the callback needs Lightning: pip install 'lightning>=2.4'") from error
 
 
-STEPS, SAMPLES = 8, 4  # of a batch, at which the logged radii are measured
+STEPS, SAMPLES = 8, 4  # numbers of those of the first batch at which the logged radii are measured
 
 
 def network_of(pl_module: LightningModule, name: str, input_shape: int | tuple[int, ...] | None) -> Network:
-    """The network in a LightningModule, wrapped if it is not ours."""
+    """Return the network in a LightningModule, or one over the module that is there.
+
+    Args:
+        pl_module: the LightningModule.
+        name: dotted name of the attribute; empty: the LightningModule itself.
+        input_shape: as in :func:`neurolsc.wrap`.
+    """
     module = pl_module.get_submodule(name)
     return module if isinstance(module, Network) else wrap(module, input_shape=input_shape)
 
 
 def inputs_of(batch: Any, batch_first: bool, callback: str) -> Tensor:
-    """The inputs (T, B, n) of a batch (x, labels ...) or x."""
+    """Return the inputs of a batch, x or (x, targets, ...), as (T, B, n_in).
+
+    Args:
+        batch: the batch.
+        batch_first: x is (B, T, ...), not (T, B, ...).
+        callback: name of the callback, for the error.
+
+    Raises:
+        ValueError: if the number of targets shows that time and batch are the other way round.
+    """
     x, targets, _ = as_batch(batch)
-    x = x.transpose(0, 1) if batch_first else x
+    if batch_first:
+        x = x.transpose(0, 1)
     if swapped := swapped_axes(x, targets):
         raise ValueError(f"{swapped}, or {callback}(..., batch_first={not batch_first}).")
     return x.flatten(2)
@@ -78,30 +94,38 @@ class InitCallback(Callback):
     ) -> None:
         if not isinstance(init, Initialiser):
             raise TypeError(f"init must be an initialiser, such as Identity(), got {type(init).__name__}.")
-        self.initialiser, self.module, self.batches = init, module, whole("batches", batches)
-        self.batch_first, self.input_shape, self.seed = batch_first, input_shape, seed
+        self.initialiser = init
+        self.module = module
+        self.batches = whole("batches", batches)
+        self.batch_first = batch_first
+        self.input_shape = input_shape
+        self.seed = seed
         self.findings: tuple[Finding, ...] | None = None
         self._inputs: list[Tensor] = []
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Initialise, unless training goes on from a checkpoint, and log the radii."""
+        """Initialise the network, unless training goes on from a checkpoint; log its radii through time and depth."""
         parallel: Any = trainer.strategy.model
         if trainer.world_size > 1 and not isinstance(parallel, DistributedDataParallel):
             raise ValueError(
                 f"InitCallback works in one process or with strategy='ddp', got {type(trainer.strategy).__name__} with "
                 f"{trainer.world_size} processes; initialise beforehand."
             )
+        # Also a training that goes on needs the inputs: its radii are measured on the first of them.
         self._inputs.clear()
         loader: Any = trainer.train_dataloader
         for batch in islice(loader, self.batches):
             self._inputs.append(inputs_of(batch, self.batch_first, "InitCallback").to(pl_module.device))
-        if trainer.global_step == 0:
+        if trainer.global_step == 0:  # else it goes on from a checkpoint
             if trainer.world_size > 1:
                 self.findings = call_on_rank_0(parallel, lambda: self._initialise(pl_module))
             else:
                 self.findings = self._initialise(pl_module)
-            for line in filter(None, (getattr(self.findings, "summary", ""), *self.findings)):
-                pl_module.print(line)
+            summary = getattr(self.findings, "summary", "")  # an initialiser of the user may return a plain tuple
+            if summary:
+                pl_module.print(summary)
+            for finding in self.findings:
+                pl_module.print(finding)
         for logger in trainer.loggers:  # log_dict would wait for the end of the epoch
             logger.log_metrics(self._radii(pl_module), step=trainer.global_step)
 
@@ -110,22 +134,28 @@ class InitCallback(Callback):
         pl_module.log_dict(self._radii(pl_module))
 
     def _initialise(self, pl_module: LightningModule) -> tuple[Finding, ...]:
+        """Initialise the network on the inputs, and return what the initialiser missed."""
         network = network_of(pl_module, self.module, self.input_shape)
         return self.initialiser.apply(network, self._inputs, seed=self.seed)
 
     def _radii(self, pl_module: LightningModule) -> dict[str, float]:
+        """Measure the spectral radii of each layer, means over steps and samples, by the names under which they go."""
+        network = network_of(pl_module, self.module, self.input_shape)
         x = self._inputs[0][:, :SAMPLES]
-        profile = radius_profile(network_of(pl_module, self.module, self.input_shape), x, steps=min(STEPS, len(x)))
-        means = {"time": profile.time_mean.tolist(), "depth": profile.depth_mean.tolist()}
-        return {f"radius_{d}_{i}": mean for d in means for i, mean in enumerate(means[d], start=1)}
+        profile = radius_profile(network, x, steps=min(STEPS, len(x)))
+        radii = {}
+        for direction, means in (("time", profile.time_mean), ("depth", profile.depth_mean)):
+            for layer, mean in enumerate(means.tolist(), start=1):
+                radii[f"radius_{direction}_{layer}"] = mean
+        return radii
 
 
 class Flossing(Callback):
     r"""Pull the Lyapunov exponents of a model to a target while it trains ("gradient flossing").
 
-    After every k-th batch makes an update of the first optimizer by the gradient of weight times the mean of
+    After every k-th batch the first optimizer makes one more update, by the gradient of weight times the mean of
     :math:`(\lambda - \lambda^*)^2` (:func:`neurolsc.stability.exponent_loss`), measured on 8 samples of the batch and
-    clipped to a norm of 1. Together with the gradient of the loss, where that explodes, it would be clipped away.
+    clipped to a norm of 1. In one update with the gradient of the loss, where that explodes, it would be clipped away.
 
     Args:
         weight: weight of the squared distance.
@@ -151,20 +181,27 @@ class Flossing(Callback):
         batch_first: bool = False,
         input_shape: int | tuple[int, ...] | None = None,
     ) -> None:
-        self.weight, self.target, self.every = number("weight", weight), target, whole("every", every)
-        self.module, self.batch_first, self.input_shape = module, batch_first, input_shape
+        self.weight = number("weight", weight)
+        self.target = target
+        self.every = whole("every", every)
+        self.module = module
+        self.batch_first = batch_first
+        self.input_shape = input_shape
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Make the update, if it is its turn."""
-        if (batch_idx + 1) % self.every == 0:
-            x = inputs_of(batch, self.batch_first, "Flossing")[:, :FLOSSED]
-            network, optimizer = network_of(pl_module, self.module, self.input_shape), trainer.optimizers[0]
-            optimizer.zero_grad()
-            (self.weight * exponent_loss(network, x, self.target, seed=trainer.global_step)).backward()
-            clip_grad_norm_(pl_module.parameters(), 1.0)
-            optimizer.step()
+        """Make the update, if this is a k-th batch."""
+        if (batch_idx + 1) % self.every != 0:
+            return
+        x = inputs_of(batch, self.batch_first, "Flossing")[:, :FLOSSED]
+        network = network_of(pl_module, self.module, self.input_shape)
+        optimizer = trainer.optimizers[0]
+        optimizer.zero_grad()
+        loss = self.weight * exponent_loss(network, x, self.target, seed=trainer.global_step)
+        loss.backward()
+        clip_grad_norm_(pl_module.parameters(), max_norm=1.0)
+        optimizer.step()
 
 
 class MonitorCallback(Callback):
@@ -181,10 +218,10 @@ class MonitorCallback(Callback):
         if not isinstance(monitor, Monitor):
             raise TypeError(f"monitor must be a neurolsc.Monitor, got {type(monitor).__name__}.")
         self.monitor = monitor
-        self._updates = 0
+        self._updates = 0  # those that the trainer had made at the last batch
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin at the updates that were made before."""
+        """Take the updates that the trainer has made before, in a checkpoint, as counted."""
         self._updates = trainer.global_step
 
     def on_train_batch_end(
@@ -192,6 +229,6 @@ class MonitorCallback(Callback):
     ) -> None:
         """Count an update, if the batch ended in one."""
         if trainer.global_step == self._updates:
-            return  # gradients are accumulated
+            return  # gradients of several batches are summed for one update
         self._updates = trainer.global_step
         self.monitor.step(outputs["loss"], scaler=getattr(trainer.precision_plugin, "scaler", None))

@@ -67,7 +67,7 @@ def accelerate(net: nn.Module, x: Tensor) -> Any:
         return net
     fused, reasons, _ = layers_of(net)
     if not fused:
-        texts = [f"{name} ({reason})" if name else reason for name, reason in reasons.items()]
+        texts = [f"{name} ({reason})" if name else reason for name, reason in reasons.items()]  # no name: net itself
         why = f": {'; '.join(texts)}" if texts else ""
         raise ValueError(f"net has no layer of neurons that the kernels know{why}.")
     fast = _accelerated(net)
@@ -80,12 +80,15 @@ def accelerate(net: nn.Module, x: Tensor) -> Any:
 class _Accelerated(Accelerated, nn.Module):
     """A user's class whose forward runs neurons over all steps at once.
 
+    Each accelerated network has such a class of its own. What belongs to the network alone is kept in the class, as the
+    object shares its ``__dict__`` with the user's network.
+
     Attributes:
-        named: the layers that a warning has named.
+        named: the layers that a warning has named, and why they run in plain steps.
         runs_plainly: why the whole network runs in plain steps; None while it does not.
         loop_outside: True if a call is one step.
         longest: the most steps that a layer has run at once in the last call.
-        most: the most steps of a layer in the last call.
+        most_steps: the most steps of a layer in the last call.
         recording: with the loop outside, the steps that have been written down.
     """
 
@@ -93,27 +96,27 @@ class _Accelerated(Accelerated, nn.Module):
     runs_plainly: ClassVar[str | None] = None
     loop_outside: ClassVar[bool] = False
     longest: ClassVar[int] = 0
-    most: ClassVar[int] = 0
+    most_steps: ClassVar[int] = 0
     recording: ClassVar[Recording | None] = None
 
     def _call_at_once(self, args: Any, kwargs: Any) -> Any:
-        """The user's forward, its neurons at once where that can be."""
+        """Call the user's forward, with its neurons run at once where that can be; return what it returns."""
         fast_class = type(self)
         plain = partial(self.plain_class.forward, self)
         if fast_class.runs_plainly is not None or must_run_plainly(self, args, kwargs):
-            if fast_class.loop_outside:
+            if fast_class.loop_outside:  # calls before may have left lazy tensors in the layers
                 with_tensors(self)
             return plain(*replaced(args), **replaced(kwargs))
-        if not fast_class.loop_outside:
+        recording = fast_class.recording
+        # A loop outside goes on with the steps of its last calls, until a value of them is asked for.
+        if not fast_class.loop_outside or recording is None or recording.flushed:
             recording = Recording()
-        else:
-            if fast_class.recording is None or fast_class.recording.flushed:
-                fast_class.recording = Recording()
-            recording = fast_class.recording
+        if fast_class.loop_outside:
+            fast_class.recording = recording
         try:
             return self._recorded(recording, plain, args, kwargs)
         except Exception as error:
-            # a lazy tensor cannot do something; or it is an error of the user's code, which the plain forward raises
+            # A lazy tensor cannot do something; or the user's code has an error, which the plain forward raises, too.
             reason = f"{type(error).__name__}: {error}"
         if fast_class.loop_outside:
             with_tensors(self)
@@ -123,10 +126,21 @@ class _Accelerated(Accelerated, nn.Module):
         return out
 
     def _recorded(self, recording: Recording, plain: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Call forward while its calls are recorded; return tensors, or lazy ones if the loop is outside."""
+        """Call forward while its calls are recorded.
+
+        Args:
+            recording: the recording.
+            plain: the user's forward.
+            args: its arguments.
+            kwargs: its keyword arguments.
+
+        Returns:
+            What forward returns, with lazy tensors if the loop is outside, else with tensors.
+        """
         fast_class = type(self)
         with recorded(self, recording, fast_class):
-            forward = vars(self).get("forward", plain)  # the first of a layer that is a network by itself
+            # Where the network is itself a layer of neurons, `recorded` has set the forward that writes down.
+            forward = vars(self).get("forward", plain)
             as_step = fast_class.loop_outside
             inputs = [as_input(recording, arg, as_step=as_step) for arg in args]
             named = {name: as_input(recording, arg, as_step=as_step) for name, arg in kwargs.items()}
@@ -135,7 +149,7 @@ class _Accelerated(Accelerated, nn.Module):
                 return out
             recording.flush()
             fast_class.longest = recording.longest
-            fast_class.most = recording.most
+            fast_class.most_steps = recording.most_steps
             return replaced(out)
 
     def __reduce__(self) -> Any:
@@ -143,7 +157,13 @@ class _Accelerated(Accelerated, nn.Module):
 
 
 def _accelerated(net: nn.Module, loop_outside: bool = False, runs_plainly: str | None = None) -> Any:
-    """An object of a subclass of a module's class that shares everything with it."""
+    """Make an object that shares everything with a module, of a new subclass of its class.
+
+    Args:
+        net: the module.
+        loop_outside: as in :class:`_Accelerated`.
+        runs_plainly: as in :class:`_Accelerated`.
+    """
     kind = type(net)
 
     @wraps(kind.forward)
@@ -158,13 +178,13 @@ def _accelerated(net: nn.Module, loop_outside: bool = False, runs_plainly: str |
     fast_class.named = {}
     fast_class.loop_outside = loop_outside
     fast_class.runs_plainly = runs_plainly
-    fast = object.__new__(fast_class)
+    fast = object.__new__(fast_class)  # without a call of the user's __init__
     object.__setattr__(fast, "__dict__", vars(net))
     return fast
 
 
 def must_run_plainly(net: nn.Module, args: Any, kwargs: Any) -> bool:
-    """True where a call cannot be put off: under compilers, transforms, autocast, global hooks, on a GPU, in half."""
+    """True where a call cannot be put off: under compilers, torch.func, autocast or global hooks, on a GPU, in half."""
     tensors = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, Tensor)]
     if transformed(tensors) or _has_any_global_hook():
         return True
@@ -180,23 +200,32 @@ PRECISIONS = (torch.float32, torch.float64)  # of the kernels
 
 
 def as_input(recording: Recording, arg: Any, *, as_step: bool) -> Any:
-    """An argument as what a recording reads; what is no tensor, such as a state, as it is."""
+    """Make an argument of forward a lazy tensor; return what is no tensor of numbers, such as a state, as it is.
+
+    Args:
+        recording: the recording of the call.
+        arg: the argument.
+        as_step: it is the input of one step, not one in which the user's loop finds all steps.
+    """
     if type(arg) is not Tensor or not arg.is_floating_point():
         return arg
     if as_step:
         return recording.step(arg)
-    if arg.ndim > 1:
+    if arg.ndim > 1:  # else it has no axes of time and batch
         return recording.source(arg)
     return arg
 
 
 @contextmanager
 def recorded(net: nn.Module, recording: Recording, fast_class: type[_Accelerated]) -> Iterator[None]:
-    """Inside, neurons write their steps down; afterwards their states are tensors again, if the loop was inside."""
+    """Let the neurons of a network write their steps down inside the block.
+
+    If the loop over time is inside, their states are tensors afterwards. After an error they are what they were before.
+    """
     fused, reasons, plain = layers_of(net)
     warn_of_plain(fast_class, reasons)
     with ExitStack() as stack:
-        for module in plain:
+        for module in plain:  # before and after all hooks of the user
             before = module.register_forward_pre_hook(_read_tensors, prepend=True, with_kwargs=True)
             after = module.register_forward_hook(_send_tensors, prepend=True)
             stack.callback(before.remove)
@@ -219,19 +248,20 @@ def recorded(net: nn.Module, recording: Recording, fast_class: type[_Accelerated
 
 
 def _read_tensors(module: nn.Module, args: Any, kwargs: Any) -> Any:
-    """A hook by which a module reads tensors."""
+    """Give a module tensors for its lazy arguments; a hook before its forward."""
     return replaced(args), replaced(kwargs)
 
 
 def _send_tensors(module: nn.Module, args: Any, out: Any) -> Any:
-    """A hook by which hooks of the user see tensors."""
+    """Give the hooks of the user tensors for the lazy ones that a module returns; a hook after its forward."""
     return replaced(out)
 
 
 def with_tensors(net: nn.Module) -> None:
-    """Replace the lazy tensors that modules hold by their values."""
+    """Replace the lazy tensors that modules hold in attributes, buffers and spikingjelly's memories by their values."""
     for module in net.modules():
-        places = [vars(module), *(vars(module)[name] for name in ("_buffers", "_memories") if name in vars(module))]
+        attributes = vars(module)
+        places = [attributes, *(attributes[name] for name in ("_buffers", "_memories") if name in attributes)]
         for place in places:
             for name, value in place.items():
                 if isinstance(value, LazyTensor | list | tuple):
@@ -239,7 +269,7 @@ def with_tensors(net: nn.Module) -> None:
 
 
 def warn_of_plain(fast_class: type[_Accelerated], reasons: dict[str, str]) -> None:
-    """Warn of layers that are not run at once, of each for the first time."""
+    """Warn of layers that are not run at once, of each once; `reasons` says why, by the name of the layer."""
     new = {name: reason for name, reason in reasons.items() if name not in fast_class.named}
     if new:
         fast_class.named.update(new)
@@ -249,28 +279,32 @@ def warn_of_plain(fast_class: type[_Accelerated], reasons: dict[str, str]) -> No
 
 # ---- the comparison with the user's network
 
-# of values that may differ: in float32 one spike of a long run may fall otherwise, and others follow
+# The share of values that may differ: in float32 one spike of a long run may fall otherwise, and others follow.
 LARGEST_SHARE = 0.05
 
 
 class _Outcome(NamedTuple):
-    """What a network returned, and the gradients of its parameters by a random sum of that."""
+    """What a network returned, and the gradient of a random weighted sum of it."""
 
     tensors: list[Tensor]
-    gradients: dict[str, Tensor | None]
+    gradients: dict[str, Tensor | None]  # by the name of the parameter; None if the sum does not depend on it
 
 
 def _compare(net: nn.Module, fast: Any, x: Tensor) -> None:
-    """Call both with an example; where they do not agree, let the user's network run, and say so."""
+    """Call a network and its accelerated form with an example x, and compare what they return and their gradients.
+
+    This finds whether the loop over time is outside. Where the two do not agree, the accelerated form runs in plain
+    steps from then on, and a warning says why.
+    """
     fast_class = type(fast)
     wanted = _outcome(net, net, x, calls=1)
     came = _outcome(net, fast, x, calls=1)
-    if fast_class.most == 1 and fast_class.runs_plainly is None:  # the loop over time must be around the calls
+    if fast_class.most_steps == 1 and fast_class.runs_plainly is None:  # the loop over time must be around the calls
         fast_class.loop_outside = True
         wanted = _outcome(net, net, x, calls=3)
         came = _outcome(net, fast, x, calls=3)
     fault = _difference(came, wanted)
-    if fast_class.longest == 1 and fast_class.most > 1:
+    if fast_class.longest == 1 and fast_class.most_steps > 1:  # nothing is gained then
         fault = "asks for values in every step"
     if fault and fast_class.runs_plainly is None:
         fast_class.runs_plainly = fault
@@ -278,14 +312,21 @@ def _compare(net: nn.Module, fast: Any, x: Tensor) -> None:
 
 
 def _outcome(net: nn.Module, called: nn.Module, x: Tensor, *, calls: int) -> _Outcome:
-    """Call a network from rest, in evaluation mode; it is afterwards as before."""
+    """Call a network with x from rest, in evaluation mode; it is afterwards as before.
+
+    Args:
+        net: the user's network, whose states and parameters `called` shares.
+        called: what is called, net or its accelerated form.
+        x: the example.
+        calls: the number of calls in a row.
+    """
     with ExitStack() as stack:
         for context in (eval_mode(net), torch.enable_grad(), torch.random.fork_rng(devices=[])):
             stack.enter_context(context)
         modules: Any = net.modules()
         for module in modules:
             stack.enter_context(borrowed(module))  # also gives back its hidden state
-            if hasattr(module, "_memories"):
+            if hasattr(module, "_memories"):  # spikingjelly's
                 module._memories.update(copy.deepcopy(module._memories_rv))
             elif hasattr(module, "reset_mem"):
                 module.reset_mem()
@@ -293,16 +334,21 @@ def _outcome(net: nn.Module, called: nn.Module, x: Tensor, *, calls: int) -> _Ou
         out = replaced([called(x) for _ in range(calls)])
         tensors = [t for t in tree_leaves(out) if isinstance(t, Tensor)]
         parameters = {name: p for name, p in net.named_parameters() if p.requires_grad}
-        draws = [torch.randn(t.shape, dtype=torch.float64).to(t) for t in tensors]  # the same with and without gradient
+        # drawn for all tensors, so that both networks have the same weights
+        draws = [torch.randn(t.shape, dtype=torch.float64).to(t) for t in tensors]
         weighted = [(t * draw).sum() for t, draw in zip(tensors, draws, strict=True) if t.requires_grad]
         if not weighted or not parameters:
             return _Outcome(tensors, {})
-        found = torch.autograd.grad(sum(weighted), [*parameters.values()], allow_unused=True)  # type: ignore[arg-type]
-        return _Outcome([t.detach() for t in tensors], dict(zip(parameters, found, strict=True)))
+        gradients = torch.autograd.grad(
+            sum(weighted),  # type: ignore[arg-type]
+            [*parameters.values()],
+            allow_unused=True,
+        )
+        return _Outcome([t.detach() for t in tensors], dict(zip(parameters, gradients, strict=True)))
 
 
 def _difference(came: _Outcome, wanted: _Outcome) -> str | None:
-    """How an accelerated network differs from the user's; None if it does not."""
+    """Say how an accelerated network differs from the user's; None if it does not."""
     if [(t.shape, t.dtype) for t in came.tensors] != [(t.shape, t.dtype) for t in wanted.tensors]:
         return "returns tensors of other shapes"
     share = max((_share(a, b) for a, b in zip(came.tensors, wanted.tensors, strict=True)), default=0.0)
@@ -314,13 +360,17 @@ def _difference(came: _Outcome, wanted: _Outcome) -> str | None:
             gradient = torch.zeros(())
         if other is None:
             other = torch.zeros_like(gradient)
+        # Where spikes differ, so do gradients.
         if share == 0 and _share(other, gradient.expand_as(other), tolerance=1e-2) > LARGEST_SHARE:
             return f"has another gradient by {name}"
     return None
 
 
 def _share(came: Tensor, wanted: Tensor, tolerance: float = 1e-4) -> float:
-    """The share of entries that differ by more than a part of the largest; both may be NaN or infinite."""
+    """Return the share of entries that differ by more than `tolerance` of the largest wanted one.
+
+    Entries that are both NaN, or infinite with the same sign, do not differ.
+    """
     if not wanted.numel():
         return 0.0
     came = came.double()

@@ -10,7 +10,7 @@ from neurolsc.interop.fused import FusedLayer, fused_layer, has_hooks
 from neurolsc.interop.wrapped import WrappedCell
 from neurolsc.neurons.fast.scan import can_scan, linear
 
-# modules whose output for a sample and a step depends on that one alone; of batch norms and dropout in evaluation
+# Modules that map each sample of each step by itself: these always, the ones below in evaluation.
 BY_SAMPLE = frozenset(
     (
         *("Linear", "Identity", "Flatten", "Unflatten", "Conv1d", "Conv2d", "Conv3d"),
@@ -26,11 +26,22 @@ class Prepared(NamedTuple):
 
     layer: FusedLayer
     currents: Tensor  # (T, B, ...), or (1, B, ...) where all steps are the same
-    steps: int
+    steps: int  # T
 
 
 def prepared(cell: WrappedCell, x: Tensor, state: Sequence[Tensor], late: Tensor | None) -> Prepared | None:
-    """The kernel of a cell and its currents, for an input (T, B, n_in); None if it needs plain steps."""
+    """Find the kernel of a cell, and compute what the layer reads in all steps.
+
+    Args:
+        cell: the cell.
+        x: its input (T, B, n_in).
+        state: its state before the first step.
+        late: the input of the first step, if x is read one step late, as in :meth:`neurolsc.Cell.run`; then the cell
+            needs plain steps.
+
+    Returns:
+        The kernel and the currents; None if the cell needs plain steps.
+    """
     if late is not None or not by_sample(cell.before):
         return None
     layer = fused_layer(cell.layer)
@@ -50,7 +61,7 @@ def prepared(cell: WrappedCell, x: Tensor, state: Sequence[Tensor], late: Tensor
 
 
 def by_sample(modules: Iterable[nn.Module]) -> bool:
-    """True if modules are known to map each sample of each step by itself."""
+    """True if modules are known to map each sample of each step by itself, so that they can read (T B, ...)."""
     for module in modules:
         if isinstance(module, nn.Sequential):
             if has_hooks(module) or not by_sample(module):
@@ -68,12 +79,12 @@ def by_sample(modules: Iterable[nn.Module]) -> bool:
 def is_fixed(module: Any) -> bool:
     """True if a batch norm takes stored statistics, or a dropout drops nothing."""
     if module.training:
-        return getattr(module, "p", 1) == 0
-    return getattr(module, "track_running_stats", True)
+        return getattr(module, "p", 1) == 0  # a dropout of nothing; a batch norm, which has no p, is never fixed
+    return getattr(module, "track_running_stats", True)  # False for a batch norm without stored statistics
 
 
 def last_states(after: Tensor, before: Tensor, end: Tensor, lengths: Tensor | None) -> Tensor:
-    """A state variable at the end of each sample.
+    """Return a state variable at the end of each sample (B, ...).
 
     Args:
         after: the variable after each step (T, B, ...).
@@ -83,5 +94,5 @@ def last_states(after: Tensor, before: Tensor, end: Tensor, lengths: Tensor | No
     """
     if lengths is None:
         return end
-    every = torch.cat([before[None], after])
-    return every[lengths, torch.arange(len(lengths))]
+    at_all_times = torch.cat([before[None], after])  # entry t is the state after t steps
+    return at_all_times[lengths, torch.arange(len(lengths))]

@@ -20,21 +20,32 @@ from neurolsc.interop.wrapped import Accelerated, library_of
 from neurolsc.neurons.fast.scan import Neuron, Slope, can_scan, linear, recurrent_scan, scan
 from neurolsc.surrogate import in_two_methods
 
-SUBTRACT, ZERO, NONE, ALL = range(4)  # as in scan_kernels, whose import takes half a second
-GIVEN, NOTHING, ATAN, FAST_SIGMOID, SIGMOID, SIGN, QUADRATIC = range(7)
-BOX, LEAK_OF_ALL, LEAK_OF_STATE, NO_LEAK = range(4)
+# Numbers as in scan_kernels, whose import takes half a second.
+SUBTRACT, ZERO, NONE, ALL = range(4)  # resets
+GIVEN, NOTHING, ATAN, FAST_SIGMOID, SIGMOID, SIGN, QUADRATIC = range(7)  # derivatives of spikes
+BOX, LEAK_OF_ALL, LEAK_OF_STATE, NO_LEAK = range(4)  # forms of a step of neurons with a voltage alone
 
 
 class NeuronGroup(Group):
-    """The steps of one layer of neurons; a step that starts where the last one ended continues its run."""
+    """The steps of one layer of neurons.
+
+    A call is (current, states, settings) of one step. Steps are run at once as long as each starts where the one
+    before has ended, with the same settings. Output 0 is the spikes, 1 and above are the states of the kernel.
+
+    Attributes:
+        layer: the layer.
+        settings: those of the last step.
+        ends: the outputs of the last step of each run, by output and number of the step.
+    """
 
     def __init__(self, recording: Recording, layer: FusedLayer, outputs: int) -> None:
         super().__init__(recording, outputs)
         self.layer = layer
-        self.settings: tuple[Any, ...] | None = None  # of the last step
+        self.settings: tuple[Any, ...] | None = None
         self.ends: dict[tuple[int, int], Tensor] = {}
 
     def compute(self, last: int) -> None:
+        """Split the steps into runs, and compute one after the other: a run may start from states of those before."""
         while self.done <= last:
             first = self.done
             stop = first + 1
@@ -44,7 +55,7 @@ class NeuronGroup(Group):
             self.done = stop
 
     def _continues(self, index: int) -> bool:
-        """True if a step has the settings of the one before it and starts from its states."""
+        """True if step number `index` has the settings of the one before it and starts from its states."""
         _, states, settings = self.calls[index]
         if settings is not self.calls[index - 1][2]:
             return False
@@ -56,36 +67,38 @@ class NeuronGroup(Group):
         return True
 
     def _run(self, first: int, stop: int) -> None:
-        """Run the steps from `first` to before `stop`."""
+        """Run the steps from `first` to before `stop` at once, and add their results to the blocks."""
         calls = self.calls[first:stop]
-        block = gathered([current for current, _, _ in calls])
+        drive = gathered([current for current, _, _ in calls])
+        if is_constant(drive):
+            drive = drive[:1]
         _, start, settings = calls[0]
-        drive = block[:1] if is_constant(block) else block
         z, states, ends = self.layer.run(drive, stop - first, [now(state) for state in start], settings)
         z = z.to(self.layer.sent_dtype(z.dtype, settings))
         self.append(0, first, z)
         for output, state in enumerate(states, 1):
             self.append(output, first, state)
             self.ends[output, stop - 1] = ends[output - 1]
-        if 0 in self.layer.outputs:
+        if 0 in self.layer.outputs:  # the layer stores its last spikes, too
             self.ends[0, stop - 1] = z[-1].clone()
-        self.recording.longest = max(self.recording.longest, stop - first)
-        self.recording.most = max(self.recording.most, len(self.calls))
+        self.recording.count_steps(at_once=stop - first, in_all=len(self.calls))
 
     def value(self, output: int, index: int) -> Tensor:
-        # the state at the end is a tensor of its own: libraries detach it in place, which a view does not allow
+        """Return one output of one step that has been computed."""
+        # The state at the end is a tensor of its own: libraries detach it in place, which a view does not allow.
         end = self.ends.get((output, index))
         if end is None:
             return super().value(output, index)
         return end
 
     def like(self, output: int, index: int) -> Tensor:
+        """Return a meta tensor with the shape and dtype of one output of one step, by those of its current."""
         current, _, settings = self.calls[index]
         if isinstance(current, LazyTensor):
             like = current.like()
         else:
             like = current.to("meta")
-        if output:
+        if output:  # states have the shape and dtype of currents
             return like
         return like.to(self.layer.sent_dtype(like.dtype, settings))
 
@@ -93,58 +106,78 @@ class NeuronGroup(Group):
 class FusedLayer(ABC):
     """A layer of another library, while a network runs.
 
+    Args:
+        layer: the layer.
+
     Attributes:
-        kept_in: the dict of the layer that holds its states.
+        kept_in: name of the layer's dict that holds its states.
+        outputs: numbers of the results of a step from which the next step starts; 0: the spikes.
+        group: the group to which the last step was added.
     """
 
     kept_in = "_buffers"
 
     def __init__(self, layer: Any) -> None:
         self.layer = layer
-        self.outputs: tuple[int, ...] = ()  # the results of a step that the next one starts from; 0: the spikes
+        self.outputs: tuple[int, ...] = ()
         self.group: NeuronGroup | None = None
 
     @classmethod
     @abstractmethod
     def refusal(cls, layer: Any) -> str | None:
-        """Why a layer of this class cannot be run at once; None if it can."""
+        """Return why a layer of this class cannot be run at once; None if it can."""
 
     @abstractmethod
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the layer's own forward takes and returns."""
+        """Take and return what the layer's own forward does, but write the step down."""
 
     @abstractmethod
     def settings(self) -> tuple[Any, ...]:
-        """What the layer's step depends on, as it is now."""
+        """Return all that the layer's step depends on besides current and states, as it is now."""
 
     @abstractmethod
     def run(self, drive: Tensor, steps: int, start: Sequence[Any], settings: Any) -> Any:
-        """Run steps at once: spikes and states of all, and the last states."""
+        """Run steps at once by a kernel.
+
+        Args:
+            drive: currents (T, B, ...), or (1, B, ...) if they are the same in all steps.
+            steps: T.
+            start: the states before the first step, in the order of ``outputs``.
+            settings: what :meth:`settings` returned.
+
+        Returns:
+            Spikes (T, B, ...), a tuple of states after each step, and a tuple of states after the last one.
+        """
 
     def start(self, recording: Recording) -> None:
-        """Let the layer write its calls down."""
+        """Let the layer write its steps down in a recording, from now on to :meth:`stop`."""
         self.recording = recording
-        self.before = dict(vars(self.layer)[self.kept_in])
+        self.before = dict(vars(self.layer)[self.kept_in])  # for give_back
         vars(self.layer)["forward"] = self.forward
 
     def stop(self) -> None:
-        """Let the layer run by itself again."""
+        """Let the layer step by its own forward again."""
         vars(self.layer).pop("forward", None)
 
     def finish(self) -> None:
-        """Replace the layer's states by tensors."""
+        """Replace the lazy states that the layer stores by their values."""
         kept = vars(self.layer)[self.kept_in]
         for name, value in kept.items():
             kept[name] = now(value)
 
     def give_back(self) -> None:
-        """Put the states back that the layer had before."""
+        """Put the states back that the layer stored at :meth:`start`."""
         vars(self.layer)[self.kept_in].update({name: now(value) for name, value in self.before.items()})
 
     def record(self, current: Any, states: Sequence[Any], settings: tuple[Any, ...]) -> list[LazyTensor]:
-        """Write a step down; return its spikes and its states.
+        """Write a step down; return its spikes and its states as lazy tensors.
 
-        What belongs to another recording, or is known already, is written down by its value.
+        Args:
+            current: the input of the step, a lazy tensor or a tensor.
+            states: the states from which the step starts, in the order of ``outputs``.
+            settings: what :meth:`settings` returned.
+
+        A current or state that is of another recording, or is known already, is written down by its value.
         """
         recording = self.recording
         group = self.group
@@ -154,21 +187,24 @@ class FusedLayer(ABC):
             current = now(current)
         else:
             group.reads.add(current.group)
+        has_known = False
         for state in states:
             if type(state) is not LazyTensor or state.group is group:
                 continue
             if state.recording is recording and state.group is not None:
                 group.reads.add(state.group)
             else:
-                states = [recording.own(value) for value in states]
-        # Equal settings are one object, by which steps that continue each other are recognised.
+                has_known = True
+        if has_known:
+            states = [recording.own(state) for state in states]
+        # Equal settings become one object, by which steps that continue each other are recognised.
         if group.settings is None or not all(map(is_, group.settings, settings)):
             group.settings = settings
-        index = group.add((current, states, group.settings), ())
+        index = group.add((current, states, group.settings), reads=())  # they were added above
         return [LazyTensor(recording, group, index, output) for output in self.sent]
 
     def _group(self) -> NeuronGroup:
-        """The group of steps with or without a gradient."""
+        """Find or make the group for steps of this recording, one with gradients and one without."""
         recording = self.recording
         key = ("neurons", id(self.layer), torch.is_grad_enabled())
         group: Any = recording.groups.get(key)
@@ -176,11 +212,11 @@ class FusedLayer(ABC):
             group = NeuronGroup(recording, self, 1 + max(self.outputs))
             recording.groups[key] = group
         self.group = group
-        self.sent = range(1 + max(self.outputs))
+        self.sent = range(1 + max(self.outputs))  # numbers of all results of a step
         return group
 
     def sent_dtype(self, dtype: torch.dtype, settings: Any) -> torch.dtype:
-        """The dtype of spikes for currents of a dtype."""
+        """Return the dtype of the spikes that the layer sends for currents of a dtype."""
         return dtype
 
     def scanned(
@@ -193,26 +229,52 @@ class FusedLayer(ABC):
         slope: Slope,
         *recurrent: Any,
     ) -> Any:
-        """Run the kernel of a neuron, or refuse what it cannot run; recurrent are its spikes, weights and bias."""
+        """Run the kernel of a neuron.
+
+        Args:
+            neuron: its kind.
+            drive: as in :meth:`run`.
+            steps: as in :meth:`run`.
+            start: the states before the first step, without spikes.
+            params: its parameters, tensors or numbers.
+            slope: the derivative of its spikes.
+            *recurrent: of a recurrent layer the spikes before the first step, weights and bias.
+
+        Returns:
+            As :meth:`run`.
+
+        Raises:
+            CannotDeferError: if no kernel runs tensors of this dtype or device.
+        """
+        # numbers take the dtype of the currents; tensors keep theirs
         values = [torch.as_tensor(p, dtype=None if isinstance(p, Tensor) else drive.dtype) for p in params]
         if not can_scan([drive, *start, *values]):
             raise CannotDeferError(
                 f"no kernel runs {type(self.layer).__name__} on {drive.device.type} in {drive.dtype}."
             )
         if recurrent:
-            found = recurrent_scan(neuron, drive, steps, start, values, slope, *recurrent)
+            scanned = recurrent_scan(neuron, drive, steps, start, values, slope, *recurrent)
         else:
-            found = scan(neuron, drive, steps, start, values, slope)
-        if slope.kind == NOTHING:
-            return found._replace(z=found.z.detach())
-        return found
+            scanned = scan(neuron, drive, steps, start, values, slope)
+        if slope.kind == NOTHING:  # no gradient goes through the spikes, as in the library
+            return scanned._replace(z=scanned.z.detach())
+        return scanned
 
 
 # ---- snnTorch
 
 
 class FusedSnnTorch(FusedLayer):
-    """snnTorch's Leaky, Synaptic and Alpha, and the recurrent RLeaky and RSynaptic."""
+    """snnTorch's Leaky, Synaptic and Alpha, and the recurrent RLeaky and RSynaptic.
+
+    Attributes:
+        resets: the reset of each method that can be a layer's ``state_function``.
+        names: the stored states of each class, in the order in which its forward takes and returns them.
+        states: those of this layer.
+        recurrent: True if the layer reads its own spikes.
+        kind: the class without its R.
+        places: where the layer keeps its settings.
+    """
 
     resets: ClassVar = {"_base_sub": SUBTRACT, "_base_zero": ZERO, "_base_int": NONE}
     names: ClassVar = {
@@ -228,19 +290,21 @@ class FusedSnnTorch(FusedLayer):
         self.kind = name
         if self.recurrent:
             self.kind = name.removeprefix("R")
-        first = 0 if self.recurrent else 1
+        first = 0 if self.recurrent else 1  # only recurrent layers store their spikes
         self.outputs = tuple(range(first, first + len(self.states)))
+        # in the order in which `run` takes them apart
         names = ("beta", "threshold", "graded_spikes_factor", "state_function", "spike_grad", "alpha", "reset_delay")
         self.places = [place_of(layer, name) for name in names]
         if self.recurrent:
             recurrent = layer.recurrent
-            weights = "V"
+            weights = "V"  # of RecurrentOneToOne, one for each neuron
             if isinstance(recurrent, nn.Linear):
                 weights = "weight"
             self.places += [place_of(recurrent, weights), place_of(recurrent, "bias")]
 
     @classmethod
     def refusal(cls, layer: Any) -> str | None:
+        """Return what of a layer of snnTorch its kernel does not do; None if it does all."""
         if layer.inhibition:
             return "inhibition lets its neurons depend on each other"
         if layer.state_quant:
@@ -267,22 +331,27 @@ class FusedSnnTorch(FusedLayer):
         return None
 
     def forward(self, input_: Any, *passed: Any, **named: Any) -> Any:
+        """Write down a step from the states that the layer stores or that are passed; return lazy tensors.
+
+        As snnTorch's own forward it stores the new states, and returns the spikes alone or with the states.
+        """
         layer = self.layer
         buffers = layer._buffers
         if passed or named:
-            self._take(passed, named)
+            self._store(passed, named)
         sent = self.record(input_, [buffers[name] for name in self.states], self.settings())
         for name, output in zip(self.states, self.outputs, strict=True):
             buffers[name] = sent[output]
-        if layer.init_hidden and not layer.output:
+        if layer.init_hidden and not layer.output:  # snnTorch then returns the spikes alone
             return sent[0]
         return tuple(sent)
 
     def settings(self) -> tuple[Any, ...]:
+        # None for a setting that the layer has not, such as alpha of a Leaky
         return tuple([place.get(name) for place, name in self.places])
 
-    def _take(self, passed: Sequence[Any], named: dict[str, Any]) -> None:
-        """Put states that are passed into the layer, as its own forward does."""
+    def _store(self, passed: Sequence[Any], named: dict[str, Any]) -> None:
+        """Store states that are passed to forward by place or name; TypeError if the layer's own does not take them."""
         layer = self.layer
         given = dict(zip(self.states, passed, strict=False)) | named
         if len(passed) > len(self.states) or not given.keys() <= set(self.states):
@@ -295,19 +364,22 @@ class FusedSnnTorch(FusedLayer):
             layer._buffers[name] = state
 
     def run(self, drive: Tensor, steps: int, start: Sequence[Any], settings: Any) -> Any:
+        """Run steps of snnTorch's neurons at once, as :meth:`FusedLayer.run` says; settings are ordered as `places`."""
         beta, threshold, factor, function, spike, alpha, delayed, *connection = settings
         delayed = delayed is not False  # Alpha has no such setting
         shape = drive.shape[1:]
+        # A state of another shape is one at rest, as snnTorch makes them before the first input.
         states = [state if state.shape == shape else drive.new_zeros(shape) for state in start]
         reset = self.resets[function.__name__]
         recurrent: list[Any] = []
         if self.recurrent:
-            recurrent = [states.pop(0), *connection]
+            recurrent = [states.pop(0), *connection]  # the spikes are no state of the kernel
             if reset == ZERO and self.kind == "Leaky":
-                reset = ALL
+                reset = ALL  # RLeaky also sets the input of the step to zero, Leaky does not
         beta = beta.clamp(0, 1)
         slope = slope_of(spike)
-        assert slope is not None
+        assert slope is not None  # else the layer was refused
+        # Without a delay the neuron is reset within the step that fires, and the voltage before must be saved.
         if self.kind == "Leaky":
             neuron = Neuron(
                 "leaky", states=1, voltage=0, threshold=1, flags=(reset, delayed), saves_voltage=not delayed
@@ -326,18 +398,26 @@ class FusedSnnTorch(FusedLayer):
         return self.scanned(neuron, drive, steps, states, params, slope, *recurrent)
 
     def sent_dtype(self, dtype: torch.dtype, settings: Any) -> torch.dtype:
+        """Return the dtype of the spikes that the layer sends: that of currents only with a surrogate of ours."""
         factor = settings[2]
         spike = settings[4]
-        if isinstance(spike, nn.Module):
+        if isinstance(spike, nn.Module):  # ours, which keeps the dtype
             return dtype
-        return torch.result_type(torch.empty(1, dtype=torch.float32), factor)  # snnTorch's own are float32
+        return torch.result_type(torch.empty(1, dtype=torch.float32), factor)  # snnTorch's own send float32
 
 
 # ---- norse
 
 
 class FusedNorse(FusedLayer):
-    """norse's LIF, LSNN (both also recurrent), LIFBox and LI, as cells and as layers with time, and LILinearCell."""
+    """norse's LIF, LSNN (both also recurrent), LIFBox and LI, as cells and as layers with time, and LILinearCell.
+
+    Attributes:
+        kind: the class without Recurrent, Linear and Cell.
+        has_time: True if the layer reads a sequence (T, B, ...), not one step.
+        recurrent: True if the layer reads its own spikes.
+        state_class: the NamedTuple of its state; None before the first step.
+    """
 
     def __init__(self, layer: Any) -> None:
         super().__init__(layer)
@@ -347,11 +427,13 @@ class FusedNorse(FusedLayer):
         self.recurrent = self.kind.endswith("Recurrent")
         self.kind = self.kind.removesuffix("Recurrent")
         states = {"LIFBox": 1, "LSNN": 3}.get(self.kind, 2)
-        self.outputs = tuple(range(0 if self.recurrent else 1, 1 + states))
+        first = 0 if self.recurrent else 1  # only recurrent layers have spikes in their state
+        self.outputs = tuple(range(first, 1 + states))
         self.state_class: Any = None
 
     @classmethod
     def refusal(cls, layer: Any) -> str | None:
+        """Return what of a layer of norse its kernel does not do; None if it does all."""
         steps = {
             "LIF": "lif_feed_forward_step", "LIFRecurrent": "lif_step", "LIFBox": "lif_box_feed_forward_step",
             "LI": "li_feed_forward_step", "LSNN": "lsnn_feed_forward_step", "LSNNRecurrent": "lsnn_step",
@@ -369,10 +451,15 @@ class FusedNorse(FusedLayer):
         return None
 
     def forward(self, input_tensor: Any, state: Any = None) -> Any:
+        """Write a step down from a state, or from rest; a layer with time is run at once.
+
+        As norse's own forward it returns what the layer sends, and the state as a NamedTuple; both are lazy, but the
+        state of a layer with time.
+        """
         layer = self.layer
         if input_tensor.is_sparse:
             raise CannotDeferError("no kernel reads a sparse tensor.")
-        if hasattr(layer, "input_weights"):
+        if hasattr(layer, "input_weights"):  # of recurrent layers and LILinearCell
             weights = layer.input_weights
             if type(input_tensor) is LazyTensor:
                 input_tensor = self.recording.call(functional.linear, (input_tensor, weights), {})
@@ -381,16 +468,15 @@ class FusedNorse(FusedLayer):
         settings = self.settings()
         start = state
         if state is None:
-            start = [None] * len(self.outputs)
-        if self.has_time:
+            start = [None] * len(self.outputs)  # `run` replaces it by the state at rest
+        if self.has_time:  # the whole sequence is known: run now
             x = now(input_tensor)
             z, states, ends = self.run(x, len(x), [*map(now, start)], settings)
-            self.recording.longest = max(self.recording.longest, len(x))
-            self.recording.most = max(self.recording.most, len(x))
-            kept = (z[-1], *ends)
+            self.recording.count_steps(at_once=len(x), in_all=len(x))
+            results = (z[-1], *ends)
             if getattr(layer, "record_states", False):
-                kept = (z, *states)
-            return self.recording.source(z), self.state_class(*(kept[output] for output in self.outputs))
+                results = (z, *states)
+            return self.recording.source(z), self.state_class(*(results[output] for output in self.outputs))
         sent = self.record(input_tensor, start, settings)
         if self.state_class is None:
             self.state_class = type(self.at_rest(torch.zeros(1, 1)))
@@ -401,15 +487,16 @@ class FusedNorse(FusedLayer):
         return layer.p, layer.dt, getattr(layer, "recurrent_weights", None)
 
     def at_rest(self, x: Tensor) -> Any:
-        """The layer's own initial state for an input; LILinearCell has no method that makes it."""
+        """Return the state in which the layer itself starts from an input."""
         layer = self.layer
-        if not hasattr(layer, "state_fallback"):
+        if not hasattr(layer, "state_fallback"):  # LILinearCell, which makes it within its step
             from norse.torch.functional.leaky_integrator import LIState
 
             return LIState(layer.p.v_leak.detach(), x.new_zeros(x.shape))
         return layer.state_fallback(x)
 
     def run(self, drive: Tensor, steps: int, start: Sequence[Any], settings: Any) -> Any:
+        """Run steps of norse's neurons at once, as :meth:`FusedLayer.run` says; a start with None is at rest."""
         p, dt, weights = settings
         state = self.at_rest(drive if self.has_time else drive[0])
         self.state_class = type(state)
@@ -417,15 +504,15 @@ class FusedNorse(FusedLayer):
             start = [torch.as_tensor(value).detach().expand(drive.shape[1:]) for value in state]
         recurrent = []
         if self.recurrent:
-            recurrent = [start[0], weights, None]
+            recurrent = [start[0], weights, None]  # spikes, weights, and no bias
             start = start[1:]
         gain = dt * p.tau_mem_inv
         if self.kind == "LI":
             neuron = current_lif(sends=False, passes=True)
-            params = [gain, -dt * p.tau_syn_inv, p.v_leak, 0.0, 0.0]
+            params = [gain, -dt * p.tau_syn_inv, p.v_leak, 0.0, 0.0]  # threshold and reset have no effect
             return self.scanned(neuron, drive, steps, start, params, Slope(GIVEN))
         slope = slope_of_norse(p)
-        assert slope is not None
+        assert slope is not None  # else the layer was refused
         reset = ZERO
         if self.kind == "LIFBox":
             reset = reset_of_box(p)
@@ -441,13 +528,14 @@ class FusedNorse(FusedLayer):
         if self.kind == "LIFBox":
             neuron = voltage_lif(BOX, reset=reset, at=False)
             return self.scanned(neuron, drive, steps, start, [gain, p.v_leak, threshold, p.v_reset], slope)
+        # LIF, whose recurrent form detaches the spikes that reset it
         neuron = current_lif(sends=True, passes=not self.recurrent)
         params = [gain, -dt * p.tau_syn_inv, p.v_leak, threshold, p.v_reset]
         return self.scanned(neuron, drive, steps, start, params, slope, *recurrent)
 
 
 def reset_of_box(p: Any) -> int | None:
-    """The reset of a LIFBox as the kernels number it; None if it is a function of the user's."""
+    """Return the number of a LIFBox's reset in the kernels; None if the kernels do not know it."""
     function = p.reset_method
     if function.__module__ != "norse.torch.functional.reset":
         return None
@@ -468,6 +556,7 @@ class FusedSpikingJelly(FusedLayer):
 
     @classmethod
     def refusal(cls, layer: Any) -> str | None:
+        """Return what of a neuron of spikingjelly its kernel does not do; None if it does all."""
         if layer._memories.keys() != {"v"}:
             return "it has further states"
         if layer._neuron_precision is not None:
@@ -479,16 +568,20 @@ class FusedSpikingJelly(FusedLayer):
         return None
 
     def forward(self, x: Any) -> Any:
+        """Write a step down from the stored voltage, and store the new one; in multi-step mode run all steps at once.
+
+        Returns:
+            The spikes, lazy, of the step (B, ...) or of all steps (T, B, ...).
+        """
         node = self.layer
         memories = node._memories
         settings = self.settings()
         if node.step_mode == "s":
             z, memories["v"] = self.record(x, [memories["v"]], settings)
             return z
-        x = now(x)
+        x = now(x)  # multi-step mode: the whole sequence is known, and run now
         z, (voltages,), (memories["v"],) = self.run(x, len(x), [now(memories["v"])], settings)
-        self.recording.longest = max(self.recording.longest, len(x))
-        self.recording.most = max(self.recording.most, len(x))
+        self.recording.count_steps(at_once=len(x), in_all=len(x))
         if node.store_v_seq:
             node.v_seq = voltages
         return self.recording.source(z)
@@ -501,17 +594,18 @@ class FusedSpikingJelly(FusedLayer):
         )  # fmt: skip
 
     def run(self, drive: Tensor, steps: int, start: Sequence[Any], settings: Any) -> Any:
+        """Run steps of spikingjelly's neurons at once, as :meth:`FusedLayer.run` says; the voltage may be a number."""
         threshold, reset, tau, w, decay_input, detached, spike = settings
         v = start[0]
         shape = drive.shape[1:]
         rest = 0.0 if reset is None else reset
-        if not isinstance(v, Tensor):
+        if not isinstance(v, Tensor):  # a number, before the first step
             v = drive.new_full(shape, v)
-        elif v.shape != shape:
+        elif v.shape != shape:  # of an input of another shape: spikingjelly starts from rest
             v = drive.new_full(shape, rest)
         form = NO_LEAK
         gain: Any = 1.0
-        if decay_input is not None:
+        if decay_input is not None:  # no IFNode: a leak by 1 / tau, or by the sigmoid of w in a ParametricLIFNode
             form = LEAK_OF_ALL if decay_input else LEAK_OF_STATE
             gain = tau if w is None else w.sigmoid()
         neuron = voltage_lif(
@@ -521,24 +615,29 @@ class FusedSpikingJelly(FusedLayer):
             passes=not detached,
         )
         slope = slope_of(spike)
-        assert slope is not None
+        assert slope is not None  # else the layer was refused
         return self.scanned(neuron, drive, steps, [v], [gain, rest, threshold, rest], slope)
 
 
 def current_lif(*, sends: bool, passes: bool) -> Neuron:
-    """The kernel of norse's LIF, which sends spikes, and LI, which does not; `passes`: the reset passes a gradient."""
+    """Make the kernel of norse's neurons with a current and a voltage.
+
+    Args:
+        sends: the neuron sends spikes and is reset (LIF), else its voltage alone (LI).
+        passes: the reset passes a gradient.
+    """
     return Neuron("current_lif", states=2, voltage=0, threshold=3, flags=(ZERO, sends, passes), saves_voltage=sends)
 
 
 def voltage_lif(form: int, *, divides: bool = False, reset: int | None, passes: bool = True, at: bool = True) -> Neuron:
-    """The kernel of neurons with a voltage alone.
+    """Make the kernel of neurons with a voltage alone.
 
     Args:
         form: number of the step's form in the kernel.
         divides: the voltage is divided by tau, not multiplied by a gain.
         reset: number of the reset in the kernel.
         passes: the reset passes a gradient.
-        at: a neuron spikes at its threshold, too.
+        at: a neuron spikes at its threshold, too, not only above it.
     """
     flags = (form, divides, reset, passes, at)
     return Neuron("voltage_lif", states=1, voltage=0, threshold=2, flags=flags, saves_voltage=True)
@@ -546,6 +645,7 @@ def voltage_lif(form: int, *, divides: bool = False, reset: int | None, passes: 
 
 # ---- derivatives of spikes
 
+# Surrogates whose formula the kernels have, with the name of its number in snnTorch; spikingjelly's is `alpha`.
 SNNTORCH = {
     "atan": (ATAN, "alpha"),
     "fast_sigmoid": (FAST_SIGMOID, "slope"),
@@ -553,7 +653,7 @@ SNNTORCH = {
     "triangular": (SIGN, "threshold"),
 }
 SPIKINGJELLY = {"ATan": ATAN, "Sigmoid": SIGMOID, "PiecewiseQuadratic": QUADRATIC}
-# entry by entry and without random numbers; their own gradients are taken, of all steps at once
+# Surrogates that act entry by entry and draw no random numbers: their own gradients are taken, of all steps at once.
 ENTRYWISE = {
     "snntorch": ("straight_through_estimator", "heaviside", "spike_rate_escape"),
     "spikingjelly": ("PiecewiseExp", "SoftSign", "SuperSpike", "Erf", "NonzeroSignLogAbs", "S2NN", "QPseudoSpike"),
@@ -562,18 +662,19 @@ ENTRYWISE = {
 
 
 def slope_of(spike: Any) -> Slope | None:
-    """The derivative of a surrogate; None if it is not known."""
-    if in_two_methods(spike):
+    """Return the derivative of a surrogate of ours, snnTorch's or spikingjelly's; None if it is not known."""
+    if in_two_methods(spike):  # ours
         return Slope(GIVEN, 1.0, spike.derivative)
     root = (getattr(spike, "__module__", None) or "").partition(".")[0]
     if root == "snntorch" and hasattr(spike, "__qualname__"):
-        name = spike.__qualname__.removesuffix(".<locals>.inner")
-        if name == "SpikingNeuron._surrogate_bypass":
+        name = spike.__qualname__.removesuffix(".<locals>.inner")  # of the function that made it
+        if name == "SpikingNeuron._surrogate_bypass":  # spikes without a surrogate
             return Slope(NOTHING)
         if name in SNNTORCH:
             kind, number = SNNTORCH[name]
+            # the number stands in the closure alone
             cells = [cell.cell_contents for cell in spike.__closure__]
-            variables = dict(zip(spike.__code__.co_freevars, cells, strict=True))  # of the closure
+            variables = dict(zip(spike.__code__.co_freevars, cells, strict=True))
             return Slope(kind, float(variables[number]))
         if name in ENTRYWISE["snntorch"]:
             return Slope(GIVEN, 1.0, derivative_of(spike))
@@ -591,8 +692,8 @@ def slope_of(spike: Any) -> Slope | None:
 
 
 def slope_of_norse(p: Any) -> Slope | None:
-    """The derivative of norse's spikes, whose "super" has no width in version 1.1."""
-    if p.method == "super":
+    """Return the derivative of norse's spikes by its parameters p; None if it is not known."""
+    if p.method == "super":  # norse 1.1 does not read alpha here
         return Slope(FAST_SIGMOID, 1.0)
     if p.method == "heaviside":
         return Slope(NOTHING)
@@ -607,7 +708,7 @@ def slope_of_norse(p: Any) -> Slope | None:
 
 
 def derivative_of(spike: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """The derivative of a spike function, from its own gradient."""
+    """Return the derivative of a spike function, which autograd takes of the function itself."""
 
     def derivative(distance: Tensor) -> Tensor:
         with torch.enable_grad():
@@ -630,54 +731,60 @@ FUSED: dict[tuple[str, str], type[FusedLayer]] = {
 
 
 def plain_class(module: Any) -> type[nn.Module]:
-    """A module's class, as it was before it was accelerated."""
+    """Return the class of a module; of an accelerated one the class that it had before."""
     if isinstance(module, Accelerated):
         return module.plain_class
     return type(module)
 
 
 def fused_layer(module: nn.Module) -> FusedLayer | str:
-    """A layer of neurons as the kernels run it; or why they do not."""
+    """Return a layer of neurons as the kernels run it; or, as a string, why they do not."""
     kind = plain_class(module)
     root = kind.__module__.partition(".")[0]
-    found = FUSED.get((root, kind.__name__))
-    if found is None:
+    fused_class = FUSED.get((root, kind.__name__))
+    if fused_class is None:
         if root in ("snntorch", "norse", "spikingjelly"):
             return f"there is no kernel for {kind.__name__} of {root}"
         return f"{kind.__name__} is a class of its own, which may step otherwise"
     if has_hooks(module) and not isinstance(module, Accelerated):
         return "it has a hook, which reads every step"
-    own = changed_method(module, kind, root)
-    if own is not None:
-        return f"its method {own} has been changed"
-    refused = found.refusal(module)
-    if refused is None:
-        return found(module)
-    return refused
+    changed = changed_method(module, kind, root)
+    if changed is not None:
+        return f"its method {changed} has been changed"
+    refusal = fused_class.refusal(module)
+    if refusal is not None:
+        return refusal
+    return fused_class(module)
 
 
 def place_of(module: nn.Module, name: str) -> tuple[dict[str, Any], str]:
-    """The dict of a module that holds an attribute, and its name: reading it there is fast."""
+    """Return the dict of a module that holds an attribute, and the name: reading it there is fast."""
     for place in (module._parameters, module._buffers, module._modules):
         if name in place:
             return place, name
     return vars(module), name
 
 
-UNCHANGED: dict[type, dict[str, Any]] = {}  # the libraries' classes as they have been looked at
+UNCHANGED: dict[type, dict[str, Any]] = {}  # classes of the libraries, with what they held when no change was found
 
 
 def changed_method(module: nn.Module, kind: type[nn.Module], root: str) -> str | None:
-    """The name of a method that the object or its class has changed from the library's; None if there is none."""
+    """Return the name of a method of a layer that is not the library's own; None if there is none.
+
+    Args:
+        module: the layer.
+        kind: its class.
+        root: name of the library's package.
+    """
     for name, value in vars(module).items():
-        if callable(getattr(kind, name, None)) and not isinstance(value, nn.Module):
+        if callable(getattr(kind, name, None)) and not isinstance(value, nn.Module):  # set on the object
             return name
     for base in kind.__mro__:
         if base.__module__.partition(".")[0] != root or UNCHANGED.get(base) == vars(base):
             continue
         for name, value in vars(base).items():
             home = getattr(value, "__module__", None) or root
-            if callable(value) and home.partition(".")[0] not in (root, "torch"):
+            if callable(value) and home.partition(".")[0] not in (root, "torch"):  # set on the class by others
                 return name
         UNCHANGED[base] = dict(vars(base))
     return None
@@ -691,16 +798,21 @@ def has_hooks(module: nn.Module) -> bool:
 
 
 def shown(function: Any) -> str:
-    """The name of a function or the class of an object."""
+    """Return the name of a function; of another object the name of its class."""
     return getattr(function, "__qualname__", type(function).__name__)
 
 
 def layers_of(net: nn.Module) -> tuple[list[FusedLayer], dict[str, str], list[nn.Module]]:
-    """The layers that are run at once, why others are not, by name, and modules that must see tensors."""
+    """Sort the modules of a network.
+
+    Returns:
+        The layers that are run at once; by their names, why other modules are not; and the modules among these that
+        must read and send tensors: layers without a kernel, and modules with hooks.
+    """
     fused: list[FusedLayer] = []
     reasons: dict[str, str] = {}
     plain: list[nn.Module] = []
-    inside: tuple[str, ...] = ()  # the parts of a layer belong to it
+    inside: tuple[str, ...] = ()  # prefixes of the names of the layers' parts, which belong to the layers
     for name, module in net.named_modules():
         if name.startswith(inside):
             continue
@@ -711,7 +823,8 @@ def layers_of(net: nn.Module) -> tuple[list[FusedLayer], dict[str, str], list[nn
                 fused.append(layer)
                 continue
             reasons[name] = layer
-        if module is net or (name not in reasons and not has_hooks(module)):  # lazy tensors pass through it
+        # Lazy tensors pass through all but layers and hooks; hooks of net itself see what it takes and returns.
+        if module is net or (name not in reasons and not has_hooks(module)):
             continue
         reasons.setdefault(name, "it has a hook, which reads every step")
         plain.append(module)

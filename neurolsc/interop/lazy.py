@@ -32,11 +32,18 @@ class CannotDeferError(RuntimeError):
 class Group(ABC):
     """Calls that do the same in different steps.
 
+    Args:
+        recording: the recording to which the group belongs.
+        outputs: the number of results of one call.
+
     Attributes:
         calls: the lazy arguments of each call.
         order: the place of each call among all calls of the recording.
-        done: the number of calls that have been computed.
+        done: the number of calls that have been computed; these are the first ones.
         reads: the groups that its calls read.
+        blocks: for each output, the results that have been computed, in blocks that :meth:`append` adds.
+        grad: True if the calls were made with gradients enabled.
+        unbound: for each output that was read one by one, its results as a list.
     """
 
     def __init__(self, recording: Recording, outputs: int) -> None:
@@ -45,20 +52,25 @@ class Group(ABC):
         self.order: list[int] = []
         self.done = 0
         self.reads: set[Group] = set()
-        self.blocks: list[list[tuple[int, Tensor]]] = [[] for _ in range(outputs)]  # see `append`
+        self.blocks: list[list[tuple[int, Tensor]]] = [[] for _ in range(outputs)]
         self.grad = torch.is_grad_enabled()
-        self.unbound: dict[int, list[Tensor]] = {}  # results one by one, of each output
+        self.unbound: dict[int, list[Tensor]] = {}
 
     @abstractmethod
     def compute(self, last: int) -> None:
-        """Compute the calls up to one, and add their results to the blocks."""
+        """Compute the calls from number ``done`` to number `last`, and add their results to the blocks."""
 
     @abstractmethod
     def like(self, output: int, index: int) -> Tensor:
-        """A tensor on the meta device with the shape and dtype of a result that has not been computed."""
+        """Return a tensor on the meta device with the shape and dtype of a result that has not been computed."""
 
     def add(self, call: Any, reads: Iterable[LazyTensor]) -> int:
-        """Write a call down and return its index."""
+        """Write a call down and return its number in the group.
+
+        Args:
+            call: its lazy arguments, in the form that ``compute`` of the group takes.
+            reads: the lazy tensors whose groups must be computed before.
+        """
         self.calls.append(call)
         self.order.append(self.recording.count)
         self.recording.count += 1
@@ -72,17 +84,18 @@ class Group(ABC):
         self.blocks[output].append((start, block))
 
     def value(self, output: int, index: int) -> Tensor:
-        """The result of one call."""
+        """Return one result of one call that has been computed."""
         unbound = self.unbound.setdefault(output, [])
         for start, block in self.blocks[output]:
-            if start >= len(unbound):  # unbound once: T selections would each fill a gradient of T steps
+            # Each block is unbound once: T selections from it would each fill a gradient of T steps.
+            if start >= len(unbound):
                 unbound.extend(block.unbind(0))
         return unbound[index]
 
     def stacked(self, output: int, first: int, last: int) -> Tensor:
-        """The results of the calls from `first` to `last`, `last` included, along axis 0."""
+        """Stack the results of the calls from `first` to `last`, `last` included, along axis 0."""
         for start, block in self.blocks[output]:
-            if start <= first and last < start + len(block):
+            if start <= first and last < start + len(block):  # all lie in one block: a view of it
                 if len(block) == last - first + 1:
                     return block
                 return block[first - start : last - start + 1]
@@ -90,16 +103,19 @@ class Group(ABC):
 
 
 class SliceGroup(Group):
-    """The steps of an input, ``x[t]`` or ``x[:, t]``; nothing is computed."""
+    """The steps ``x[t]`` or ``x[:, t]`` of an input; a call is the number t of its step, and computes nothing."""
 
     def __init__(self, recording: Recording, source: Tensor) -> None:
-        super().__init__(recording, 1)
+        super().__init__(recording, outputs=1)
         self.source = source  # the axis of time first
 
     def compute(self, last: int) -> None:
+        """Collect the steps from number ``done`` to number `last` as one block."""
         times = self.calls[self.done : last + 1]
-        if times == list(range(times[0], times[0] + len(times))):
-            block = self.source[times[0] : times[0] + len(times)]
+        first = times[0]
+        stop = first + len(times)
+        if times == list(range(first, stop)):  # the usual loop: a view
+            block = self.source[first:stop]
         else:
             block = self.source[torch.tensor(times, device=self.source.device)]
         self.append(0, self.done, block)
@@ -109,13 +125,18 @@ class SliceGroup(Group):
 
 
 class InputGroup(Group):
-    """What a network that takes one step a call has read, call by call; nothing is computed."""
+    """What a network that takes one step a call has read; a call is its input, and computes nothing."""
 
     def __init__(self, recording: Recording) -> None:
-        super().__init__(recording, 1)
-        self.versions: list[int] = []
+        super().__init__(recording, outputs=1)
+        self.versions: list[int] = []  # of each input, as it was read
 
     def compute(self, last: int) -> None:
+        """Collect the inputs from number ``done`` to number `last` as one block.
+
+        Raises:
+            RuntimeError: if an input has been changed in place since it was read.
+        """
         inputs = self.calls[self.done : last + 1]
         versions = self.versions[self.done : last + 1]
         if any(version_of(x) != version for x, version in zip(inputs, versions, strict=True)):
@@ -123,53 +144,69 @@ class InputGroup(Group):
                 "an input of an accelerated network has been changed in place before a value of that step was asked for: "
                 "give each step a tensor of its own, x[t]."
             )
-        if all(x is inputs[0] for x in inputs):
-            self.append(0, self.done, inputs[0].expand(len(inputs), *inputs[0].shape))
+        first = inputs[0]
+        if all(x is first for x in inputs):  # the same input in every step takes no memory
+            block = first.expand(len(inputs), *first.shape)
         else:
-            self.append(0, self.done, torch.stack(inputs))
+            block = torch.stack(inputs)
+        self.append(0, self.done, block)
 
     def like(self, output: int, index: int) -> Tensor:
         return self.calls[index].to("meta")
 
 
 class FunctionGroup(Group):
-    """A function of PyTorch, with the same settings and weights in all steps."""
+    """A function of PyTorch, with the same settings and weights in all steps; a call is its lazy arguments.
+
+    Args:
+        recording: as in :class:`Group`.
+        func: the function.
+        rule: how it is called for all steps at once.
+        args: its arguments, with LAZY in place of each lazy one.
+        kwargs: its keyword arguments, none of which is lazy.
+    """
 
     def __init__(self, recording: Recording, func: Callable[..., Any], rule: Rule, args: Any, kwargs: Any) -> None:
-        super().__init__(recording, 1)
+        super().__init__(recording, outputs=1)
         self.func = func
         self.rule = rule
-        self.args = args  # with a place for each lazy argument
+        self.args = args
         self.kwargs = kwargs
         self.known: Tensor | None = None  # the result of one step, on the meta device
 
     def compute(self, last: int) -> None:
+        """Call the function once for all steps where its rule can, else once for each step."""
         calls = self.calls[self.done : last + 1]
         if len(calls) > 1 and self.rule.batched is not None:
-            columns = [gathered(column) for column in zip(*calls, strict=True)]
-            shapes = [column.shape[1:] for column in columns]
-            constant = all(is_constant(column) for column in columns) and self.rule.repeats(self.args, self.kwargs)
-            if constant:  # one step is enough
-                columns = [column[:1] for column in columns]
-            result = self.rule.batched(self.func, self.filled(columns), self.kwargs, shapes)
-            if result is not None:
+            blocks = [gathered(argument) for argument in zip(*calls, strict=True)]  # each lazy argument in all steps
+            shapes = [block.shape[1:] for block in blocks]
+            all_constant = all(is_constant(block) for block in blocks)
+            if all_constant and self.rule.repeats(self.args, self.kwargs):  # one step is enough
+                blocks = [block[:1] for block in blocks]
+            result = self.rule.batched(self.func, self.arguments(blocks), self.kwargs, shapes)
+            if result is not None:  # None: the rule knows these arguments in single steps alone
                 self.append(0, self.done, result.expand(len(calls), *result.shape[1:]))
                 return
-        results = [self.func(*self.filled([lazy.now() for lazy in call]), **self.kwargs) for call in calls]
-        block = results[0].unsqueeze(0)
-        if len(results) > 1:
+        results = []
+        for call in calls:
+            arguments = self.arguments([lazy.now() for lazy in call])
+            results.append(self.func(*arguments, **self.kwargs))
+        if len(results) == 1:
+            block = results[0].unsqueeze(0)  # a view; a stack would copy
+        else:
             block = torch.stack(results)
         self.append(0, self.done, block)
 
-    def filled(self, values: Sequence[Any]) -> list[Any]:
-        """The arguments with values for the lazy ones."""
+    def arguments(self, values: Sequence[Any]) -> list[Any]:
+        """Return the arguments of the function, with these values in the places of the lazy ones."""
         rest = iter(values)
         return [next(rest) if arg is LAZY else arg for arg in self.args]
 
     def like(self, output: int, index: int) -> Tensor:
+        """Return a meta tensor with the shape and dtype of the result, which are the same in all calls."""
         known = self.known
         if known is None:
-            args = self.filled([lazy.like() for lazy in self.calls[index]])
+            args = self.arguments([lazy.like() for lazy in self.calls[index]])
             kwargs = {name: on_meta(arg) for name, arg in self.kwargs.items()}
             with torch.no_grad():
                 known = self.func(*map(on_meta, args), **kwargs)
@@ -178,17 +215,17 @@ class FunctionGroup(Group):
 
 
 def on_meta(value: Any) -> Any:
-    """A tensor on the meta device; others as they are."""
+    """Move a tensor to the meta device; return another value as it is."""
     if isinstance(value, Tensor):
         return value.to("meta")
     return value
 
 
-LAZY = object()  # stands for a lazy argument
+LAZY = object()  # stands for a lazy argument of a function group
 
 
 def gathered(values: Sequence[Any]) -> Tensor:
-    """The values of lazy tensors or tensors, stacked along axis 0; expanded if all are the same one."""
+    """Stack the values of lazy tensors or tensors along axis 0, without a copy where none is needed."""
     first = values[0]
     if all(value is first for value in values):
         return now(first).expand(len(values), *first.shape)
@@ -196,25 +233,25 @@ def gathered(values: Sequence[Any]) -> Tensor:
         group = first.group
         output = first.output
         index = first.index
-        regular = all(
+        successive = all(
             isinstance(value, LazyTensor)
             and value.group is group
             and value.output == output
             and value.index == index + place
             for place, value in enumerate(values)
         )
-        if regular:
+        if successive:
             return group.stacked(output, index, index + len(values) - 1)
     return torch.stack([now(value) for value in values])
 
 
 def is_constant(block: Tensor) -> bool:
-    """True if all steps of a block are the same memory."""
+    """True if a block (T, ...) has several steps and all are the same memory, as after ``expand``."""
     return len(block) > 1 and block.stride(0) == 0
 
 
 def now(value: Any) -> Any:
-    """The tensor of a lazy tensor; other values as they are."""
+    """Return the value of a lazy tensor, computed if it has not been; another value as it is."""
     if isinstance(value, LazyTensor):
         return value.now()
     return value
@@ -226,49 +263,66 @@ class Recording:
     Attributes:
         count: the number of calls.
         pending: the groups with calls that have not been computed, in the order in which they were first called.
+        groups: all groups, by what their calls have in common.
+        known: results of functions of inputs alone, and objects that must live on, so that no other gets their id.
+        longest: the most steps that a layer of neurons has run at once.
+        most_steps: the most steps of a layer of neurons, at once or not.
+        flushed: True if calls have been computed.
+        running: True inside the user's forward.
     """
 
     def __init__(self) -> None:
         self.count = 0
         self.pending: dict[Group, None] = {}
         self.groups: dict[Any, Group] = {}
-        self.known: dict[Any, Any] = {}  # results of functions of inputs alone
-        self.longest = 0  # the most steps that a layer of neurons has run at once
-        self.most = 0  # the most steps of a layer of neurons
+        self.known: dict[Any, Any] = {}
+        self.longest = 0
+        self.most_steps = 0
         self.flushed = False
-        self.running = True  # inside the user's forward
+        self.running = True
+
+    def count_steps(self, at_once: int, in_all: int) -> None:
+        """Note how many steps a layer of neurons has run at once, and how many it has in all."""
+        self.longest = max(self.longest, at_once)
+        self.most_steps = max(self.most_steps, in_all)
 
     def own(self, value: Any) -> Any:
-        """The value of a lazy tensor that is an input or of another recording; all else as it is."""
+        """Return the value of a lazy tensor that is an input or of another recording; all else as it is."""
         if isinstance(value, LazyTensor) and (value.recording is not self or value.group is None):
             return value.now()
         return value
 
     def step(self, x: Tensor) -> LazyTensor:
-        """The input of one step."""
+        """Write down the input of one step of a network that takes one step a call; return it as a lazy tensor."""
         key = ("input", x.shape, x.dtype, torch.is_grad_enabled())
         group: Any = self.groups.get(key)
         if group is None:
             group = InputGroup(self)
             self.groups[key] = group
         group.versions.append(version_of(x))
-        return LazyTensor(self, group, group.add(x, ()), 0)
+        return LazyTensor(self, group, index=group.add(x, reads=()), output=0)
 
     def source(self, x: Tensor) -> LazyTensor:
-        """A tensor that is known, whose slices are steps."""
-        return LazyTensor(self, None, 0, 0, x)
+        """Return a known tensor as a lazy one, an input: its slices along time are steps of the loop."""
+        return LazyTensor(self, group=None, index=0, output=0, tensor=x)
 
     def call(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A function of lazy tensors: written down if it is a known one, else run with their values."""
+        """Call a function of lazy tensors: write the call down if a rule knows the function, else run it now.
+
+        Returns:
+            A lazy tensor; or what the function returns, if it is run and its result is no input.
+        """
         rule = RULES.get(func)
+        # `same` never returns None: it is not called, since this line runs at every call of every step
         if rule is None or (rule.repeats is not same and rule.repeats(args, kwargs) is None):
             return self.run(func, args, kwargs)
+        # Calls of one group have equal keys: the function, the groups that it reads, and all other arguments.
         key: list[Any] = [func, torch.is_grad_enabled()]
-        steps: list[LazyTensor] = []
+        deferred: list[LazyTensor] = []  # the arguments that are results of this recording's steps
         for arg in args:
             if type(arg) is LazyTensor:
                 if arg.group is not None and arg.recording is self:
-                    steps.append(arg)
+                    deferred.append(arg)
                     key += (id(arg.group), arg.output)
                     continue
                 arg = arg.now()
@@ -278,38 +332,57 @@ class Recording:
                 return self.run(func, args, kwargs)
             key.append((name, key_of(arg)))
         try:
-            if not steps:
+            if not deferred:
                 return self.of_inputs(func, rule, args, kwargs, tuple(key))
             group = self.groups.get(tuple(key))
         except TypeError:  # a list or another value that has no hash
             return self.run(func, args, kwargs)
         if group is None:
-            places = [LAZY if any(arg is step for step in steps) else now(arg) for arg in args]
+            # compared by `is`, as == of lazy tensors is a call itself
+            places = [LAZY if any(arg is lazy for lazy in deferred) else now(arg) for arg in args]
             group = FunctionGroup(self, func, rule, places, kwargs)
             self.groups[tuple(key)] = group
-        return LazyTensor(self, group, group.add(steps, steps), 0)
+        return LazyTensor(self, group, index=group.add(deferred, reads=deferred), output=0)
 
     def of_inputs(
         self, func: Callable[..., Any], rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any
     ) -> Any:
-        """A function of inputs alone, run once however often it is called: the same input in every step."""
-        if not any(type(arg) is LazyTensor for arg in args):
+        """Run a function of inputs alone, once however often it is called with the same ones; return an input.
+
+        Args:
+            func: the function.
+            rule: its rule.
+            args: its arguments.
+            kwargs: its keyword arguments.
+            key: what calls with equal results have in common.
+
+        Raises:
+            TypeError: if the key has no hash.
+        """
+        if not any(type(arg) is LazyTensor for arg in args):  # the lazy ones lie in a list or tuple
             return self.run(func, args, kwargs)
         known = self.known.get(key)
         if known is None or not rule.repeats(args, kwargs):
-            at_once = func
+            function = func
             if func is functional.linear and not kwargs:
-                at_once = linear
-            result = at_once(*map(now, args), **kwargs)
+                function = linear  # which leaves out the zeros of spikes
+            result = function(*map(now, args), **kwargs)
             known = (self.source(result), args)  # args: an id is unique while its object lives
             self.known[key] = known
         return known[0]
 
     def run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A function with the values of its lazy arguments; a tensor made of inputs alone is an input again."""
+        """Run a function now, with the values of its lazy arguments.
+
+        Returns:
+            What the function returns; a tensor of two or more axes that is made of inputs alone is an input again.
+
+        Raises:
+            CannotDeferError: if it would change, in place, a tensor of the loop while the user's forward runs.
+        """
         name = getattr(func, "__name__", "")
         if name in IN_PLACE or (name.endswith("_") and not name.endswith("__")):
-            self.known.clear()
+            self.known.clear()  # what was computed of a tensor that now changes
             target = args[0]
             if isinstance(target, LazyTensor) and target.group is not None and self.running:
                 raise CannotDeferError(f"a tensor of the loop is changed in place by {name}.")
@@ -322,40 +395,46 @@ class Recording:
         return result
 
     def flush(self, wanted: Iterable[Group] | None = None) -> None:
-        """Compute the calls written down of some groups, and of the groups that these read; by default of all."""
+        """Compute all calls that have been written down and not computed.
+
+        Args:
+            wanted: only those of these groups, and of all groups that they read; None: of all groups.
+        """
         self.flushed = True
         waiting = [group for group in self.pending if group.done < len(group.calls)]
         if wanted is not None:
             read = ancestors(wanted)
             waiting = [group for group in waiting if group in read]
-        # All steps at once of groups that read no circle, then the circles step by step, then what reads these.
+        # First groups that read no circle, all of their steps at once.
         ready, left = ordered(waiting)
         for group in ready:
-            compute(group, len(group.calls) - 1)
+            compute(group, last=len(group.calls) - 1)
+        # Then the groups of circles, one call after the other as the user's loop made them.
         behind, circle = ordered(left, downwards=True)
         calls = [(place, group) for group in circle for place in group.order[group.done :]]
         for _, group in sorted(calls, key=itemgetter(0)):
-            compute(group, group.done)
+            compute(group, last=group.done)
+        # Then those that read a circle and are in none, again all steps at once; they come with readers first.
         for group in reversed(behind):
-            compute(group, len(group.calls) - 1)
+            compute(group, last=len(group.calls) - 1)
         for group in waiting:
             del self.pending[group]
 
 
 def ancestors(groups: Iterable[Group]) -> set[Group]:
-    """Groups, and all that they read, directly or through others."""
-    found: set[Group] = set()
-    left = list(groups)
-    while left:
-        group = left.pop()
-        if group not in found:
-            found.add(group)
-            left.extend(group.reads)
-    return found
+    """Return groups, and all that they read, directly or through others."""
+    seen: set[Group] = set()
+    unvisited = list(groups)
+    while unvisited:
+        group = unvisited.pop()
+        if group not in seen:
+            seen.add(group)
+            unvisited.extend(group.reads)
+    return seen
 
 
 def compute(group: Group, last: int) -> None:
-    """Compute the calls of a group up to one, with a gradient if they were called so."""
+    """Compute the calls of a group up to number `last`, with gradients if they were called with gradients."""
     with torch.set_grad_enabled(group.grad):
         group.compute(last)
     group.done = last + 1
@@ -371,7 +450,7 @@ def ordered(groups: list[Group], *, downwards: bool = False) -> tuple[list[Group
     Returns:
         Those that can be put into such an order, and the rest: circles, and all that would come after one.
     """
-    before: dict[Group, set[Group]] = {group: set() for group in groups}
+    before: dict[Group, set[Group]] = {group: set() for group in groups}  # what must come first and has not been placed
     for group in groups:
         for read in group.reads:
             if read in before and downwards:
@@ -396,21 +475,21 @@ def ordered(groups: list[Group], *, downwards: bool = False) -> tuple[list[Group
 
 
 def key_of(value: Any) -> Any:
-    """A key under which equal settings are the same: of a tensor its identity and version, of others their value."""
+    """Return a key that is equal for equal arguments: of a tensor its identity and version, else type and value."""
     if isinstance(value, Tensor):
         return (id(value), version_of(value))
     return (type(value), value)
 
 
 def version_of(tensor: Tensor) -> int:
-    """How often a tensor has been changed in place; 0 of inference tensors, which do not count it."""
+    """Return how often a tensor has been changed in place; 0 for inference tensors, which do not count it."""
     if tensor.is_inference():
         return 0
     return tensor._version
 
 
 def lazies_in(tree: Any) -> list[LazyTensor]:
-    """All lazy tensors in nested tuples, lists and dicts."""
+    """List all lazy tensors in nested tuples, lists and dicts."""
     if isinstance(tree, LazyTensor):
         return [tree]
     if isinstance(tree, dict):
@@ -421,7 +500,7 @@ def lazies_in(tree: Any) -> list[LazyTensor]:
 
 
 def replaced(tree: Any) -> Any:
-    """Nested tuples, lists and dicts with the values of their lazy tensors; the same objects where there are none."""
+    """Return nested tuples, lists and dicts with values for lazy tensors; the same object where it holds none."""
     if isinstance(tree, LazyTensor):
         return tree.now()
     if not lazies_in(tree):
@@ -429,26 +508,41 @@ def replaced(tree: Any) -> Any:
     if isinstance(tree, dict):
         return type(tree)((name, replaced(part)) for name, part in tree.items())
     parts = [replaced(part) for part in tree]
-    if hasattr(tree, "_fields"):
+    if hasattr(tree, "_fields"):  # a NamedTuple
         return type(tree)(*parts)
     return type(tree)(parts)
 
 
 def stack(tensors: Sequence[Any], dim: int = 0) -> LazyTensor | Tensor | None:
-    """``torch.stack`` of the results of successive steps, without copying them; None of other tensors."""
+    """Stack lazy tensors as ``torch.stack`` does, without a copy where they are the results of successive steps.
+
+    Returns:
+        Inside the user's forward a lazy tensor, an input; outside of it a tensor. None if the first of the tensors is
+        no result of a step.
+    """
     first = tensors[0]
     if not isinstance(first, LazyTensor) or first.group is None:
         return None
     first.recording.flush([first.group])
-    block = gathered(tensors)
-    stacked = (block if dim == 0 else block.movedim(0, dim)).contiguous()
+    stacked = gathered(tensors)
+    if dim != 0:
+        stacked = stacked.movedim(0, dim)
+    stacked = stacked.contiguous()
     if first.recording.running:
         return first.recording.source(stacked)
     return stacked
 
 
 class LazyTensor:
-    """One result of a call that may not have been computed, or an input."""
+    """One result of a call that may not have been computed, or an input.
+
+    Args:
+        recording: the recording to which it belongs.
+        group: the group of the call; None for an input.
+        index: the number of the call in its group.
+        output: which result of the call it is.
+        tensor: the value, where it is known.
+    """
 
     __slots__ = ("group", "index", "output", "recording", "tensor")
 
@@ -460,13 +554,13 @@ class LazyTensor:
         self, recording: Recording, group: Group | None, index: int, output: int, tensor: Tensor | None = None
     ) -> None:
         self.recording = recording
-        self.group: Any = group  # None for an input
+        self.group: Any = group
         self.index = index
         self.output = output
         self.tensor = tensor
 
     def now(self) -> Tensor:
-        """Its value, computed if it has not been."""
+        """Return the value, computed if it has not been."""
         if self.tensor is None:
             if self.group.done <= self.index:
                 self.recording.flush([self.group])
@@ -477,33 +571,31 @@ class LazyTensor:
     def __torch_function__(
         cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        """Take a call of any function of PyTorch with a lazy tensor among its arguments."""
         kwargs = kwargs or {}
         if args and type(args[0]) is LazyTensor:
             return args[0].recording.call(func, args, kwargs)
-        if func is torch.stack and args and isinstance(args[0], list | tuple) and args[0]:
+        if func in (torch.stack, torch.cat) and args and isinstance(args[0], list | tuple) and args[0]:
             if len(args) > 1:
                 dim = args[1]
             else:
                 dim = kwargs.get("dim", 0)
-            stacked = stack(args[0], dim)
-            if stacked is not None:
-                return stacked
-        if func is torch.cat and args and isinstance(args[0], list | tuple):
-            if len(args) > 1:
-                dim = args[1]
-            else:
-                dim = kwargs.get("dim", 0)
-            if dim:
+            if func is torch.stack:
+                stacked = stack(args[0], dim)
+                if stacked is not None:
+                    return stacked
+            elif dim:  # within a step: deferred, with its lazy tensors as arguments of their own
                 func = concatenated
                 args = (dim, *args[0])
                 kwargs = {}
         for arg in args:
             if type(arg) is LazyTensor:
                 return arg.recording.call(func, args, kwargs)
+        # The lazy tensors are in lists or keyword arguments.
         return lazies_in((args, kwargs))[0].recording.run(func, args, kwargs)
 
     def like(self) -> Tensor:
-        """A tensor on the meta device with its shape and dtype."""
+        """Return a tensor on the meta device with the shape and dtype of the value, which is not computed for it."""
         if self.tensor is not None:
             return self.tensor.to("meta")
         if self.index < self.group.done:
@@ -523,7 +615,7 @@ class LazyTensor:
     @property
     def device(self) -> torch.device:
         if self.tensor is None:
-            return torch.device("cpu")
+            return torch.device("cpu")  # calls are written down on a CPU alone
         return self.tensor.device
 
     @property
@@ -546,14 +638,14 @@ class LazyTensor:
         return self.shape[0]
 
     def __getitem__(self, index: Any) -> Any:
-        if self.group is None:
+        if self.group is None:  # an input, which may be read step by step
             axis = time_axis(index)
             if axis is not None and self.tensor is not None:
                 return self._step(axis, index[axis] if isinstance(index, tuple) else index)
         return self.recording.run(torch.Tensor.__getitem__, (self, index), {})
 
     def _step(self, axis: int, time: int) -> LazyTensor:
-        """One step of an input along its axis of time."""
+        """Write down the use of one step of an input along its axis of time; IndexError if it has no such step."""
         source: Any = self.tensor
         length = source.shape[axis]
         if not -length <= time < length:
@@ -564,9 +656,10 @@ class LazyTensor:
             group = SliceGroup(self.recording, source.movedim(axis, 0))
             self.recording.groups[key] = group
             self.recording.known[key] = source  # an id is unique while its object lives
-        return LazyTensor(self.recording, group, group.add(time % length, ()), 0)
+        return LazyTensor(self.recording, group, index=group.add(time % length, reads=()), output=0)
 
     def unbind(self, dim: int = 0) -> Any:
+        """Return the steps of an input as lazy tensors; of another tensor what ``unbind`` returns."""
         if self.tensor is None or self.group is not None:
             return self.recording.run(torch.Tensor.unbind, (self, dim), {})
         return tuple(self._step(dim, time) for time in range(self.tensor.shape[dim]))
@@ -575,12 +668,13 @@ class LazyTensor:
         return (self[i] for i in range(len(self)))
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(torch.Tensor, name)
-        if name in IN_PLACE or not callable(found):
+        """Return a method of Tensor, whose calls are written down; of another attribute its value."""
+        function = getattr(torch.Tensor, name)
+        if name in IN_PLACE or not callable(function):
             return getattr(self.now(), name)
 
         def method(*args: Any, **kwargs: Any) -> Any:
-            return self.recording.call(found, (self, *args), kwargs)
+            return self.recording.call(function, (self, *args), kwargs)
 
         return method
 
@@ -610,7 +704,10 @@ class LazyTensor:
 
 
 def time_axis(index: Any) -> int | None:
-    """The axis that an index with one whole number takes one step of; None for another index."""
+    """Return the axis of which an index takes one step, such as 0 of ``x[t]`` and 1 of ``x[:, t]``.
+
+    None for an index that does something else than to take one whole number of one axis.
+    """
     if isinstance(index, int) and not isinstance(index, bool):
         return 0
     if not isinstance(index, tuple):
@@ -625,7 +722,7 @@ def time_axis(index: Any) -> int | None:
 
 
 def _operator(name: str) -> Callable[..., Any]:
-    """A special method of LazyTensor, which Python looks up in the class and not by ``__getattr__``."""
+    """Make a special method of LazyTensor, which Python looks up in the class and not by ``__getattr__``."""
     function = getattr(torch.Tensor, name)
 
     def method(self: LazyTensor, *args: Any) -> Any:

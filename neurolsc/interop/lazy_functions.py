@@ -1,4 +1,8 @@
-"""The functions of PyTorch that act on each sample of a step alone, and so on all steps at once."""
+"""The functions of PyTorch that act on each sample of a step alone, and so on all steps at once.
+
+A *lazy* argument is one that differs from step to step; it comes with the steps along axis 0, (T, ...). Other arguments
+are the same in every step.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +26,11 @@ class Rule:
     """How a function is called for all steps at once.
 
     Attributes:
-        batched: calls it for all steps: with the function, its arguments (lazy ones with the steps along axis 0), its
-            keyword arguments, and the shapes of the lazy ones in one step. None, or a result of None: it is called in
-            each step.
-        repeats: with the arguments and keyword arguments, True if the same arguments give the same result, False if
-            they may not (it draws random numbers), None if the call must not be put off.
+        batched: calls the function for all steps. It takes the function, its arguments (lazy ones (T, ...)), its
+            keyword arguments, and the shapes of the lazy ones in one step; it returns the results (T, ...), or None if
+            the function must be called in each step. In place of it None: always in each step.
+        repeats: takes the arguments and keyword arguments. It returns True if equal arguments give equal results, False
+            if they may not (random numbers are drawn), and None if the call must not be put off.
     """
 
     batched: Batched | None
@@ -34,21 +38,21 @@ class Rule:
 
 
 def same(args: Sequence[Any], kwargs: dict[str, Any]) -> bool | None:
-    """The same result of the same arguments."""
+    """Say of any call that equal arguments give equal results; the ``repeats`` of most rules."""
     return True
 
 
 def entrywise(
     func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], shapes: Sequence[torch.Size]
 ) -> Tensor | None:
-    """A function of each entry: shapes of a step must not be broadcast from fewer axes than the steps have."""
+    """Call a function of each entry for all steps, if PyTorch then broadcasts its arguments as in one step."""
     axes = len(shapes[0])
-    if any(len(shape) != axes for shape in shapes):
+    if any(len(shape) != axes for shape in shapes):  # the axes of steps would not meet
         return None
     dimensions = [arg.ndim for arg in args if isinstance(arg, Tensor)]
-    if max(dimensions) > axes + 1:
+    if max(dimensions) > axes + 1:  # a constant adds axes in front
         return None
-    # a constant with as many axes as lazy arguments have with the axis of steps would be broadcast along that
+    # A constant with as many axes as lazy arguments have with the axis of steps would be broadcast along that.
     if dimensions.count(axes + 1) != len(shapes):
         return None
     return func(*args, **kwargs)
@@ -57,15 +61,15 @@ def entrywise(
 def on_last_axes(
     func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], shapes: Sequence[torch.Size]
 ) -> Tensor | None:
-    """A function that takes any axes before those that it acts on."""
+    """Call a function for all steps that takes any number of axes before those that it acts on."""
     return func(*args, **kwargs)
 
 
 def on_spikes(
     func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], shapes: Sequence[torch.Size]
 ) -> Tensor | None:
-    """``linear``, which leaves out the zeros of spikes."""
-    if kwargs:
+    """Call ``linear`` for all steps, by our own function, which leaves out the zeros of spikes."""
+    if kwargs:  # which ours does not take
         return func(*args, **kwargs)
     return linear(*args)
 
@@ -73,8 +77,9 @@ def on_spikes(
 def on_samples(
     func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], shapes: Sequence[torch.Size]
 ) -> Tensor | None:
-    """A function of a batch of samples, called over (T B)."""
+    """Call a function of a batch of samples once, with all samples of all steps (T B, ...) as its batch."""
     x, *rest = args
+    # Another argument may be of samples, too, and only x is flattened.
     if any(isinstance(arg, Tensor) and arg.shape[:2] == x.shape[:2] and arg.ndim == x.ndim for arg in rest):
         return None
     return func(x.flatten(0, 1), *rest, **kwargs).unflatten(0, x.shape[:2])
@@ -83,11 +88,11 @@ def on_samples(
 def on_convolved(
     func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], shapes: Sequence[torch.Size]
 ) -> Tensor | None:
-    """A convolution or pooling, called over (T B); without a batch, over T."""
-    axes = SPATIAL[func] + 2
-    if args[0].ndim == axes:
+    """Call a convolution or pooling for all steps, with (T B) as its batch; with T, if a step has no batch."""
+    batched_axes = SPATIAL[func] + 2  # batch, channels and the spatial ones
+    if args[0].ndim == batched_axes:
         return func(*args, **kwargs)
-    if args[0].ndim == axes + 1:
+    if args[0].ndim == batched_axes + 1:
         return on_samples(func, args, kwargs, shapes)
     return None
 
@@ -95,9 +100,9 @@ def on_convolved(
 def on_views(
     func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], shapes: Sequence[torch.Size]
 ) -> Tensor | None:
-    """A view that leaves the first axis, the samples, as it is."""
+    """Call ``view`` or ``reshape`` for all steps, if it leaves the first axis of a step, the samples, as it is."""
     x, *sizes = args
-    if len(sizes) == 1 and isinstance(sizes[0], tuple | list):
+    if len(sizes) == 1 and isinstance(sizes[0], tuple | list):  # x.view((B, -1))
         sizes = list(sizes[0])
     if kwargs or not sizes or sizes[0] != shapes[0][0] or not all(isinstance(size, int) for size in sizes):
         return None
@@ -107,31 +112,31 @@ def on_views(
 def on_flatten(
     func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], shapes: Sequence[torch.Size]
 ) -> Tensor | None:
-    """``flatten`` of some axes of a step."""
+    """Call ``flatten`` for all steps, of the axes of a step that it names."""
     x, *rest = args
     settings = dict(zip(("start_dim", "end_dim"), rest, strict=False)) | kwargs
     return func(x, after_steps(settings.get("start_dim", 0)), after_steps(settings.get("end_dim", -1)))
 
 
 def after_steps(axis: int) -> int:
-    """An axis of one step as an axis of all steps, which come first."""
+    """Return the number that an axis of one step has in (T, ...); one counted from the end keeps its number."""
     if axis >= 0:
         return axis + 1
     return axis
 
 
 def dropout_repeats(args: Sequence[Any], kwargs: dict[str, Any]) -> bool | None:
-    """Whether a dropout does nothing, which gives the same result again."""
-    settings = dict(zip(("p", "training", "inplace"), args[1:], strict=False)) | kwargs
-    if settings.get("inplace"):
+    """Say True of a dropout that does nothing, False of one that draws, and None of one in place."""
+    # torch.nn.functional hands on all but the tensor as keyword arguments, also of dropout(x, 0.5, True)
+    if kwargs.get("inplace"):
         return None
-    return not settings.get("training", True)
+    return not kwargs.get("training", True)
 
 
 def batch_norm(
     func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], shapes: Sequence[torch.Size]
 ) -> Tensor | None:
-    """A batch norm in evaluation; in training each step has its own statistics."""
+    """Call a batch norm in evaluation for all steps; None in training, where each step has its own statistics."""
     settings = dict(zip(BATCH_NORM, args, strict=False)) | kwargs
     if settings.get("training") or settings.get("running_mean") is None:
         return None
@@ -139,7 +144,7 @@ def batch_norm(
 
 
 def only_dtype(args: Sequence[Any], kwargs: dict[str, Any]) -> bool | None:
-    """Whether ``to`` changes the dtype alone."""
+    """Say True of a ``to`` that changes the dtype alone, else None: a device is not put off."""
     if not kwargs and len(args) == 2 and isinstance(args[1], torch.dtype):
         return True
     return None
@@ -148,31 +153,31 @@ def only_dtype(args: Sequence[Any], kwargs: dict[str, Any]) -> bool | None:
 def reduced(
     func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], shapes: Sequence[torch.Size]
 ) -> Tensor | None:
-    """A sum or mean of a step, over all of its axes or some."""
+    """Call ``sum`` or ``mean`` for all steps, over all axes of a step or some; None with other settings."""
     x, *rest = args
     settings = dict(zip(("dim", "keepdim"), rest, strict=False)) | kwargs
     dim = settings.pop("dim", None)
     if not settings.keys() <= {"keepdim"} or len(rest) > 2:
         return None
-    if dim is None:
+    if dim is None:  # all axes but that of steps
         dim = range(len(shapes[0]))
     elif isinstance(dim, int):
         dim = [dim]
     axes = tuple(map(after_steps, dim))
     if axes:
         return func(x, dim=axes, **settings)
-    return x
+    return x  # one number in each step
 
 
 def concatenated(dim: int, *parts: Tensor) -> Tensor:
-    """``torch.cat`` along an axis that is not the first."""
+    """Join tensors along an axis: ``torch.cat`` with its tensors as arguments of their own."""
     return torch.cat(parts, dim)
 
 
 def on_parts(
     func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], shapes: Sequence[torch.Size]
 ) -> Tensor | None:
-    """:func:`concatenated`, if all parts are lazy: a constant has no axis of steps."""
+    """Call :func:`concatenated` for all steps, if all parts are lazy: a constant has no axis of steps."""
     dim, *parts = args
     if len(parts) == len(shapes):
         return func(after_steps(dim), *parts)
@@ -180,19 +185,20 @@ def on_parts(
 
 
 def unchanging(args: Sequence[Any], kwargs: dict[str, Any]) -> bool | None:
-    """Whether a batch norm leaves its statistics as they are."""
-    return not (dict(zip(BATCH_NORM, args, strict=False)) | kwargs).get("training")
+    """Say True of a batch norm in evaluation, False of one in training, which changes its statistics."""
+    settings = dict(zip(BATCH_NORM, args, strict=False)) | kwargs
+    return not settings.get("training")
 
 
 def not_in_place(args: Sequence[Any], kwargs: dict[str, Any]) -> bool | None:
-    """The same result of the same arguments, unless these are changed."""
-    if kwargs.get("inplace") or (len(args) > 1 and args[1] is True):
+    """Say True of an activation, and None of one that changes its argument in place."""
+    if kwargs.get("inplace"):  # torch.nn.functional hands it on as a keyword argument, also of relu(x, True)
         return None
     return True
 
 
 def without_indices(args: Sequence[Any], kwargs: dict[str, Any]) -> bool | None:
-    """The same result of the same arguments, unless a pooling returns indices, too."""
+    """Say True of a convolution or pooling, and None of a pooling that returns indices beside its result."""
     if kwargs.get("return_indices"):
         return None
     return True

@@ -31,7 +31,7 @@ __all__ = ["model"]
 
 
 def model(net: nn.Module, x: Any = None) -> "NetworkModel":
-    r"""A network, or a module of another library, for NeuroBench's ``Benchmark``.
+    r"""Make a model for NeuroBench's ``Benchmark`` of a network, or of a module of another library.
 
     The model maps batches (B, T, ...), batch first, to the network's logits (B, T, n_out). Every batch starts from
     rest, in evaluation mode and without gradients. The metrics of NeuroBench then are, per sample:
@@ -76,44 +76,57 @@ class Reading(NamedTuple):
     """A matrix that is no module to be called, and what it reads."""
 
     matrix: WeightMatrix
-    cell: int  # its index
-    reads_output: bool  # it reads the output of the cell, else the input
+    cell: int  # index of the cell
+    reads_output: bool  # True if the matrix reads the output of the cell, False if it reads the input
 
 
 class Synapses(nn.Linear):
-    """A copy of a matrix in double precision: NeuroBench sums operations in the dtype of the output."""
+    """A copy of a matrix as a Linear in float64, since NeuroBench sums operations in the dtype of the output."""
 
     def forward(self, input: Tensor) -> Tensor:
         return super().forward(input.double())
 
 
 class Counted(nn.Module):
-    """The layers that NeuroBench counts; the parameters and buffers are the network's own."""
+    """The layers whose synapses NeuroBench counts; parameters and buffers are those of the network.
+
+    Args:
+        network: the network.
+        layers: the modules of the network that are called, and a Synapses for each other matrix.
+    """
 
     def __init__(self, network: Network, layers: list[nn.Module]) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
-        self._of = [network]  # in a list: else its layers would be found again
+        self._network = [network]  # in a list: else it would be a part, and its layers would be counted twice
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
-        return self._of[0].parameters(recurse)
+        return self._network[0].parameters(recurse)
 
     def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
-        return self._of[0].buffers(recurse)
+        return self._network[0].buffers(recurse)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        self._of[0]._apply(fn, recurse)  # .to(device)
+        self._network[0]._apply(fn, recurse)  # .to(device) moves the network
         return self
 
 
 def is_called(matrix: WeightMatrix) -> bool:
-    """True if a matrix belongs to a module that is called, such as the recurrent one of snnTorch's RLeaky."""
+    """True if a matrix belongs to a module that is called, such as the recurrent one of snnTorch's RLeaky.
+
+    NeuroBench then counts its operations by itself.
+    """
     owner, _ = owner_of(matrix.cell, matrix.name)
     return isinstance(owner, STATELESS_LAYERS)
 
 
 class NetworkModel(NeuroBenchModel):
-    """A network in NeuroBench's harness; see :func:`model`."""
+    """A network in NeuroBench's harness; see :func:`model`.
+
+    Attributes:
+        network: the network.
+        readings: what each matrix reads that is no module to be called, by the Synapses that stand for it.
+    """
 
     def __init__(self, network: Network) -> None:
         super().__init__()
@@ -122,11 +135,14 @@ class NetworkModel(NeuroBenchModel):
         for i, cell in enumerate(network.cells):
             readings += [Reading(m, i, reads_output=False) for m in weight_matrices(cell, "depth", inputs=True)]
             readings += [Reading(m, i, reads_output=True) for m in weight_matrices(cell, "time")]
+        # The weights of a neuron to itself alone are no matrix.
         readings = [r for r in readings if not (isinstance(r.matrix, OneToOne) or is_called(r.matrix))]
         if isinstance(network.readout, nn.Linear):
             matrix = WeightMatrix(cast(Any, network), "readout.weight")
             readings.append(Reading(matrix, len(network.cells) - 1, reads_output=True))
         called = [m for m in network.modules() if isinstance(m, STATELESS_LAYERS) and m is not network.readout]
+
+        # Every weight of two or more axes must be counted.
         counted = {id(p) for layer in called for p in layer.parameters()}
         for reading in readings:
             owner, name = owner_of(reading.matrix.cell, reading.matrix.name)
@@ -136,32 +152,43 @@ class NetworkModel(NeuroBenchModel):
                 f"network has weights that NeuroBench cannot count: {', '.join(left)}. Counted are those of nn.Linear and "
                 "convolutions, and matrices in a cell's scaled_parameters or input_matrices."
             )
+        # their weights are filled in when they are asked for, in __net__
         self.readings = {Synapses(*r.matrix.weights.T.shape, bias=False, device="meta"): r for r in readings}
         self._net = Counted(network, [*called, *self.readings])
 
     def __net__(self) -> nn.Module:  # type: ignore[override]
-        for layer, (matrix, _, reads_output) in self.readings.items():  # the weights may have changed
+        """Return the layers that NeuroBench counts, with the weights as they are now."""
+        for layer, (matrix, _, reads_output) in self.readings.items():
             weights = matrix.weights.to(torch.float64, copy=True)
-            owner = owner_of(matrix.cell, matrix.name)[0]
+            owner, _ = owner_of(matrix.cell, matrix.name)
+            # No neuron reads itself, though the parameter has a diagonal.
             if reads_output and getattr(owner, "recurrent_synapses", None) == len(weights) - 1:
-                weights.fill_diagonal_(0)  # no neuron reads itself
+                weights.fill_diagonal_(0)
             layer.weight = nn.Parameter(weights, requires_grad=False)
         return self._net
 
     def activation_layers(self) -> list[dict[str, Any]]:
+        """Name the cells that spike, and the layers whose hooks hold their spikes; NeuroBench's own method."""
         cells = [(i, self.network.cells[i]) for i in self.network.spiking]
         return [{"layer_name": f"cells.{i}", "layer": getattr(cell, "layer", cell)} for i, cell in cells]
 
     def __call__(self, batch: Tensor) -> Tensor:  # type: ignore[override]
+        """Run a batch (B, T, ...) from rest, and fill NeuroBench's hooks with what its layers read and sent.
+
+        Returns:
+            The logits (B, T, n_out).
+        """
         if batch.ndim < 3:
             raise ValueError(f"a batch must have shape (B, T, ...), batch first, got {tuple(batch.shape)}.")
         network = self.network
         x = batch.flatten(2).transpose(0, 1).to(network.dtype_and_device["device"])
         with eval_mode(network), torch.no_grad():
             currents, voltages = self._step_by_step(x)
-            self.reset_hooks()  # of the layers that were called for this
+            # That has called layers, whose hooks counted it. The run below is the one that counts.
+            self.reset_hooks()
             run = network.run(x)
-        self.__net__()
+        self.__net__()  # weights may have changed since the harness asked for it
+        # what each cell's matrices read: of a wrapped cell what its modules before send, else the layer below
         inputs = [currents.get(i, z) for i, z in enumerate((x, *run.spikes[:-1]))]
         for hook in self.connection_hooks:
             if hook.layer in self.readings:
@@ -174,9 +201,11 @@ class NetworkModel(NeuroBenchModel):
         return run.logits.transpose(0, 1)
 
     def _step_by_step(self, x: Tensor) -> tuple[dict[int, list[Tensor]], dict[int, tuple[list[Tensor], list[Tensor]]]]:
-        """The inputs of wrapped layers, and voltages before and after each step, by the index of the cell.
+        """Step through an input (T, B, n_in) for what a run does not return.
 
-        Empty if no metric counts them.
+        Returns:
+            What wrapped layers themselves read in each step, and the voltages of cells before and after each step; both
+            by the index of the cell. Both are empty if no metric counts them.
         """
         currents = {}
         voltages = {}

@@ -61,7 +61,13 @@ class ALIFRecurrentState(NamedTuple):
 
 
 class _Recurrent(SpikingCell):
-    """A cell of ours with norse's names of weights, states with z, and a forward."""
+    """A spiking cell of ours with norse's names of weights, norse's states, which have the spikes z, and a forward.
+
+    Args:
+        input_size: number of inputs.
+        hidden_size: number of neurons.
+        spike: as in :class:`LIFRecurrentCell`; likewise all others.
+    """
 
     state_class: ClassVar[type[Any]]
     input_weights: nn.Parameter
@@ -86,7 +92,7 @@ class _Recurrent(SpikingCell):
         self.autapses = autapses
         self.dt = number("dt", dt)
         self.tau_v = self._tau_in_steps("tau_mem_inv", tau_mem_inv)
-        self.recurrent_synapses = hidden_size - (not autapses)
+        self.recurrent_synapses = hidden_size - (not autapses)  # of each neuron
         for ours, theirs in WEIGHTS.items():
             self.register_parameter(theirs, self._parameters.pop(ours))
         for attribute in ("scaled_parameters", "paper_scaled_parameters"):  # under norse's names
@@ -106,7 +112,15 @@ class _Recurrent(SpikingCell):
                 self.recurrent_weights.fill_diagonal_(0)
 
     def _tau_in_steps(self, name: str, rate: float | Tensor) -> Tensor:
-        """Time constants tau, in steps, of norse's inverse time constants: exp(-1/tau) = 1 - dt * rate."""
+        """Turn norse's inverse time constants, in 1/s, into time constants tau in steps: exp(-1/tau) = 1 - dt * rate.
+
+        Args:
+            name: norse's name of the rate, for errors.
+            rate: a number or (hidden_size,).
+
+        Raises:
+            ValueError: if a rate is not positive, or loses all of a voltage in one step.
+        """
         lost = self.dt * positive(name, rate).double()
         if not (lost < 1).all():
             raise ValueError(
@@ -128,7 +142,12 @@ class _Recurrent(SpikingCell):
         return weights.masked_fill(self.absent, 0)
 
     def initial_state(self, batch: int | Tensor) -> Any:
-        """The state at rest: ours for a number of samples, norse's for one step's input (..., input_size)."""
+        """Return the state at rest.
+
+        Args:
+            batch: a number of samples B, for the state of our cell, each variable (B, hidden_size); or an input
+                (..., input_size) of one step, for norse's state with z, each variable (..., hidden_size).
+        """
         if isinstance(batch, int):
             return super().initial_state(batch)
         rest = super().initial_state(1)
@@ -136,7 +155,15 @@ class _Recurrent(SpikingCell):
         return self.state_class(*(leaf[0].to(batch).expand(*batch.shape[:-1], -1).contiguous() for leaf in leaves))
 
     def forward(self, input_tensor: Tensor, state: Any = None) -> tuple[Tensor, Any]:
-        """One step of an input (..., input_size), by default from rest: spikes (..., hidden_size) and the state."""
+        """Take one step.
+
+        Args:
+            input_tensor: the input (..., input_size).
+            state: the state after the step before; None: at rest.
+
+        Returns:
+            Spikes (..., hidden_size) and the state.
+        """
         if state is None:
             state = self.initial_state(input_tensor)
         after = self.update(input_tensor, state.z, state)
@@ -149,28 +176,43 @@ class _Recurrent(SpikingCell):
 
 
 class _OverTime(_Recurrent):
-    """The same module over a sequence."""
+    """The same module over a sequence.
+
+    Args:
+        *args: those of the module for one step.
+        record_states: return the states after all steps, not the last one.
+        **kwargs: those of the module for one step.
+    """
 
     def __init__(self, *args: Any, record_states: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.record_states = record_states
 
     def initial_state(self, batch: int | Tensor) -> Any:
+        """Return the state at rest, as of one step; an input has the axis of time first, (T, ..., input_size)."""
         return super().initial_state(batch if isinstance(batch, int) else batch[0])
 
     def forward(self, input_tensor: Tensor, state: Any = None) -> tuple[Tensor, Any]:
-        """A run over an input (T, ..., input_size): spikes (T, ..., hidden_size) and the last state.
+        """Run over a sequence.
 
-        With ``record_states`` the states after all steps, each leaf (T, ..., hidden_size), come instead of the last.
+        Args:
+            input_tensor: the input (T, ..., input_size).
+            state: the state before the first step; None: at rest.
+
+        Returns:
+            Spikes (T, ..., hidden_size) and the last state; with ``record_states`` the states after all steps, each
+            variable (T, ..., hidden_size), instead of the last.
         """
         spikes = []
         states = []
         for x in input_tensor.unbind(0):
-            z, state = super().forward(x, super().initial_state(x) if state is None else state)
+            if state is None:
+                state = super().initial_state(x)
+            z, state = super().forward(x, state)
             spikes.append(z)
             states.append(state)
         if self.record_states:
-            state = self.state_class(*(torch.stack(leaves) for leaves in zip(*states, strict=True)))
+            state = self.state_class(*(torch.stack(variable) for variable in zip(*states, strict=True)))
         return torch.stack(spikes), state
 
 
@@ -217,7 +259,7 @@ class LIFRecurrent(_OverTime, LIFRecurrentCell):
 
 
 class _ALIFRecurrentCell(_Recurrent, neurons.ALIF):
-    """One step of recurrent neurons with an adaptive threshold, for norse."""
+    """One step of recurrent neurons with an adaptive threshold, for norse; its arguments: ALIFPlusRecurrentCell."""
 
     state_class = ALIFRecurrentState
 
@@ -283,18 +325,18 @@ class ALIFPlusMinusRecurrent(_OverTime, ALIFPlusMinusRecurrentCell):
 # ---- norse's layers as our cells
 
 WRAPPED = re.compile("(LIF|LIFBox|LSNN|IAF|LI|LIBox)(Recurrent)?(Cell)?|LILinearCell")
-# norse's rates in 1/s, and the name of the decay that belongs to each: 1 - dt tau_inv
+# norse's rates tau_inv in 1/s, and our name of the decay factor 1 - dt tau_inv of each
 RATES = {"tau_mem_inv": "decay_mem", "tau_syn_inv": "decay_syn", "tau_adapt_inv": "decay_adapt"}
 
 
 class NeuronParameter:
-    """A value of a layer's neuron parameters p; of a rate tau_inv its decay factor 1 - dt tau_inv."""
+    """A field of a layer's neuron parameters p, as an attribute of its cell; of a rate, its decay 1 - dt tau_inv."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def __get__(self, cell: Any, owner: type | None = None) -> Any:
-        if cell is None:
+        if cell is None:  # read from the class
             return self
         value = torch.as_tensor(getattr(cell.layer.p, self.name))
         if self.name in RATES:
@@ -308,7 +350,7 @@ class NeuronParameter:
 
 
 def set_parameter(layer: Any, name: str, value: Tensor) -> None:
-    """Set a field of a layer's neuron parameters p."""
+    """Set a field of a layer's neuron parameters p: a parameter in place, another one by a new p."""
     before = getattr(layer.p, name)
     if isinstance(before, nn.Parameter):
         with torch.no_grad():
@@ -318,7 +360,20 @@ def set_parameter(layer: Any, name: str, value: Tensor) -> None:
 
 
 class NorseCell(WrappedCell):
-    """A layer of norse: a cell, or a layer with time, which takes one step at a time.
+    """A layer of norse as a cell: one of norse's cells, or a layer with time, which reads sequences of one step.
+
+    Args:
+        layer: the layer.
+        before: as in :class:`~neurolsc.interop.wrapped.WrappedCell`.
+        input_shape: as there.
+
+    Attributes:
+        has_time: True for a layer with time.
+        rates: the rates among the fields of p that the layer has.
+        threshold_names: the fields of p that are scaled with its threshold; empty if it has none that can be.
+        state_of_layer: the NamedTuple of norse's state.
+        sent: the variable of our state that holds the output: z, v of an integrator, or one of our own.
+        state: the NamedTuple of our state: norse's variables, and what the layer sent if it is none of them.
 
     Raises:
         TypeError: if it cannot be wrapped.
@@ -332,12 +387,12 @@ class NorseCell(WrappedCell):
 
     def __init__(self, layer: Any, before: list[nn.Module], input_shape: tuple[int, ...]) -> None:
         name = type(layer).__name__
-        own = type(layer).__module__.startswith("norse.")
-        if not own or not WRAPPED.fullmatch(name):
+        of_norse = type(layer).__module__.startswith("norse.")
+        if not of_norse or not WRAPPED.fullmatch(name):
             why = "only LIF, LIFBox, IAF, LSNN, LI and LIBox are, recurrent or not, as cells too, and LILinearCell"
             if name == "LIFCorrelation":
                 why = "it takes its weights with every call"
-            if not own:
+            if not of_norse:
                 why += f". {OWN_NEURON[:-1]}"
             raise TypeError(f"norse's {name} cannot be wrapped: {why}.")
         if "adjoint" in getattr(getattr(layer, "activation", None), "__name__", ""):
@@ -346,7 +401,7 @@ class NorseCell(WrappedCell):
             )
         p = layer.p
         kind = name.removesuffix("Cell").removesuffix("Linear")
-        rate = torch.as_tensor(getattr(p, "tau_adapt_inv", 1.0)).max().item()
+        rate = torch.as_tensor(getattr(p, "tau_adapt_inv", 1.0)).max().item()  # 1: no adaptation, nothing to warn of
         if rate * layer.dt < 1e-5:
             warn_of(
                 f"{name}: at tau_adapt_inv = {rate:g} and dt = {layer.dt:g} the adaptation never decays (norse's default "
@@ -356,17 +411,20 @@ class NorseCell(WrappedCell):
         self.integrator = kind in ("LI", "LIBox")
         if self.integrator:
             self.reset_gradient = None
-        else:
+        else:  # these two alone detach the spikes that reset them
             self.reset_gradient = kind not in ("LIFRecurrent", "LSNNRecurrent")
         self.rates = [rate for rate in RATES if hasattr(p, rate)]
         self.threshold_names: tuple[str, ...] = ()
         if hasattr(p, "v_th") and (torch.as_tensor(p.v_th) > 0).all():  # else a factor does not raise it
             self.threshold_names = tuple(n for n in ("v_th", "beta") if hasattr(p, n))
-        start = _start(layer, torch.zeros(1, 1, 1))
-        self.state_of_layer = type(start)  # a NamedTuple, with z in recurrent layers
-        self.sent = "z" if "z" in start._fields else "sent"
+        start = _at_rest(layer, torch.zeros(1, 1, 1))
+        self.state_of_layer = type(start)
         if self.integrator:
             self.sent = "v"
+        elif "z" in start._fields:  # of recurrent layers
+            self.sent = "z"
+        else:
+            self.sent = "sent"
         self.state = state_class(*dict.fromkeys((*start._fields, self.sent)))
         scaled = weight_before(before)
         if hasattr(layer, "input_weights"):
@@ -380,22 +438,22 @@ class NorseCell(WrappedCell):
         super().__init__(layer, before, input_shape, scaled)
 
     def closed_form(self) -> Derivatives | None:
-        """The derivatives neuron by neuron; None if neurons read each other, or the layer has input weights."""
-        own = hasattr(self.layer, "recurrent_weights") or hasattr(self.layer, "input_weights")
-        if own or not hasattr(self.layer, "state_fallback"):
+        """Return the derivatives neuron by neuron; None if neurons read each other, or the layer has input weights."""
+        has_weights = hasattr(self.layer, "recurrent_weights") or hasattr(self.layer, "input_weights")
+        if has_weights or not hasattr(self.layer, "state_fallback"):
             return None
         return NeuronwiseDerivatives(self)
 
     def thresholds(self) -> Thresholds | None:
-        """A handle on v_th and an LSNN's beta; None if any v_th is <= 0."""
+        """Return a handle on v_th and an LSNN's beta; None without a threshold, or if any v_th is <= 0."""
         if self.threshold_names:
             return Thresholds(self, self.threshold_names)
         return None
 
     def membrane(self) -> Membrane | None:
-        """Its v, which a spike has reset already; the threshold is v_th, or b of an LSNN."""
+        """Return a handle on v, which a spike has reset already; None where :meth:`thresholds` is."""
 
-        def theta(state: State) -> Tensor:
+        def theta(state: State) -> Tensor:  # v_th, or the dynamic threshold b of an LSNN
             if "b" in state._fields:
                 return state.b
             return self.v_th
@@ -408,56 +466,63 @@ class NorseCell(WrappedCell):
         return None
 
     def reset_switch(self) -> ResetSwitch | None:
-        """Spikes without a surrogate, where the reset passes a gradient: norse detaches no reset."""
+        """Return the switch that detaches the reset; None if no gradient passes it.
+
+        norse has no such setting: the switch takes the surrogate away, by which the reset passes its gradient.
+        """
         if not self.reset_gradient or not hasattr(self.layer.p, "method"):
             return None
         return ResetSwitch(self.layer, "p", self.layer.p._replace(method="heaviside"))
 
     def start(self, current: Tensor) -> State:
-        """The layer's own state at rest, every variable (B, ...) in the dtype of the parameters."""
+        """Return the layer's own state at rest for a current, each variable (B, ...) in the dtype of the parameters."""
         hidden = getattr(self.layer, "hidden_size", None)
         if hidden is None:
             shape = current.shape
         else:
             shape = (len(current), int(hidden))
-        leaves = [*_start(self.layer, current[None] if self.has_time else current), torch.zeros(())]
+        # a zero for what the layer sent; it is left out where the layer's own state has it
+        variables = [*_at_rest(self.layer, current[None] if self.has_time else current), torch.zeros(())]
+        variables = variables[: len(self.state._fields)]
         like = self.dtype_and_device
-        return self.state(
-            *(leaf.detach().to(**like).expand(shape).clone() for leaf in leaves[: len(self.state._fields)])
-        )
+        return self.state(*(variable.detach().to(**like).expand(shape).clone() for variable in variables))
 
     def advance(self, current: Tensor, z: Tensor, state: State) -> State:
-        if not self.integrator:  # z by itself: so a derivative by the last output can be told from that by the state
+        """Return the state after a step of the layer's own forward, from a current and the last output z (B, ...)."""
+        if not self.integrator:  # z itself, so that a derivative by the last output can be told from one by the state
             state = state._replace(**{self.sent: z})
         before = self.state_of_layer(*state[: len(self.state_of_layer._fields)])
         with borrowed(self.layer, record_states=False):
             sent, after = self.layer.forward(current[None] if self.has_time else current, before)
-        leaves = [*after, sent[0] if self.has_time else sent]
-        return self.state(*leaves[: len(state)])
+        variables = [*after, sent[0] if self.has_time else sent]
+        return self.state(*variables[: len(state)])  # `sent` only where the layer's own state has it not
 
     def emitted(self, state: State) -> Tensor:
         return getattr(state, self.sent)
 
     def run_at_once(self, x: Tensor, state: State, lengths: Tensor | None, late: Tensor | None) -> AtOnce:
-        found = prepared(self, x, state, late)
-        if found is None:
+        """Run all steps by a kernel, as :meth:`neurolsc.Cell.run` does; None if the layer needs plain steps."""
+        kernel = prepared(self, x, state, late)
+        if kernel is None:
             return None
         # the kernels number the spikes 0, which are a state of recurrent layers alone
-        start = [getattr(state, ("z", "v", "i", "b")[output]) for output in found.layer.outputs]
-        currents = found.currents
+        start = [getattr(state, ("z", "v", "i", "b")[output]) for output in kernel.layer.outputs]
+        currents = kernel.currents
         if hasattr(self.layer, "input_weights"):
             currents = linear(currents, self.layer.input_weights)
-        z, after, ends = found.layer.run(currents, found.steps, start, found.layer.settings())
+        z, after, ends = kernel.layer.run(currents, kernel.steps, start, kernel.layer.settings())
         sent = after[0] if self.integrator else z
+        # of each variable its values after all steps, and after the last
         variables: dict[str, tuple[Tensor, Tensor]] = dict(zip("vib", zip(after, ends, strict=True), strict=False))
         variables[self.sent] = (sent, sent[-1])
-        last = [
-            last_states(variables[name][0], getattr(state, name), variables[name][1], lengths) for name in state._fields
-        ]
+        last = []
+        for name in state._fields:
+            over_time, end = variables[name]
+            last.append(last_states(over_time, getattr(state, name), end, lengths))
         return sent.flatten(2), self.state(*last)
 
     def get_extra_state(self) -> Tensor:
-        """The rates and thresholds that may be moved, stacked."""
+        """Return the rates and thresholds that may be moved, stacked along axis 0; empty if there are none."""
         values = [torch.as_tensor(getattr(self.layer.p, n)).detach() for n in (*self.rates, *self.threshold_names)]
         if values:
             return torch.stack(torch.broadcast_tensors(*values))
@@ -468,7 +533,8 @@ class NorseCell(WrappedCell):
             set_parameter(self.layer, name, value)
 
 
-def _start(layer: Any, current: Tensor) -> Any:
+def _at_rest(layer: Any, current: Tensor) -> Any:
+    """Return norse's state in which a layer starts; for a layer with time the current is a sequence."""
     if not hasattr(layer, "state_fallback"):  # LILinearCell
         return LIState(torch.as_tensor(layer.p.v_leak), current.new_zeros(()))
     with torch.no_grad(), borrowed(layer, p=copy.deepcopy(layer.p)):  # some starts mark shared parameters as learnable

@@ -23,7 +23,7 @@ from neurolsc.neurons.cell import dtype_and_device
 from neurolsc.surroundings import original
 from neurolsc.validation import BatchParts, as_batch, dense, numpy_hint, swapped_axes, tensor
 
-AS_READ = "as the network reads it"
+AS_READ = "as the network reads it"  # the layout in words, where x is (T, B, n_in)
 
 
 class Prepared(NamedTuple):
@@ -37,7 +37,7 @@ class Prepared(NamedTuple):
     turned: str = ""  # why time and batch of the user's x were swapped, if they were
 
     def without_padding(self) -> Tensor:
-        """The input of samples that last, as :func:`without_padding` cuts it."""
+        """Return the input as the function :func:`without_padding` cuts it by the mask."""
         return without_padding(self.x, self.mask)
 
 
@@ -46,7 +46,7 @@ class PreparedBatches(NamedTuple):
 
     network: Network
     batches: Iterable[Any]  # each x (T, B, n_in), or (x, targets) or (x, targets, mask)
-    layout: str
+    layout: str  # where time and batch were found in the user's x
     leaves_membranes: bool = False  # True if the module returns membranes beside the spikes that are read
 
 
@@ -59,10 +59,10 @@ def prepare(
     turn: bool = False,
     prefers_membrane: bool = False,
 ) -> Prepared:
-    """Make a network of a user's module, and its input of the user's x.
+    """Make a network of a user's module, and lay the user's x out as that network reads it.
 
     The module is called with x, in evaluation mode and from rest, and stays as it was: parameters, buffers, hidden
-    states, modes, hooks and torch's random numbers. Where a call of it is one step, x has time first.
+    states, modes, hooks and torch's random numbers. Where one call of the module is one step, x has time first.
 
     Args:
         net: a :class:`neurolsc.Network`; or a module of snnTorch, norse, spikingjelly or PyTorch, or a list of modules
@@ -76,6 +76,10 @@ def prepare(
             of refusing it.
         prefers_membrane: read the membrane of a last layer of snnTorch wherever the module returns it, also beside
             spikes.
+
+    Returns:
+        The network, its input (T, B, n_in), targets and mask (None if there are none), and in words the layout of the
+        user's x.
 
     Raises:
         TypeError: if net is no module, is of half precision or cannot be wrapped, or x or y is of another kind than
@@ -93,7 +97,7 @@ def prepare(
     turned = swapped_axes(read.x, read.targets)
     if turned and not turn:
         raise ValueError(f"{turned}.")
-    if turned:
+    if turned:  # the module is read anew, since it has seen time and batch swapped
         batch = batch._replace(x=batch.x.transpose(0, 1))
         reader = Reader.of(net, batch, prefers_membrane=prefers_membrane)
         read = reader.read(batch)
@@ -102,14 +106,19 @@ def prepare(
 
 
 def prepare_batches(net: nn.Module | Iterable[nn.Module], x: Any, *, prefers_membrane: bool = False) -> PreparedBatches:
-    """Make a network of a user's module, and its batches of the user's x.
+    """Make a network of a user's module, and lay the user's batches out as that network reads them.
 
-    The first batch shows where time and batch lie in all of them.
+    The first batch shows where time and batch lie in all of them. A list of batches is read at once; a loader is read
+    in every round, each batch when it is asked for.
 
     Args:
         net: as in :func:`prepare`.
-        x: as in :func:`prepare`; every batch of a list or loader is taken, and a loader is read anew in every round.
+        x: as in :func:`prepare`, but every batch of a list or loader is taken.
         prefers_membrane: as in :func:`prepare`.
+
+    Returns:
+        The network, the batches, the layout of the user's x in words, and whether the module returns membranes beside
+        the spikes that are read.
 
     Raises:
         TypeError: as :func:`prepare`.
@@ -117,7 +126,7 @@ def prepare_batches(net: nn.Module | Iterable[nn.Module], x: Any, *, prefers_mem
     """
     batches = as_batches(x)
     net = original(net)
-    if isinstance(net, Network):
+    if isinstance(net, Network):  # reads its batches as they are
         _refuse_half(net)
         if isinstance(batches, Sequence):
             batches = [_dense_batch(batch) for batch in batches]
@@ -134,7 +143,7 @@ def prepare_batches(net: nn.Module | Iterable[nn.Module], x: Any, *, prefers_mem
 
 
 def _dense_batch(batch: Any) -> Any:
-    """A batch whose input is dense; what is no batch stays, and is refused where it is read."""
+    """Return a batch with its input made dense; what is no batch is returned as it is, and refused where it is read."""
     if isinstance(batch, Tensor):
         return dense(batch)
     if isinstance(batch, tuple) and batch and isinstance(batch[0], Tensor):
@@ -143,7 +152,13 @@ def _dense_batch(batch: Any) -> Any:
 
 
 def network_of(net: nn.Module | Iterable[nn.Module], x: Any = None) -> Network:
-    """The network of a module, as it reads x; without x a module's order of definition must be its order of use."""
+    """Return the network that is made of a module.
+
+    Args:
+        net: as in :func:`prepare`.
+        x: as in :func:`prepare`; a call of the module with it shows the order of use. Without x the module's order of
+            definition must be its order of use.
+    """
     if x is not None:
         return prepare(net, x).network
     net = original(net)
@@ -154,10 +169,15 @@ def network_of(net: nn.Module | Iterable[nn.Module], x: Any = None) -> Network:
 
 @dataclass(frozen=True)
 class Reader:
-    """A network, and where time and batch lie in what its user gives it."""
+    """Lays batches out as a network reads them.
+
+    Attributes:
+        network: the network.
+        layout: where time and batch lie in the user's x; None if x is (T, B, n_in) already.
+    """
 
     network: Network
-    layout: Layout | None  # None: x is (T, B, n_in)
+    layout: Layout | None
 
     @classmethod
     def of(
@@ -167,15 +187,23 @@ class Reader:
         *,
         prefers_membrane: bool = False,
     ) -> "Reader":
-        """Wrap a module as it reads a batch; a network and a list of modules read (T, B, n_in)."""
+        """Make the reader of a module: its network, and the layout with which the module reads a batch.
+
+        Args:
+            net: a module, which is called with the batch to find both; or a network or a list of modules, which read
+                (T, B, n_in) and are not called.
+            batch: a batch of the user's, whose x has the layout that the module takes.
+            prefers_membrane: as in :func:`prepare`.
+        """
         net = plain_module(net)
-        if not isinstance(net, nn.Module):
+        if not isinstance(net, nn.Module):  # a list of modules
             net = wrap(net)
         _refuse_half(net)
         if isinstance(net, Network):
             return cls(net, layout=None)
-        x = _checked(batch.x)
+        x = _dense_input(batch.x)
         like = dtype_and_device(net)
+        # Only an embedding reads integers, which no wrapped module has.
         if not x.is_floating_point():
             raise TypeError(f"x must be {like['dtype']}, as the weights of net are, got {x.dtype}: give x.float().")
         return cls(*_wrapped(net, batch._replace(x=x.to(**like)), prefers_membrane))
@@ -186,9 +214,16 @@ class Reader:
         return str(self.layout)
 
     def read(self, batch: BatchParts) -> BatchParts:
-        """A batch as the network reads it."""
+        """Lay a batch out as the network reads it: x (T, B, n_in), its targets and its mask (T, B), time first.
+
+        All are put on the network's device, and x into its dtype.
+
+        Raises:
+            TypeError: if x is no real tensor.
+            ValueError: if x is empty or not finite, or x or the mask does not fit the network.
+        """
         x, targets, mask = batch
-        x = _checked(x)
+        x = _dense_input(x)
         like = self.network.dtype_and_device
         if self.network.embedding is not None:
             like = {"device": like["device"]}  # token indices stay integers
@@ -225,7 +260,15 @@ class ReadBatches:
 
 
 def _time_first(part: Any, x: Tensor) -> Any:
-    """Targets for every step or a mask as (T, B, ...), if they are (B, T, ...) as the input of the model was."""
+    """Put time first in targets or a mask that belong to a batch-first input.
+
+    Args:
+        part: targets, a mask or None.
+        x: the input, which has time first already (T, B, n_in).
+
+    Returns:
+        The part as (T, B, ...) if it is (B, T, ...), else as it is.
+    """
     steps, samples = x.shape[:2]
     if isinstance(part, Tensor) and part.ndim > 1 and part.shape[:2] == (samples, steps):
         return part.transpose(0, 1)
@@ -246,13 +289,14 @@ def _check_targets(batch: BatchParts) -> None:
 
 
 def without_padding(x: Tensor, mask: Tensor | None) -> Tensor:
-    """The samples of x (T, B, n_in) that last at least as long as the median, cut to that length.
+    """Cut x (T, B, n_in) so that no step of it is padding.
 
-    None of their steps is padding, which a mask (T, B) shows; without one it is x.
+    The samples that last at least as long as the median are taken, and cut to that length. The mask (T, B) is True
+    while a sample lasts; without one x is returned as it is.
     """
     if mask is None:
         return x
-    lengths = mask.long().cumprod(0).sum(0)
+    lengths = mask.long().cumprod(0).sum(0)  # steps before the first False, of each sample
     steps = max(int(lengths.median()), 1)
     return x[:steps, (lengths >= steps).to(x.device)]
 
@@ -261,7 +305,16 @@ def without_padding(x: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def _wrapped(net: nn.Module, batch: BatchParts, prefers_membrane: bool) -> tuple[Network, Layout]:
-    """The network of a module that goes through time by itself or takes one step a call, and how it reads x."""
+    """Make the network of a module, and find how it reads x.
+
+    A module that goes through time by itself is tried first, then one that takes a step a call, then an nn.Sequential
+    that cannot be called with x.
+
+    Args:
+        net: the module, no network.
+        batch: a batch with its x in the module's dtype; its targets show whether x is batch first.
+        prefers_membrane: as in :func:`prepare`.
+    """
     x = batch.x
     try:
         network, layout = wrap_with_layout(net, x, prefers_membrane=prefers_membrane)
@@ -271,12 +324,12 @@ def _wrapped(net: nn.Module, batch: BatchParts, prefers_membrane: bool) -> tuple
             return step_by_step
         if not isinstance(net, nn.Sequential) or type(net).forward is not nn.Sequential.forward:
             raise
-        # its order of definition is its order of use, even where layers return tuples and it cannot be called
+        # Its order of definition is its order of use, even where layers return tuples and it cannot be called.
         network, _ = wrap_with_layout(net, prefers_membrane=prefers_membrane)
         if x.ndim < 3:
             raise ValueError(f"x must have time and batch first, (T, B, ...), got {tuple(x.shape)}.") from error
         return network, Layout("time first", len(x), tuple(x.shape[2:]), one_step=True)
-    assert layout is not None
+    assert layout is not None  # since x was given
     if layout.steps == 1 and layout.axes == "every step":
         raise ValueError(
             f"a call of net is one step, and so is x {tuple(x.shape)}: give x with time first, (T, B, ...), as your loop "
@@ -286,7 +339,10 @@ def _wrapped(net: nn.Module, batch: BatchParts, prefers_membrane: bool) -> tuple
 
 
 def _wrapped_as_step(net: nn.Module, batch: BatchParts, prefers_membrane: bool) -> tuple[Network, Layout] | None:
-    """The network of a module that takes one step a call, or None if it does not take one of x."""
+    """Make the network of a module that takes one step a call, and find how the loop around it reads x.
+
+    None if the module cannot read one step of x, or goes through time in it.
+    """
     batch_first = bool(swapped_axes(batch.x, batch.targets))  # the module, which sees one step, cannot tell
     if batch_first:
         x = batch.x.transpose(0, 1)
@@ -299,7 +355,7 @@ def _wrapped_as_step(net: nn.Module, batch: BatchParts, prefers_membrane: bool) 
         network, layout = wrap_with_layout(net, x[busiest], prefers_membrane=prefers_membrane)
     except (RuntimeError, ValueError, TypeError, IndexError):
         return None
-    if layout is None or layout.steps > 1 or layout.axes != "every step":
+    if layout is None or layout.steps > 1 or layout.axes != "every step":  # it has found time in one step
         return None
     axes = "time first"
     if batch_first:
@@ -308,6 +364,7 @@ def _wrapped_as_step(net: nn.Module, batch: BatchParts, prefers_membrane: bool) 
 
 
 def _refuse_half(net: nn.Module) -> None:
+    """Refuse a module with parameters of half precision, or of any dtype but float32 and float64."""
     half = {p.dtype for p in net.parameters() if p.is_floating_point()} - {torch.float32, torch.float64}
     if half:
         raise TypeError(
@@ -319,8 +376,8 @@ def _refuse_half(net: nn.Module) -> None:
 # ---- the input
 
 
-def _checked(x: Tensor) -> Tensor:
-    """An input, dense, if it is real, finite, not empty, and has at least two axes."""
+def _dense_input(x: Tensor) -> Tensor:
+    """Return an input made dense, after a check that it is real, finite and not empty, and has two axes or more."""
     x = dense(x)
     if x.is_complex():
         raise TypeError(f"x must be real, got {x.dtype}.")
@@ -332,7 +389,11 @@ def _checked(x: Tensor) -> Tensor:
 
 
 def as_batches(x: Any, y: Tensor | None = None) -> Iterable[Any]:
-    """Batches that can be read again and again: a list or loader as it is, or one batch x in a list.
+    """Return batches that can be read again and again.
+
+    Args:
+        x: a list of batches or a loader, which is returned as it is; or one batch, which is returned in a list.
+        y: targets of one batch x that has none.
 
     Raises:
         TypeError: if x is none of these.
@@ -355,15 +416,16 @@ def as_batches(x: Any, y: Tensor | None = None) -> Iterable[Any]:
 
 
 def _is_one_batch(parts: list[Any]) -> bool:
-    """True for [x, targets], as torch's default ``collate_fn`` makes it; False for a list of batches."""
+    """True for a list [x, targets] or [x, targets, mask], as torch's ``collate_fn`` makes it; False for [x, x, ...]."""
     if len(parts) not in (2, 3) or not all(isinstance(part, Tensor) for part in parts):
         return False
     x, targets = parts[:2]
+    # The second tensor is no input: it has one axis, or is of integers beside an x that is not.
     return targets.ndim == 1 or (x.is_floating_point() and not targets.is_floating_point())
 
 
 def first_batch(batches: Iterable[Any]) -> Any:
-    """The first batch, as :func:`some_batches` takes it.
+    """Return the first batch, as :func:`some_batches` takes it.
 
     Raises:
         ValueError: if there is no batch.
@@ -372,7 +434,9 @@ def first_batch(batches: Iterable[Any]) -> Any:
 
 
 def some_batches(batches: Iterable[Any], count: int) -> list[Any]:
-    """The first batches, at most `count`; the next reader draws the same random numbers again.
+    """Return a list of the first batches, at most `count`.
+
+    Random numbers that a loader draws for them are drawn again by the next one who reads it.
 
     Raises:
         ValueError: if there is no batch.
@@ -389,7 +453,7 @@ def some_batches(batches: Iterable[Any], count: int) -> list[Any]:
 
 @contextmanager
 def _same_random_numbers(loader: object) -> Iterator[None]:
-    """Put the generators back that a loader and its data set draw from."""
+    """Put back, after the block, all generators of random numbers that a loader and its data set may draw from."""
     owners = (loader, getattr(loader, "sampler", None))
     generators = [getattr(owner, "generator", None) for owner in owners]
     before = [(generator, generator.get_state()) for generator in generators if generator is not None]

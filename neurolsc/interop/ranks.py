@@ -17,16 +17,19 @@ R = TypeVar("R")
 
 
 def on_rank_0(function: Callable[P, R]) -> Callable[P, R]:
-    """Let a function that sets a module do so once for all processes of a module in DistributedDataParallel.
+    """Decorate a function that sets a module, so that it does so once for all processes of a data-parallel module.
 
-    Rank 0 calls it, with its own batch. All ranks then have its values, return what it returned, or raise its error.
-    A module that is not in DistributedDataParallel is set by each process that calls.
+    If an argument is a module in DistributedDataParallel, rank 0 calls the function, with its own batch. All ranks then
+    have the module's values, return what the function returned, or raise its error. Another module is set by each
+    process that calls.
     """
 
     @wraps(function)
     def inner(*args: P.args, **words: P.kwargs) -> R:
         for value in (*args, *words.values()):
-            wrapped = original(value, parallel=False)
+            wrapped = original(
+                value, parallel=False
+            )  # out of a compiled module, but not out of DistributedDataParallel
             if isinstance(wrapped, DistributedDataParallel):
                 return call_on_rank_0(wrapped, lambda: function(*args, **words))
         return function(*args, **words)
@@ -35,7 +38,18 @@ def on_rank_0(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def call_on_rank_0(wrapped: DistributedDataParallel, call: Callable[[], R]) -> R:
-    """Call a function on rank 0; all ranks get the module's values, and return its result or raise its error."""
+    """Call a function that sets a module on rank 0, and give all ranks the module's values.
+
+    Args:
+        wrapped: the module, in DistributedDataParallel.
+        call: the function, which the other ranks do not call.
+
+    Returns:
+        What the function returned; on every rank.
+
+    Raises:
+        Exception: what the function raised, on every rank.
+    """
     net: nn.Module = wrapped.module
     group: Any = wrapped.process_group
     first = distributed.get_rank(group) == 0
@@ -60,4 +74,5 @@ def call_on_rank_0(wrapped: DistributedDataParallel, call: Callable[[], R]) -> R
 
 
 def _tensors(net: nn.Module) -> dict[str, Tensor]:
+    """Return all parameters and buffers by their names, also buffers that no state_dict holds."""
     return dict(chain(net.named_parameters(), net.named_buffers()))

@@ -18,16 +18,17 @@ from neurolsc.interop.wrapped import plain_module
 from neurolsc.network import Network
 from neurolsc.surroundings import original
 
-OF_SPIKINGJELLY = ("v_threshold", "v_reset", "tau")
-LIKE_STATE = "state/"  # what comes before the names in a file
-OUTSIDE = "outside/"
+OF_SPIKINGJELLY = ("v_threshold", "v_reset", "tau")  # attributes of its neurons that are plain numbers
+# What comes before the names in a file.
+LIKE_STATE = "state/"  # of values of net.state_dict()
+OUTSIDE = "outside/"  # of values that it leaves out
 
 
 def save(net: nn.Module, path: str | PathLike[str]) -> None:
     """Write a network, or the values of a module of another library, whole or not at all.
 
-    Of a module these are its ``state_dict`` and the thresholds and time constants of norse's and spikingjelly's layers,
-    which that leaves out; :func:`load` puts them into a new module of the same classes.
+    The values of a module are its ``state_dict``, and the thresholds and time constants of norse's and spikingjelly's
+    layers, which the ``state_dict`` leaves out; :func:`load` puts them into a new module of the same classes.
 
     Args:
         net: a network of cells and surrogates of this package, and registered ones (:func:`neurolsc.register`): its
@@ -104,6 +105,7 @@ def load(path: str | PathLike[str], net: nn.Module | None = None) -> Any:
     except RuntimeError as error:  # names and shapes; what fits is set all the same
         net.load_state_dict(before)
         raise ValueError(f"{path} is of a {content['class']} with other parameters than net: {error}") from error
+    # the names have been compared above
     set_values_outside(net, outside)
     return given
 
@@ -111,17 +113,21 @@ def load(path: str | PathLike[str], net: nn.Module | None = None) -> Any:
 class Place(NamedTuple):
     """Where a layer keeps a value outside of its state_dict."""
 
-    owner: Any
-    name: str
-    in_p: bool = False  # a field of norse's NamedTuple p
+    owner: Any  # the layer
+    name: str  # of its attribute, or of a field
+    in_p: bool = False  # True for a field of norse's NamedTuple p
 
     def value(self) -> Any:
+        """Return the value as it is now, a number or a tensor."""
         return getattr(self.owner.p if self.in_p else self.owner, self.name)
 
 
 def _places(net: nn.Module | Iterable[nn.Module]) -> Iterator[tuple[str, Place]]:
-    """Yield names and places of the numbers of layers that no state_dict holds."""
-    if not isinstance(net, nn.Module):
+    """Yield the names and places of numbers and tensors that layers keep and no state_dict holds.
+
+    A name is the path of the layer and that of the value, such as ``"1.p.v_th"``.
+    """
+    if not isinstance(net, nn.Module):  # a list of modules
         net = nn.ModuleList(net)
     for prefix, part in net.named_modules():
         dot = f"{prefix}." if prefix else ""
@@ -135,37 +141,48 @@ def _places(net: nn.Module | Iterable[nn.Module]) -> Iterator[tuple[str, Place]]
             continue
         for name, place in candidates:
             value = place.value()
-            number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-            if number or isinstance(value, Tensor):
+            is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+            if is_number or isinstance(value, Tensor):  # no name of a method, and no v_reset of None
                 yield name, place
 
 
 def values_outside(net: nn.Module | Iterable[nn.Module]) -> dict[str, Tensor]:
-    """Thresholds, time constants and the like that layers keep outside of ``net.state_dict()``, copied, by name."""
-    found = {}
+    """Copy thresholds, time constants and the like that layers keep outside of ``net.state_dict()``, by name.
+
+    Numbers are returned as tensors of float64.
+    """
+    values = {}
     for name, place in _places(net):
         value = place.value()
         if isinstance(value, Tensor):
-            found[name] = value.detach().clone()
+            values[name] = value.detach().clone()
         else:
-            found[name] = torch.tensor(value, dtype=torch.float64)
-    return found
+            values[name] = torch.tensor(value, dtype=torch.float64)
+    return values
 
 
 def set_values_outside(net: nn.Module, values: Mapping[str, Tensor]) -> None:
-    """Set the values of :func:`values_outside`."""
+    """Set all values that :func:`values_outside` returns, each in the kind that the layer keeps.
+
+    Args:
+        net: the module.
+        values: a value for each name.
+
+    Raises:
+        KeyError: if a name is missing.
+    """
     for name, place in _places(net):
         before = place.value()
         owner: Any = place.owner
         new: Any = values[name]
-        if isinstance(before, nn.Parameter):
+        if isinstance(before, nn.Parameter):  # stays the same object, which an optimizer may hold
             with torch.no_grad():
                 before.copy_(new)
             continue
         if isinstance(before, Tensor):
             new = new.to(before)
         else:
-            new = type(before)(new.item())
+            new = type(before)(new.item())  # an int or a float
         if place.in_p:
             owner.p = owner.p._replace(**{place.name: new})
         else:
@@ -173,7 +190,10 @@ def set_values_outside(net: nn.Module, values: Mapping[str, Tensor]) -> None:
 
 
 def left_out(net: nn.Module | Iterable[nn.Module], before: Mapping[str, Tensor]) -> str:
-    """Say which values outside of ``net.state_dict()`` differ from those before; empty if none does."""
+    """Say which values outside of ``net.state_dict()`` differ from those that :func:`values_outside` returned before.
+
+    The text also says how to keep them; it is empty if none differs.
+    """
     changed = [name for name, value in values_outside(net).items() if not torch.equal(value, before[name])]
     if not changed:
         return ""

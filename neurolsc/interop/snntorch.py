@@ -131,32 +131,57 @@ class LIF(snn.RLeaky):
         self._last_shape = torch.Size([0])  # of an input
 
     def rest(self, like: Tensor) -> tuple[Tensor, ...]:
-        """The initial states, like an input and with the parameters' gradients."""
+        """Return the states at rest for an input, each of its shape, in the order in which forward returns them.
+
+        Gradients reach the parameters on which they depend.
+        """
         return torch.zeros_like(like), torch.zeros_like(like)
 
     def step(self, input_: Tensor, spk: Tensor, mem: Tensor) -> tuple[Tensor, ...]:
-        """The states after a step from other states."""
+        """Return the states after one step, in the order in which forward returns them.
+
+        Args:
+            input_: the current (..., linear_features).
+            spk: the spikes of the step before; likewise the other states, each of the shape of the current.
+            mem: the membrane after the step before, which is reset in this step.
+        """
         mem = self._next_mem(input_, spk, mem, self.threshold)
         return self.emit(mem - self.threshold), mem
 
     def _next_mem(self, input_: Tensor, spk: Tensor, mem: Tensor, thr: Tensor) -> Tensor:
-        """The membrane after leak, input, recurrence and reset."""
+        """Return the membrane after leak, input, recurrence and the reset by the spikes of the step before.
+
+        Args:
+            input_: the current.
+            spk: the spikes of the step before.
+            mem: the membrane after the step before.
+            thr: the threshold that these spikes crossed.
+        """
         mem = self.beta.clamp(0, 1) * mem + input_ + self.recurrent(spk)
         if self._reset_mechanism == "none":
             return mem
         reset = Reset(self._reset_mechanism, self.reset_gradient)  # type: ignore[arg-type]
-        return reset.carry(mem, spk / self.graded_spikes_factor, thr)  # after the input, as in snnTorch
+        # after the input, as in snnTorch; by spikes of 0 or 1, which the factor scales only where they leave
+        return reset.carry(mem, spk / self.graded_spikes_factor, thr)
 
     def emit(self, distance: Tensor) -> Tensor:
-        """The spikes at a distance mem - threshold, of its dtype (snnTorch's surrogates return float32)."""
+        """Return the spikes for distances mem - threshold, in their dtype (snnTorch's surrogates return float32)."""
         return self.spike_grad(distance).to(distance.dtype) * self.graded_spikes_factor
 
     def forward(  # type: ignore[override]
         self, input_: Tensor, *passed: Tensor | None, **named: Tensor | None
     ) -> Tensor | tuple[Tensor, ...]:
-        """One step of a current (..., linear_features), from states as they are returned.
+        """Take one step.
 
-        By default these are those of the last call; as in snnTorch, an input of another shape starts from rest.
+        Args:
+            input_: the current (..., linear_features).
+            *passed: the states from which the step starts, as they are returned. By default these are those of the
+                last call; as in snnTorch, an input of another shape starts from rest.
+            **named: the same by their names.
+
+        Returns:
+            Spikes and the other states, each of the shape of the current; with ``init_hidden=True`` the spikes alone,
+            unless ``output=True``.
         """
         if len(passed) not in (0, len(self.states)) or not named.keys() <= set(self.states):
             raise TypeError(
@@ -170,7 +195,7 @@ class LIF(snn.RLeaky):
         if any(state.shape != input_.shape for state in start.values()):
             start = dict(zip(self.states, self.rest(input_), strict=True))
         for name, state in states.items():
-            if state is None or not state.numel():
+            if state is None or not state.numel():  # an empty one is at rest, as snnTorch initialises states
                 continue
             if getattr(state, "at_rest", False) and state.shape != input_.shape:  # which fits an input of any shape
                 continue
@@ -192,17 +217,17 @@ class LIF(snn.RLeaky):
         for name in self.states:
             setattr(self, name, getattr(self, name).detach().new_zeros(0))
         stored = tuple(getattr(self, name) for name in self.states)
-        if not self._last_shape.numel():
+        if not self._last_shape.numel():  # no call yet
             return stored
         states = self.rest(stored[0].new_zeros(self._last_shape))
-        for state in states:
+        for state in states:  # forward takes them for an input of another shape, too
             state.at_rest = True  # type: ignore[attr-defined]
         return states
 
     def init_rleaky(self) -> tuple[Tensor, Tensor]:
-        """Reset all states, as ``snntorch.utils.reset`` does by this call, and return two."""
+        """Put all states to rest, as ``snntorch.utils.reset`` does by this call, and return two empty tensors."""
         self.reset_mem()
-        return self.spk, self.mem  # empty
+        return self.spk, self.mem
 
     @classmethod
     def detach_hidden(cls) -> None:
@@ -214,6 +239,7 @@ class LIF(snn.RLeaky):
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         super()._load_from_state_dict(*args, **kwargs)
+        # The number of the reset is a buffer, and has been loaded; its name is derived.
         self._reset_mechanism = list(self.reset_dict)[int(self.reset_mechanism_val)]
 
     def extra_repr(self) -> str:
@@ -221,7 +247,16 @@ class LIF(snn.RLeaky):
 
 
 class _ALIF(LIF):
-    """The adaptive neurons: a third state, the threshold, with a gradient through it."""
+    """The adaptive neurons: their threshold is a third state, through which a gradient passes.
+
+    Args:
+        *args: those of :class:`LIF`.
+        tau_theta: as in :class:`ALIFPlus`.
+        adaptation: as in :class:`ALIFPlus`; None: drawn by our cell.
+        learn_tau_theta: as in :class:`ALIFPlus`.
+        learn_adaptation: as in :class:`ALIFPlus`.
+        **settings: those of :class:`LIF`.
+    """
 
     states: ClassVar[tuple[str, ...]] = ("spk", "thr", "mem")
     cell: ClassVar[type[neurons.ALIF]]  # ours, whose adaptation is drawn
@@ -250,10 +285,11 @@ class _ALIF(LIF):
         return spk, self.threshold.to(like).expand_as(like).clone(), mem
 
     def step(self, input_: Tensor, spk: Tensor, thr: Tensor, mem: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+        """Return spikes, threshold and membrane after one step, from those of the step before."""
         mem = self._next_mem(input_, spk, mem, thr)
         rate = 1 / self.tau_theta.clamp(min=SHORTEST)
         thr = torch.exp(-rate) * thr + -torch.expm1(-rate) * self.threshold
-        thr = thr + self.adaptation * (spk / self.graded_spikes_factor)
+        thr = thr + self.adaptation * (spk / self.graded_spikes_factor)  # of spikes 0 or 1
         return self.emit(mem - thr), thr, mem
 
 
@@ -305,7 +341,7 @@ def reset(net: nn.Module) -> None:
 
 
 def _numbers(value: float | Tensor) -> Tensor:
-    """A copy in torch's default dtype."""
+    """Return a copy of a number or tensor as a tensor of torch's default dtype, without its gradient."""
     return torch.as_tensor(value).detach().to(torch.get_default_dtype(), copy=True)
 
 
@@ -318,11 +354,11 @@ def _register(module: nn.Module, name: str, value: Tensor, learn: bool) -> None:
 
 
 def without_derivative(distance: Tensor) -> Tensor:
-    """The spikes at a distance from the threshold, without a surrogate."""
+    """Return the spikes (0 or 1) for distances mem - threshold, without a surrogate: no gradient passes."""
     return (distance > 0).to(distance.dtype)
 
 
-# the layers that are wrapped, and their state variables without the spikes
+# The layers that are wrapped, and their state variables without the spikes.
 VARIABLES = {
     **{"Leaky": ("mem",), "RLeaky": ("mem",), "Synaptic": ("syn", "mem"), "RSynaptic": ("syn", "mem")},
     **{"Alpha": ("syn_exc", "syn_inh", "mem"), "SLSTM": ("syn", "mem")},
@@ -332,8 +368,9 @@ VARIABLES = {
 def ignores_reset_delay(layer: Any) -> bool:
     """True for an RSynaptic of snnTorch 1.0 with ``reset_delay=False``.
 
-    There the reset of the same step acts on the arguments of ``forward``, not on its states: without arguments
-    (``init_hidden=True``) it is an error, with them it has no effect.
+    There the reset of the same step acts on the arguments of ``forward``, not on the states of the layer: without
+    arguments (``init_hidden=True``) it is an error, with them it has no effect. A later snnTorch may have mended that:
+    so the layer takes a step in which all neurons fire, with and without the delay, and the membranes are compared.
     """
     if type(layer).__name__ != "RSynaptic" or layer.reset_delay:
         return False
@@ -342,14 +379,15 @@ def ignores_reset_delay(layer: Any) -> bool:
         shape = (1, recurrent.in_channels, 1, 1)
     elif hasattr(recurrent, "in_features"):
         shape = (1, recurrent.in_features)
-    else:
+    else:  # one weight for each neuron
         shape = (1, layer.V.numel())
     x = layer.threshold.new_zeros(shape) + 10 * (1 + layer.threshold.max())  # all fire
     membranes = []
     with torch.no_grad():
         for delay in (True, False):
             with borrowed(layer, init_hidden=False, output=False, reset_delay=delay):
-                membranes.append(layer.forward(x, *(torch.zeros_like(x) for _ in range(3)))[2])
+                _, _, mem = layer.forward(x, *(torch.zeros_like(x) for _ in range(3)))
+                membranes.append(mem)
     return torch.equal(*membranes)
 
 
@@ -367,10 +405,22 @@ def refuse_broken(layer: Any) -> None:
 
 
 class SnnTorchCell(WrappedCell):
-    """A layer of snnTorch, or one of ours for snnTorch, whose resting threshold no time constant moves.
+    """A layer of snnTorch, or one of this file, as a cell.
 
     A layer whose membrane is read sends its mem, resets as ever, and is an integrator
-    (:attr:`neurolsc.Cell.integrator`); the `last` layer of a network is one if nothing resets it.
+    (:attr:`neurolsc.Cell.integrator`). In layers of this file a change of ``tau_theta`` leaves the resting threshold.
+
+    Args:
+        layer: the layer.
+        before: as in :class:`~neurolsc.interop.wrapped.WrappedCell`.
+        input_shape: as there.
+        last: nothing follows the layer: it is an integrator, if nothing resets it and it returns its membrane.
+
+    Attributes:
+        ours: True for a layer of this file.
+        resets_late: True if snnTorch resets the layer a step later than its settings say.
+        spike_is_state: True if the spike stays in the state, since mem has been reset since.
+        state: the NamedTuple of the state variables, each (B, ...).
 
     Raises:
         TypeError: if it cannot be wrapped.
@@ -408,10 +458,11 @@ class SnnTorchCell(WrappedCell):
             )
         self.spike_is_state = not getattr(layer, "reset_delay", True) and not self.resets_late
         if self.ours:
-            names = layer.states[1:]
+            names = layer.states[1:]  # without the spikes
         else:
             names = VARIABLES[name]
         self.state = state_class(*names, *(["spk"] if self.spike_is_state else []))
+        # snnTorch detaches the spikes of a reset that comes in the next step, and no others.
         if self.ours:
             self.reset_gradient = layer.reset_gradient
         else:
@@ -422,9 +473,9 @@ class SnnTorchCell(WrappedCell):
             weights = ["lstm_cell.weight_hh"]
             scaled = [ScaledParameter("layer.lstm_cell.weight_ih", "depth")]
         else:
-            recurrent = getattr(layer, "recurrent", nn.Identity())
-            names_of = (n for n in ("weight", "V") if n in recurrent._parameters or parametrized_by(recurrent, n))
-            weights = [f"recurrent.{name}" for name in names_of]
+            recurrent = getattr(layer, "recurrent", nn.Identity())  # which has neither a weight nor a V
+            learnt = (n for n in ("weight", "V") if n in recurrent._parameters or parametrized_by(recurrent, n))
+            weights = [f"recurrent.{name}" for name in learnt]
             scaled = weight_before(before)
         decays = [name for name in ("alpha", "beta") if hasattr(layer, name)]
         scaled += [ScaledParameter(f"layer.{name}", "time", through="decay_factor") for name in decays]
@@ -437,7 +488,7 @@ class SnnTorchCell(WrappedCell):
         super().__init__(layer, before, input_shape, scaled)
 
     def closed_form(self) -> Derivatives | None:
-        """The derivatives neuron by neuron; None if a neuron reads others, or its state is quantised."""
+        """Return the derivatives neuron by neuron; None if a neuron reads others, or its state is quantised."""
         kind = type(self.layer).__name__
         recurrent = kind in ("RLeaky", "RSynaptic")
         if self.ours or self.layer.state_quant or kind == "SLSTM" or (recurrent and self.layer.all_to_all):
@@ -445,7 +496,7 @@ class SnnTorchCell(WrappedCell):
         return NeuronwiseDerivatives(self, one_to_one=recurrent)
 
     def thresholds(self) -> Thresholds | None:
-        """A handle on thresholds and an ALIF's adaptation; None for an integrator, or if any threshold is <= 0."""
+        """Return a handle on thresholds and an ALIF's adaptation; None for an integrator, or if a threshold is <= 0."""
         if self.integrator or not (self.layer.threshold > 0).all():
             return None
         if "thr" in self.state._fields:
@@ -455,13 +506,13 @@ class SnnTorchCell(WrappedCell):
         return Thresholds(self.layer, names)
 
     def membrane(self) -> Membrane | None:
-        """The variable mem, which the next step resets; None for an integrator."""
+        """Return a handle on the variable mem, which the next step resets; None for an integrator."""
         if self.integrator:
             return None
         return Membrane("mem", self._threshold_in, self._spike)
 
     def reset_switch(self) -> ResetSwitch | None:
-        """The switch that detaches the reset; None if no gradient passes it.
+        """Return the switch that detaches the reset; None if no gradient passes it.
 
         In a layer of snnTorch a gradient passes only where the reset acts within the step of its spike.
         """
@@ -472,35 +523,50 @@ class SnnTorchCell(WrappedCell):
         return ResetSwitch(self.layer, "spike_grad", without_derivative)
 
     def _threshold_in(self, state: State) -> Tensor:
+        """Return the threshold in a state; of neurons without adaptation it is a parameter."""
         if "thr" in state._fields:
             return state.thr
         return self.layer.threshold
 
     def _spike(self, distance: Tensor) -> Tensor:
+        """Return the spikes for distances mem - threshold, in their dtype (snnTorch's surrogates return float32)."""
         return self.layer.spike_grad(distance).to(distance.dtype) * self.layer.graded_spikes_factor
 
     def start(self, current: Tensor) -> State:
-        """All zero, but the threshold of our ALIF at its resting value."""
+        """Return the state at rest for a current: all zero, but the threshold of our ALIF at its resting value."""
         if self.ours:
-            return self.state(*self.layer.rest(current)[1:])
-        if hasattr(self.layer, "hidden_size"):
+            return self.state(*self.layer.rest(current)[1:])  # without the spikes
+        if hasattr(self.layer, "hidden_size"):  # SLSTM, whose state is not as wide as its input
             shape = (len(current), self.layer.hidden_size)
         else:
             shape = current.shape
         return self.state(*(current.new_zeros(shape) for _ in self.state._fields))
 
     def advance(self, current: Tensor, z: Tensor, state: State) -> State:
-        values = state._asdict()
+        """Return the state after a step of the layer's own forward, to which its states are lent for this one step.
+
+        Args:
+            current: the layer's input (B, ...).
+            z: what the cell sent in the step before (B, ...).
+            state: the state after that step.
+        """
+        lent = state._asdict()
+        if "spk" in self.layer._buffers:  # recurrent layers read their last spikes
+            if self.integrator:
+                lent["spk"] = self.spikes(state)  # an integrator has sent its membrane
+            else:
+                lent["spk"] = z
         spike = self.layer.spike_grad
-        if "spk" in self.layer._buffers:  # the recurrent ones read it
-            values["spk"] = self.spikes(state) if self.integrator else z
         if not isinstance(spike, nn.Module):  # snnTorch's surrogates return float32
-            values["spike_grad"] = lambda v: spike(v).to(v.dtype)
+            lent["spike_grad"] = lambda v: spike(v).to(v.dtype)
         if self.resets_late:
-            values["reset_delay"] = True
-        with borrowed(self.layer, **values, init_hidden=True, output=False):
+            lent["reset_delay"] = True  # what snnTorch does whenever states are passed; stored states are an error
+        # With init_hidden the layer reads its states from its attributes, stores the next there, and returns spikes.
+        with borrowed(self.layer, **lent, init_hidden=True, output=False):
             spk = self.layer.forward(current)  # not a call of the layer: hooks of its user must not see this step
-            return self.state(*(spk if name == "spk" else getattr(self.layer, name) for name in self.state._fields))
+            # Not every layer stores its spikes.
+            after = [spk if name == "spk" else getattr(self.layer, name) for name in self.state._fields]
+        return self.state(*after)
 
     def emitted(self, state: State) -> Tensor:
         if self.integrator:
@@ -508,13 +574,16 @@ class SnnTorchCell(WrappedCell):
         return self.spikes(state)
 
     def run_at_once(self, x: Tensor, state: State, lengths: Tensor | None, late: Tensor | None) -> AtOnce:
-        found = prepared(self, x, state, late)
-        if found is None:
+        """Run all steps by a kernel, as :meth:`neurolsc.Cell.run` does; None if the layer needs plain steps."""
+        kernel = prepared(self, x, state, late)
+        if kernel is None:
             return None
-        start = list(state[:-1] if self.spike_is_state else state)
-        if "spk" in self.layer._buffers:
+        start = list(state)
+        if self.spike_is_state:
+            start.pop()  # the last variable, which is no state of the kernel
+        if "spk" in self.layer._buffers:  # kernels of recurrent layers take the last spikes first
             start.insert(0, self.spikes(state))
-        z, after, ends = found.layer.run(found.currents, found.steps, start, found.layer.settings())
+        z, after, ends = kernel.layer.run(kernel.currents, kernel.steps, start, kernel.layer.settings())
         if self.spike_is_state:
             after = (*after, z)
             ends = (*ends, z[-1])
@@ -525,7 +594,7 @@ class SnnTorchCell(WrappedCell):
         return sent.flatten(2), self.state(*last)
 
     def spikes(self, state: State) -> Tensor:
-        """The spikes of a state."""
+        """Return the spikes of a state, (B, ...)."""
         if self.spike_is_state:
             return state.spk
         return self._spike(state.mem - self._threshold_in(state))

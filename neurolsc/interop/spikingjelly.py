@@ -28,43 +28,57 @@ VoltageState = state_class("v")
 
 
 class Columns:
-    """Columns of a container's weight, by which it reads its input or its own output."""
+    """An attribute of a cell: the columns of its container's weight that read the input, or those that read the output.
 
-    def __init__(self, *, own: bool) -> None:
-        self.own = own
+    Args:
+        of_output: the columns that read the output (n, n), which are the last ones; else those of the input (n, n_in).
+    """
+
+    def __init__(self, *, of_output: bool) -> None:
+        self.of_output = of_output
 
     def __get__(self, cell: Any, owner: type | None = None) -> Any:
-        if cell is None:
+        if cell is None:  # read from the class
             return self
         weight = cell.layer.rc.weight
-        own = cell.layer.sub_module_out_features
-        if self.own:
-            return weight[:, -own:]
-        return weight[:, :-own]
+        neurons = cell.layer.sub_module_out_features
+        if self.of_output:
+            return weight[:, -neurons:]
+        return weight[:, :-neurons]
 
     def __set__(self, cell: Any, value: Tensor) -> None:
         with torch.no_grad():
-            self.__get__(cell).copy_(value)
+            self.__get__(cell).copy_(value)  # a view, which writes into the weight
 
 
 class SpikingJellyCell(WrappedCell):
-    """A neuron of spikingjelly, or a LinearRecurrentContainer around one.
+    """A neuron of spikingjelly, or a LinearRecurrentContainer around one, as a cell.
+
+    Args:
+        layer: the neuron or the container.
+        before: as in :class:`~neurolsc.interop.wrapped.WrappedCell`.
+        input_shape: as there.
+
+    Attributes:
+        recurrent: True for a container, whose Linear ``rc`` reads the input and the output of the step before.
+        w_in: input weights of a container (n, n_in).
+        w_rec: recurrent weights of a container (n, n).
 
     Raises:
         TypeError: if it cannot be wrapped.
         ValueError: if its threshold is not above the voltage to which it is reset.
     """
 
-    w_in = Columns(own=False)
-    w_rec = Columns(own=True)
+    w_in = Columns(of_output=False)
+    w_rec = Columns(of_output=True)
 
     def __init__(self, layer: Any, before: list[nn.Module], input_shape: tuple[int, ...]) -> None:
         self.recurrent = hasattr(layer, "rc")
         node = layer.sub_module if self.recurrent else layer
         kind = type(node).__name__
-        own = not type(node).__module__.startswith("spikingjelly.activation_based.")
-        if kind not in NODES or own:
-            hint = f" {OWN_NEURON}" if own else ""
+        of_user = not type(node).__module__.startswith("spikingjelly.activation_based.")
+        if kind not in NODES or of_user:
+            hint = f" {OWN_NEURON}" if of_user else ""
             if any(base.__name__ == "StatefulEncoder" for base in type(node).__mro__):
                 hint = " Call an encoder outside of the model, and give wrap what it sends."
             raise TypeError(
@@ -77,31 +91,31 @@ class SpikingJellyCell(WrappedCell):
             raise ValueError(f"{kind}: v_threshold must be above rest, got {node.v_threshold}, v_reset={node.v_reset}.")
         self.reset_gradient = not node.detach_reset
         scaled = weight_before(before)
-        if self.recurrent:
+        if self.recurrent:  # a container has input weights of its own
             scaled = [ScaledParameter("w_in", "depth"), ScaledParameter("w_rec", "time")]
         if kind != "IFNode":
             scaled.append(ScaledParameter("decay", "time", through="decay_factor"))
         prefix = "layer."
         if self.recurrent:
             prefix = "layer.sub_module."
-        decay = "w" if hasattr(node, "w") else "tau"
+        decay = "w" if hasattr(node, "w") else "tau"  # w: of a ParametricLIFNode
         self.stored_in = (("decay", prefix + decay), ("threshold", f"{prefix}v_threshold"))
         super().__init__(layer, before, input_shape, scaled)
 
     @property
     def node(self) -> Any:
-        """The neuron itself."""
+        """The neuron itself, in a container or alone."""
         if self.recurrent:
             return self.layer.sub_module
         return self.layer
 
     def pretrained(self) -> Iterable[nn.Parameter]:
         yield from super().pretrained()
-        if self.recurrent:
+        if self.recurrent:  # w_in and w_rec are no parameters, but parts of this one
             yield self.layer.rc.weight
 
     def closed_form(self) -> Derivatives | None:
-        """The derivatives neuron by neuron; None in a LinearRecurrentContainer, in which neurons read each other."""
+        """Return the derivatives neuron by neuron; None in a container, in which neurons read each other."""
         if self.recurrent:
             return None
         return NeuronwiseDerivatives(self)
@@ -113,6 +127,7 @@ class SpikingJellyCell(WrappedCell):
         return Membrane("v", self._threshold_in, self.node.surrogate_function)
 
     def _threshold_in(self, state: State) -> Tensor:
+        """Return the threshold in the dtype of a state; it is the same in all states."""
         return torch.as_tensor(self.node.v_threshold, dtype=state.v.dtype, device=state.v.device)
 
     def reset_switch(self) -> ResetSwitch | None:
@@ -123,7 +138,7 @@ class SpikingJellyCell(WrappedCell):
     # tau and v_threshold are numbers, which the layer neither registers nor saves, unless its user made them parameters
     @property
     def threshold(self) -> Tensor:
-        """The threshold above rest."""
+        """The distance from rest to the threshold, in float64; rest stays when it is set."""
         return _double(self.node.v_threshold) - _rest(self.node)
 
     @threshold.setter
@@ -132,10 +147,10 @@ class SpikingJellyCell(WrappedCell):
 
     @property
     def decay(self) -> Tensor:
-        """The decay factor 1 - 1/tau of a step; the input's gain follows."""
-        if hasattr(self.node, "w"):
+        """The decay factor 1 - 1/tau of a step; the gain of the input changes with it."""
+        if hasattr(self.node, "w"):  # a ParametricLIFNode has 1/tau = sigmoid(w)
             return torch.sigmoid(-self.node.w)
-        return 1 - 1 / _double(getattr(self.node, "tau", torch.inf))
+        return 1 - 1 / _double(getattr(self.node, "tau", torch.inf))  # an IFNode does not decay
 
     @decay.setter
     def decay(self, value: Tensor) -> None:
@@ -146,16 +161,18 @@ class SpikingJellyCell(WrappedCell):
             _set_number(self.node, "tau", 1 / (1 - value))
 
     def start(self, current: Tensor) -> State:
+        # a container has another width than its input
         shape = (*current.shape[:-1], getattr(self.layer, "sub_module_out_features", current.shape[-1]))
         return VoltageState(current.new_zeros(shape) + _rest(self.node).to(current))
 
     def advance(self, current: Tensor, z: Tensor, state: State) -> State:
+        """Return the state after one step: the reset by the last spikes z, then the charge by the current (B, ...)."""
         if self.recurrent:
             current = self.layer.rc(torch.cat((current, z), -1))
         return VoltageState(self._charged(self._reset(state.v, z), current))
 
     def _reset(self, v: Tensor, z: Tensor) -> Tensor:
-        """Voltages after the spikes z."""
+        """Return the voltages after the reset by spikes z."""
         node = self.node
         s = z.detach() if node.detach_reset else z
         if node.v_reset is None:
@@ -163,9 +180,12 @@ class SpikingJellyCell(WrappedCell):
         return (1 - s) * v + s * node.v_reset
 
     def _charged(self, v: Tensor, current: Tensor) -> Tensor:
-        """Voltages after a step's current, before its spikes; by operations in the order of the library, to the bit."""
+        """Return the voltages after the current of a step, before its spikes.
+
+        The operations come in the order of the library, so that results are equal to the bit.
+        """
         node = self.node
-        if not hasattr(node, "decay_input"):
+        if not hasattr(node, "decay_input"):  # an IFNode
             return v + current
         rest = 0.0 if node.v_reset is None else node.v_reset
         change = rest - v
@@ -183,23 +203,25 @@ class SpikingJellyCell(WrappedCell):
         return self.node.surrogate_function(state.v - self.node.v_threshold)
 
     def run_at_once(self, x: Tensor, state: State, lengths: Tensor | None, late: Tensor | None) -> AtOnce:
+        """Run all steps by a kernel, as :meth:`neurolsc.Cell.run` does; None if the layer needs plain steps."""
         if self.recurrent:
-            found = None
-        else:
-            found = prepared(self, x, state, late)
-        if found is None:
             return None
-        rested = self._reset(state.v, self.emitted(state))
-        z, (after,), _ = found.layer.run(found.currents, found.steps, [rested], found.layer.settings())
-        # the kernel's voltages are those after the reset, the state of a cell is that before
-        before = torch.cat([rested[None], after[:-1]])
+        kernel = prepared(self, x, state, late)
+        if kernel is None:
+            return None
+        # The kernel's voltages are those after the reset; the state of a cell is the voltage before it.
+        start = self._reset(state.v, self.emitted(state))
+        z, (after_reset,), _ = kernel.layer.run(kernel.currents, kernel.steps, [start], kernel.layer.settings())
+        uncharged = torch.cat([start[None], after_reset[:-1]])  # what each step starts from (T, B, ...)
         if lengths is None:
-            last = self._charged(before[-1], found.currents[-1])
+            last = self._charged(uncharged[-1], kernel.currents[-1])
         else:
-            last = last_states(self._charged(before, found.currents), state.v, before[-1], lengths)
+            charged = self._charged(uncharged, kernel.currents)
+            last = last_states(charged, before=state.v, end=uncharged[-1], lengths=lengths)
         return z.flatten(2), VoltageState(last)
 
     def get_extra_state(self) -> Tensor:
+        """Return decay and threshold, stacked along axis 0 in float64; numbers of the layer are in no state_dict."""
         return torch.stack(torch.broadcast_tensors(self.decay.detach().double().cpu(), self.threshold.cpu()))
 
     def set_extra_state(self, state: Tensor) -> None:
@@ -207,17 +229,17 @@ class SpikingJellyCell(WrappedCell):
 
 
 def _rest(node: Any) -> Tensor:
-    """The voltage at rest, to which a spike resets it, or 0."""
+    """Return the voltage at rest in float64: the one to which a spike resets it, or 0 if spikes subtract."""
     return _double(0.0 if node.v_reset is None else node.v_reset)
 
 
 def _double(value: float | Tensor) -> Tensor:
-    """A number, or what its user made a tensor or a parameter, in float64 and without its gradient."""
+    """Return a number, or a tensor or parameter that its user has put there, in float64 and without its gradient."""
     return torch.as_tensor(value, dtype=torch.float64).detach()
 
 
 def _set_number(node: Any, name: str, value: Tensor) -> None:
-    """Set what is a number, or a tensor or parameter if a user made it one."""
+    """Set a number of a neuron, as what it is: a parameter in place, a tensor by a new one, else a float."""
     before = getattr(node, name)
     if isinstance(before, nn.Parameter):
         with torch.no_grad():
@@ -229,19 +251,19 @@ def _set_number(node: Any, name: str, value: Tensor) -> None:
 
 
 class OneStep(nn.Sequential):
-    """A module in multi-step mode, which reads (T, B, ...), for single steps (B, ...)."""
+    """Makes a module in multi-step mode, which reads (T, B, ...), take single steps (B, ...)."""
 
     def forward(self, input: Tensor) -> Tensor:
         return super().forward(input[None])[0]
 
 
 class EachStep(nn.Module):
-    """A dropout of spikingjelly, with a mask for each step."""
+    """A dropout of spikingjelly that draws a new mask in each step, where theirs keeps one for all steps."""
 
     def __init__(self, theirs: Any) -> None:
         super().__init__()
         self.theirs = theirs
-        if theirs.p:
+        if theirs.p:  # else it drops nothing
             warn_of(
                 f"spikingjelly's {type(theirs).__name__} drops the same inputs in all steps of a sequence; in the wrapped "
                 "network it draws them anew in each step. That matters in training alone."
@@ -256,9 +278,13 @@ class EachStep(nn.Module):
 
 
 def step_of(module: Any) -> nn.Module:
-    """One step of a module without state: itself, unless it takes sequences or is spikingjelly's dropout."""
+    """Return a module that takes one step (B, ...) as a module without state does in a model.
+
+    It is the module itself, unless that reads sequences (spikingjelly's multi-step mode) or is spikingjelly's dropout.
+    """
     if is_dropout(module):
         return EachStep(module)
+    # spikingjelly's Linear has a step mode, too, but reads any axes before the last
     parts = [m for m in module.modules() if hasattr(m, "supported_step_mode") and not isinstance(m, nn.Linear)]
     multi = any(getattr(part, "_step_mode", part.supported_step_mode()[0]) == "m" for part in parts)
     if multi:

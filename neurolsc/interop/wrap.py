@@ -33,20 +33,24 @@ NO_LAYER = (
     f"{OWN_NEURON}"
 )
 
-MOST_CALLS = 500  # of modules that may have a state; a longer delay line is not noticed
+MOST_CALLS = 500  # calls by which a state of modules is looked for; a longer delay line is not noticed
 
 
 class Layout(NamedTuple):
-    """Where time and batch are in what a model takes."""
+    """Where time and batch are in the tensor x that a model takes.
+
+    The axes of x are (T, B, ...) if time is first, (B, T, ...) if batch is first, (T B, ...) if both share one axis,
+    and (B, ...) if every step reads the same x.
+    """
 
     axes: Literal["time first", "batch first", "one axis", "every step"]
-    steps: int
+    steps: int  # T
     sample: tuple[int, ...]  # shape of one sample of one step
     one_step: bool = False  # True if a call of the model is one step, and its user's loop goes through time
     leaves_membranes: bool = False  # True if the model returns membranes beside the spikes that are read
 
     def by_step(self, x: Tensor) -> Tensor:
-        """An input of the model, of any number of samples, as (T, B, ...)."""
+        """Return an input of the model, of any number of samples, as (T, B, ...)."""
         match self.axes:
             case "time first":
                 return x
@@ -136,14 +140,24 @@ def wrap_with_layout(
     output: Literal["spikes", "membrane"] | None = None,
     prefers_membrane: bool = False,
 ) -> tuple[Network, Layout | None]:
-    """Do what :func:`wrap` does, and return also where time and batch are in x; None without x.
+    """Make the network of :func:`wrap`, and find where time and batch are in x.
 
-    With `prefers_membrane` the membrane is read wherever the model returns it, also beside spikes.
+    Args:
+        module: as in :func:`wrap`.
+        x: as in :func:`wrap`.
+        input_shape: as in :func:`wrap`.
+        output: as in :func:`wrap`.
+        prefers_membrane: read the membrane of a last layer of snnTorch wherever the model returns it, also beside
+            spikes.
+
+    Returns:
+        The network, and the layout of x; None without x.
     """
     module = plain_module(module)
     modules: list[Any] = [module]
     if isinstance(module, Iterable) and not isinstance(module, nn.Module | str):
         modules = list(module)
+
     for part in modules:
         if not isinstance(part, nn.Module):
             listed = "" if part is module else "a list with "
@@ -151,6 +165,8 @@ def wrap_with_layout(
     for part in modules:
         _refuse_values(part)
     one_of("output", output or "spikes", ("spikes", "membrane"))
+
+    # The parts in the order of use: with x one call of the model shows it, else the order of definition stands for it.
     run = None
     if x is None:
         _refuse_broken(modules)
@@ -162,9 +178,11 @@ def wrap_with_layout(
         parts = run.parts
     else:
         raise TypeError("x is for a model whose forward takes it, got a list of modules.")
+
     layers = [part for part in parts if library_of(part)]
     if not layers:
         raise ValueError(NO_LAYER)
+    # Only a Sequential and a list are sure to be used in the order of definition.
     if run is None and isinstance(module, nn.Module) and not isinstance(module, nn.Sequential):
         _refuse_missing_modules(parts)
     if len(set(layers)) < len(layers):
@@ -174,6 +192,8 @@ def wrap_with_layout(
         names = {part: name for name, part in module.named_modules()}  # type: ignore[union-attr]
         used = ", ".join(names[layer] for layer in layers)
         warn_of(f"nothing shows that forward uses {used} in this order, and each once in a step: give wrap(net, x).")
+
+    # The shapes that a sample of a step's input may have, the most likely first.
     if isinstance(input_shape, int):
         shapes = [(input_shape,)]
     elif input_shape is not None:
@@ -182,14 +202,16 @@ def wrap_with_layout(
         shapes = [_first_shape(parts)]
     else:
         shapes = run.shapes
-    by_layer = run is None and output is None  # the last layer alone decides whether its membrane is read
+
+    # Each layer becomes a cell together with the modules before it; those after the last layer become the readout.
+    layer_decides = run is None and output is None  # neither a run nor the user says whether the membrane is read
     cells: list[Cell] = []
     before: list[nn.Module] = []
-    part = None
+    part = None  # the part at which an error occurs; None at the readout
     try:
         for part in parts:
             if library_of(part):
-                cells += _cells_for(shapes, part, before, run, last=by_layer and part is parts[-1])
+                cells += _cells_for(shapes, part, before, run, last=layer_decides and part is parts[-1])
                 shapes = [getattr(cells[-1], "output_shape", (cells[-1].n_hidden,))]
                 before = []
             elif any(isinstance(inner, nn.Embedding) for inner in part.modules()):
@@ -199,7 +221,7 @@ def wrap_with_layout(
             else:
                 before.append(step_of(part))
         part = None
-        _refuse_state(before, shapes[0])
+        _refuse_state(before, shapes[0])  # what is left in `before` follows the last layer
         readout: nn.Module = nn.Sequential(nn.Unflatten(1, shapes[0]), *before, nn.Flatten())
         if len(before) == 1 and isinstance(before[0], nn.Linear) and not any(isinstance(c, WrappedCell) for c in cells):
             readout = before[0]  # of our own cells, which a file and an export describe with it
@@ -212,6 +234,8 @@ def wrap_with_layout(
             f"the modules do not fit in the order {order} ({error}). Pass an example of the model's input, wrap(net, x), "
             "or those that a step goes through as a list, in the order of their use: wrap([fc1, lif1, fc2, lif2])."
         ) from error
+
+    # What is read of the last layer: its spikes or its membrane, which only snnTorch's have at the end of a model.
     last: Any = cells[-1]
     has_mem = not before and library_of(layers[-1]) == "snntorch" and last.membrane() is not None
     if run is not None:
@@ -238,7 +262,7 @@ def wrap_with_layout(
 
 
 def _finite(x: Tensor) -> Tensor:
-    """A dense x; ValueError if it is empty or not finite."""
+    """Return x made dense; ValueError if it is empty or not finite."""
     x = dense(x)
     if not x.numel():
         raise ValueError(f"x must be finite and not empty, got {tuple(x.shape)}.")
@@ -258,7 +282,10 @@ def _refuse_broken(modules: Iterable[nn.Module]) -> None:
 
 
 def _refuse_missing_modules(parts: Sequence[nn.Module]) -> None:
-    """Refuse two layers in a row, if the second has no weights by which it could read the first."""
+    """Refuse two layers in a row, if the second has no weights by which it could read the first.
+
+    Then the order of definition is not that of use: a Linear between the two is defined elsewhere.
+    """
     for below, part in pairwise(parts):
         has_weights = hasattr(part, "input_weights") or library_of(part) in (None, "torch", "neurolsc")
         if library_of(below) and not has_weights:
@@ -284,16 +311,28 @@ def _refuse_values(module: nn.Module) -> None:
 
 
 class _Use(NamedTuple):
-    """One call of a module in a model's forward."""
+    """One call of a module in a model's forward, or all calls of a layer joined as (T, B, ...)."""
 
     module: nn.Module
-    read: Tensor
-    sent: Tensor
-    passed: Tensor  # to others: random numbers in place of spikes, if the layer does not read its own
+    read: Tensor  # its input
+    sent: Tensor  # its output
+    passed: Tensor  # what the model got instead: random numbers for the spikes of a layer that does not read its own
 
 
 class _Run:
-    """One call of a model: its modules in the order of use, what its layers read and sent, and what it returned."""
+    """One call of a model: its modules in the order of use, what its layers read and sent, and what it returned.
+
+    Attributes:
+        parts: the layers and the modules between them, in the order in which a step goes through them.
+        calls: of each layer, all of its calls joined.
+        steps: T, the number of steps.
+        batch: B, the number of samples.
+        shapes: the shapes that a sample of a step's input may have, the most likely first.
+        returned: the tensors that the model returned.
+        below: what the next layer to be compared reads in all steps (T, B, ...); empty before the first.
+        reads: the input (T, B, n_in) of the cell that was compared last.
+        layout: where time and batch are in x; None before the first layer has been compared.
+    """
 
     def __init__(self, model: nn.Module, x: Tensor) -> None:
         self.names = {part: f"{name} ({type(part).__name__})" for name, part in model.named_modules()}
@@ -302,15 +341,15 @@ class _Run:
             raise ValueError(NO_LAYER)
         self.model = model
         self.x = x
-        self.below = torch.empty(0)  # later: what the next layer reads in all steps
-        self.layout: Layout | None = None  # later: of x, when the first layer has been compared
+        self.below = torch.empty(0)
+        self.layout: Layout | None = None
         self.returned, uses, _ = self._follow()
         self.called = {use.module for use in uses}
         layers = dict.fromkeys(use.module for use in uses if library_of(use.module))
         if not layers:
             raise ValueError(NO_LAYER)
         self._refuse_encoder(uses)
-        self.calls = {layer: self._call(layer, [use for use in uses if use.module is layer]) for layer in layers}
+        self.calls = {layer: self._joined(layer, [use for use in uses if use.module is layer]) for layer in layers}
         first_call = next(iter(self.calls.values()))
         if first_call.read.ndim < 3:
             raise ValueError(
@@ -318,25 +357,30 @@ class _Run:
                 "samples: x must have one, such as x.unsqueeze(1)."
             )
         self.batch = first_call.read.shape[1]
+        # A layer that is used twice in a step has read twice as many steps as the others.
         self.steps = min(len(call.read) for call in self.calls.values())
         for layer, call in self.calls.items():
             if len(call.read) > self.steps:
                 times = len(call.read) / self.steps
                 raise self._used_twice(layer, f"{times:g} times for each of {self.steps} steps")
+
+        # Each layer at its first use, after the modules between it and the layer used before.
         self.parts: list[nn.Module] = []
         between: list[nn.Module] = []
-        for module in (*(use.module for use in uses), None):
+        for module in (*(use.module for use in uses), None):  # None: the end
             if module is not None and not library_of(module):
                 between.append(module)
                 continue
             if module not in self.parts:
                 count = len(between) // self.steps
-                if between == between[:count] * self.steps:  # all steps go through them before the layer's first
+                # The model may send all steps through these modules before the layer takes its first one.
+                if between == between[:count] * self.steps:
                     between = between[:count]
                 self.parts += between
                 if module is not None:
                     self.parts.append(module)
             between = []
+
         first = self.parts[0]
         if first in self.calls:
             self.shapes = [tuple(self.calls[first].read.shape[2:])]
@@ -348,11 +392,12 @@ class _Run:
             self.shapes = [tuple(read.shape[1:])]
             if called == 1 and read.ndim > 2:
                 self.shapes.insert(0, tuple(read.shape[2:]))
+        # One step was read, but the first two axes of x may be time and batch. If both are 1 that changes nothing.
         if self.steps == 1 and len(x) == self.batch and x.ndim > 2 and x.shape[:2] != (1, 1):
             self._refuse_several_steps(uses)
 
-    def _call(self, layer: nn.Module, uses: list["_Use"]) -> "_Use":
-        """What a layer read and sent in all steps."""
+    def _joined(self, layer: nn.Module, uses: list["_Use"]) -> "_Use":
+        """Join the uses of a layer into one, with tensors (T, B, ...)."""
         shapes = list(dict.fromkeys(tuple(use.read.shape) for use in uses))
         if len(shapes) > 1:
             raise self._used_twice(layer, f"on inputs {' and '.join(map(str, shapes[:2]))}")
@@ -364,7 +409,7 @@ class _Run:
         )
 
     def _used_twice(self, layer: nn.Module, evidence: str) -> ValueError:
-        """The error for a layer that is used twice in one step."""
+        """Return the error for a layer that is used twice in one step."""
         unused = [self.names[part] for part in self.names if library_of(part) and part not in self.called]
         hint = ""
         if unused:
@@ -376,7 +421,7 @@ class _Run:
 
     def _refuse_encoder(self, uses: list["_Use"]) -> None:
         """Raise an error if a module below the first layer adds a time axis, or draws at random."""
-        first_uses: dict[nn.Module, _Use] = {}
+        first_uses: dict[nn.Module, _Use] = {}  # of each module below the first layer
         for use in uses:
             if library_of(use.module):
                 break
@@ -386,7 +431,9 @@ class _Run:
                 continue
             first = first_uses[use.module]
             adds_time = use.sent.shape[1:] == use.read.shape and use.sent.ndim > use.read.ndim
-            draws = torch.equal(use.read, first.read) and not torch.equal(use.sent, first.sent)
+            draws = torch.equal(use.read, first.read) and not torch.equal(
+                use.sent, first.sent
+            )  # one input, two outputs
             if adds_time or draws:
                 raise ValueError(
                     f"{self.names[use.module]} is an encoder: call it outside of the model, z = encoder(x), and give wrap a "
@@ -400,25 +447,30 @@ class _Run:
         """
         mixes_features = nn.Linear | nn.Flatten | nn.modules.conv._ConvNd
         for use in uses:
-            first = next((part for part in use.module.modules() if isinstance(part, mixes_features)), None)
-            if first is None and not hasattr(use.module, "input_weights"):  # weights of norse's recurrent layers
+            mixer = next((part for part in use.module.modules() if isinstance(part, mixes_features)), None)
+            if mixer is None and not hasattr(use.module, "input_weights"):  # weights of norse's recurrent layers
                 continue
             # what these read, an image or (B, n), is one step
-            if isinstance(first, nn.Flatten | nn.modules.conv._ConvNd) or use.read.ndim < 3:
+            if isinstance(mixer, nn.Flatten | nn.modules.conv._ConvNd) or use.read.ndim < 3:
                 return
-            break
+            break  # a Linear or a layer's weights read three axes, which may be (T, B, n)
         raise OneStepError(
             f"the model reads {tuple(self.x.shape)} in one step: it does not go through time by itself, so that x must be one "
             "step, (B, n_in)."
         )
 
     def _follow(self, *, functions: bool = False) -> tuple[list[Tensor], list[_Use], "_Functions"]:
-        """Call the model from rest: the tensors that it returns, and each use of a layer or outermost module.
+        """Call the model with x, from rest and in evaluation mode.
 
-        With functions, the functions of torch that forward itself calls between them are listed, too.
+        Args:
+            functions: list also the functions of torch that forward itself calls between its modules.
+
+        Returns:
+            The tensors that the model returned; each use of a layer or of a module between layers, in order; and the
+            functions, an empty list unless they were asked for.
         """
         model = self.model
-        inside: list[nn.Module] = []
+        inside: list[nn.Module] = []  # the modules whose forward is running, the outermost first
         uses: list[_Use] = []
         called = _Functions(inside, uses)
         random = torch.Generator().manual_seed(0)
@@ -426,7 +478,8 @@ class _Run:
         self.names[flatten] = "a flatten"
 
         def leave(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
-            if len(inside) > 1:
+            """Note the use of a module at its end, and return what the model gets of it; a hook after its forward."""
+            if len(inside) > 1:  # a part of another module, which counts as one
                 inside.pop()
                 return out
             read = next((value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)), None)
@@ -437,6 +490,7 @@ class _Run:
             if read is None or not isinstance(sent, Tensor):
                 raise ValueError(f"{self.names[module]} must read and return a tensor, got {type(out).__name__}.")
             passed = sent = sent.clone()  # the model may change its own in place
+            # Recurrent layers of snnTorch may be passed their own spikes again, in the model's next step.
             if library not in (None, "torch") and not hasattr(module, "recurrent"):
                 passed = torch.randn(sent.shape, generator=random).to(sent)  # which a relu changes, unlike spikes
                 if isinstance(out, Tensor):
@@ -445,7 +499,8 @@ class _Run:
                     out = (passed.clone(), *out[1:])
             if uses:
                 below = uses[-1].passed
-                if read.ndim < below.ndim and read.numel() == below.numel():  # x.view(len(x), -1), or of all steps
+                # The model has flattened it itself, as by x.view(len(x), -1): in the network a module does that.
+                if read.ndim < below.ndim and read.numel() == below.numel():
                     uses.append(_Use(flatten, below, read, read))
             uses.append(_Use(module, read.clone(), sent, passed))
             inside.pop()
@@ -457,6 +512,7 @@ class _Run:
             module: Any
             for module in model.modules():
                 stack.enter_context(borrowed(module))  # also gives back its hidden state
+                # norse's layers start from rest, unless a state is passed; these store theirs
                 if hasattr(module, "_memories"):  # spikingjelly's
                     module._memories.update(copy.deepcopy(module._memories_rv))
                 elif library_of(module) == "snntorch" and hasattr(module, "reset_mem"):
@@ -485,29 +541,34 @@ class _Run:
                 raise ValueError(f"the model cannot read x: {error}. {hint}") from error  # of shapes
 
     def compare(self, layer: nn.Module, cells: list[Cell]) -> None:
-        """Refuse cells that read or send other values than their layer did in the run."""
+        """Refuse the cells of a layer that read or send other values than the layer did in the run.
+
+        Layers are compared in their order. Each leaves in ``below`` what the next one reads; the first sets ``layout``.
+        """
         call = self.calls[layer]
         first = cells[0]
         with eval_mode(nn.ModuleList(cells)), torch.no_grad():
-            # The first layer shows the layout of x: the first with which it reads what it has read in the model.
+            # The first layer shows the layout of x: the first with which its cell reads what it has read in the model.
             if len(self.below):
                 layouts = [None]
             else:
                 layouts = list(self._layouts())
             for layout in layouts:
-                if layout is None:
+                if layout is None:  # a later layer reads the one below
                     below = self.below
                 else:
                     below = layout.by_step(self.x)
-                read = self.reads = below.flatten(2).to(call.read.dtype)
+                read = below.flatten(2).to(call.read.dtype)
+                self.reads = read
                 if read.shape[2] != first.n_in:
                     continue
-                if isinstance(first, WrappedCell):
+                if isinstance(first, WrappedCell):  # the layer itself reads what the modules before it send
                     read = torch.stack([first.current(z) for z in read])
                 if not _differ(call.read.flatten(2), read.flatten(2)):
-                    self.layout = layout or self.layout
+                    if layout is not None:
+                        self.layout = layout
                     break
-            else:
+            else:  # no layout fits
                 raise self.refusal(layer)
             sent = self.reads
             for cell in cells:
@@ -519,11 +580,11 @@ class _Run:
         self.below = call.passed
 
     def _layouts(self) -> Iterator[Layout]:
-        """All layouts that x may have by its sizes."""
+        """Yield the layouts that x may have by its sizes, the most likely first."""
         x = self.x
         steps = self.steps
         all_samples = len(x) == self.batch
-        if all_samples and steps == 1:
+        if all_samples and steps == 1:  # (B, 1, 28, 28) is images of one channel, and 1 no number of steps
             yield Layout("every step", steps, tuple(x.shape[1:]))
         if x.ndim > 2 and x.shape[:2] == (steps, self.batch):
             yield Layout("time first", steps, tuple(x.shape[2:]))
@@ -531,11 +592,12 @@ class _Run:
             yield Layout("batch first", steps, tuple(x.shape[2:]))
         if len(x) == steps * self.batch:
             yield Layout("one axis", steps, tuple(x.shape[1:]))
+        # last, since all that is batch first has this length, too
         if all_samples and steps > 1:
             yield Layout("every step", steps, tuple(x.shape[1:]))
 
     def refusal(self, layer: nn.Module | None) -> ValueError:
-        """The error if a layer, or the end (None), reads other values than the modules before it send."""
+        """Return the error if a layer, or the end (None), reads other values than the modules before it send."""
         end = len(self.parts)
         above = "what forward returns"
         if layer is not None:
@@ -560,12 +622,19 @@ class _Run:
         )
 
     def _functions_between(self, below: nn.Module | None, above: nn.Module | None) -> list[str]:
-        """Functions of torch that forward calls in its first step between two layers, the input or the end."""
+        """Return the names of functions of torch that forward calls between two layers.
+
+        Args:
+            below: the lower layer; None: the input.
+            above: the upper layer; None: the end.
+
+        Between two layers the first step counts; before the end, what follows the last use of the lower layer.
+        """
         _, uses, functions = self._follow(functions=True)
         modules = [use.module for use in uses]
-        start = 0
+        start = 0  # numbers of uses, between which a function has been called
         end = len(modules)
-        if above is None and below in modules:  # of the last step
+        if above is None and below in modules:
             start = end - modules[::-1].index(below)
         elif below in modules:
             start = modules.index(below) + 1
@@ -575,12 +644,20 @@ class _Run:
         return list(dict.fromkeys(names))
 
     def returned_by(self, network: Network, has_mem: bool) -> list[str]:
-        """What the model returns, "spikes" or "membrane" or both, in its order; ValueError if neither."""
+        """Return which outputs of the last cell the model returns, in its order: "spikes", "membrane" or both.
+
+        Args:
+            network: the network, whose readout is taken for what follows the last layer.
+            has_mem: True if the last cell has a membrane that can be read.
+
+        Raises:
+            ValueError: if the model returns neither of the two.
+        """
         cell: Any = network.cells[-1]
         with eval_mode(network), torch.no_grad():
             outputs = {"spikes": torch.stack([network.readout(z) for z in self.below.flatten(2)])}
             if has_mem:
-                cell.integrator = True
+                cell.integrator = True  # which sends its membrane
                 outputs["membrane"], _ = cell.run(self.reads, cell.initial_state(self.batch))
                 cell.integrator = False
         found = [name for returned in self.returned for name, out in outputs.items() if _same_over_time(returned, out)]
@@ -605,7 +682,11 @@ HARMLESS = {
 
 
 class _Functions(TorchFunctionMode):
-    """Lists what forward calls outside of modules: the uses of modules before it, and its name, such as F.relu."""
+    """Lists the functions of torch that forward calls outside of modules, but for harmless ones.
+
+    Attributes:
+        called: of each call, the number of uses of modules before it, and the name of the function, such as F.relu.
+    """
 
     def __init__(self, inside: list[nn.Module], uses: list[_Use]) -> None:
         super().__init__()
@@ -622,20 +703,20 @@ class _Functions(TorchFunctionMode):
 
 
 def _by_step(layer: Any, tensors: Sequence[Tensor]) -> Tensor:
-    """What a layer reads or sends, from all its calls, as (T, B, ...)."""
+    """Join what a layer has read or sent in all of its calls, as (T, B, ...)."""
     if isinstance(layer, nn.RNNBase):
         return torch.cat([t.transpose(0, 1) if layer.batch_first else t for t in tensors])
     kind = type(layer)
     of_norse = kind.__module__.partition(".")[0] == "norse" or kind.__module__ == "neurolsc.interop.norse"
     norse_with_time = of_norse and not kind.__name__.endswith("Cell")
-    at_once = norse_with_time or getattr(layer, "step_mode", "s") == "m"
-    if at_once:
+    reads_sequences = norse_with_time or getattr(layer, "step_mode", "s") == "m"  # the second: spikingjelly's
+    if reads_sequences:
         return torch.cat(list(tensors))
     return torch.stack(list(tensors))
 
 
 def _tensors(tree: Any) -> Iterator[Tensor]:
-    """All tensors in what a model returned, lists of steps also as one."""
+    """Yield all tensors in what a model returned; those of equal shapes in a list, the steps, also stacked."""
     if isinstance(tree, Tensor):
         yield tree
     elif isinstance(tree, list | tuple | Mapping):
@@ -647,7 +728,7 @@ def _tensors(tree: Any) -> Iterator[Tensor]:
 
 
 def _same_over_time(returned: Tensor, sent: Tensor) -> bool:
-    """True if a model returned what a layer sends in all steps (T, B, N), or its last, sum, mean or largest."""
+    """True if a model returned what a layer sends (T, B, N), batch first, or its last, sum, mean or largest step."""
     forms = (sent, sent.transpose(0, 1), sent[-1], sent.sum(0), sent.mean(0), sent.amax(0))
     return any(not _differ(returned.flatten(), form.flatten()) for form in forms)
 
@@ -661,7 +742,12 @@ def _differ(came: Tensor, wanted: Tensor) -> bool:
 
 
 def _parts(modules: Iterable[nn.Module], *, nested: bool = False) -> Iterator[nn.Module]:
-    """Yield recurrent layers and the maximal stateless modules between them; nested: all modules in those, too."""
+    """Yield recurrent layers and the largest modules without one between them, in the order of definition.
+
+    Args:
+        modules: the modules.
+        nested: yield also all modules inside of those without a layer.
+    """
     for module in modules:
         if isinstance(module, Network):
             raise TypeError("wrap makes a Network of other modules; a Network is one already, use it as it is.")
@@ -672,6 +758,7 @@ def _parts(modules: Iterable[nn.Module], *, nested: bool = False) -> Iterator[nn
             yield from _parts([lifted], nested=nested)
         elif library_of(module):
             yield module
+        # a container is opened, and what holds a layer or a dropout that a cell replaces (see step_of)
         elif isinstance(module, nn.ModuleList | nn.ModuleDict) or any(
             library_of(part) or (part is not module and is_dropout(part)) for part in module.modules()
         ):
@@ -683,7 +770,14 @@ def _parts(modules: Iterable[nn.Module], *, nested: bool = False) -> Iterator[nn
 
 
 def _cells(layer: nn.Module, before: list[nn.Module], shape: tuple[int, ...], *, last: bool) -> list[Cell]:
-    """The cells of a layer with the modules before it; `last`: its membrane may be read."""
+    """Make the cells of a layer, of which the first goes through the modules before it.
+
+    Args:
+        layer: the layer; of PyTorch it may have several sublayers, each of which becomes a cell.
+        before: modules without state that its input goes through first.
+        shape: shape of one sample of the input of those.
+        last: let the cell be an integrator, if it is one of snnTorch that nothing resets.
+    """
     match library_of(layer):
         case "snntorch":
             from neurolsc.interop.snntorch import SnnTorchCell  # which imports snnTorch
@@ -706,7 +800,11 @@ def _cells(layer: nn.Module, before: list[nn.Module], shape: tuple[int, ...], *,
 def _cells_for(
     shapes: Sequence[tuple[int, ...]], layer: nn.Module, before: list[nn.Module], run: _Run | None, *, last: bool
 ) -> list[Cell]:
-    """The cells of a layer, for the first shape of its input with which they do what the layer did in a run."""
+    """Make the cells of a layer, for the first of some shapes of its input that fits.
+
+    A shape fits if tensors of it go through the modules before and, in a run, the cells do what the layer did. If none
+    fits, the error is that of the last shape.
+    """
 
     def made(shape: tuple[int, ...]) -> list[Cell]:
         _refuse_state(before, shape)
@@ -722,7 +820,7 @@ def _cells_for(
 
 
 def _first_shape(parts: list[nn.Module]) -> tuple[int, ...]:
-    """The shape of an input's sample, from the sizes of the first module; ValueError if it has none."""
+    """Return the shape of one sample of a step's input, as the first module states it; ValueError if it does not."""
     first: Any = next(part for part in parts if not isinstance(part, nn.Flatten | nn.Dropout | nn.Identity))
     for name in ("in_features", "n_in", "input_size"):
         size = getattr(first, name, None)
@@ -737,8 +835,8 @@ def _first_shape(parts: list[nn.Module]) -> tuple[int, ...]:
 def _refuse_state(modules: list[nn.Module], shape: tuple[int, ...]) -> None:
     """Refuse modules whose output depends on what they have read before.
 
-    Two outputs for one input then differ, at once or after some calls, as with a delay line. So modules in which calls
-    leave something behind are called until that no longer changes. The calls are made on a copy.
+    Such modules send two outputs for one input, at once or, as a delay line, after some calls. So modules that hold
+    something else after a call than before are called again, until they do not. The calls are made on a copy.
     """
     chain: nn.Module = nn.Sequential(*modules)
     with suppress(RuntimeError, TypeError):  # of what cannot be copied
@@ -746,13 +844,13 @@ def _refuse_state(modules: list[nn.Module], shape: tuple[int, ...]) -> None:
     x = torch.ones(1, *shape, **dtype_and_device(chain))
     with torch.no_grad(), eval_mode(chain), torch.random.fork_rng(devices=[]):
         first = chain(x)
-        left = _left_behind(chain)
+        held = _held_by(chain)
         stateful = not torch.equal(chain(x), first)
         for _ in range(MOST_CALLS):
-            now = _left_behind(chain)
-            if stateful or now == left:
+            held_now = _held_by(chain)
+            if stateful or held_now == held:
                 break
-            left = now
+            held = held_now
             chain(torch.rand_like(x))
             stateful = not torch.equal(chain(x), first)
     if stateful:
@@ -760,10 +858,10 @@ def _refuse_state(modules: list[nn.Module], shape: tuple[int, ...]) -> None:
         raise TypeError(f"{names}: one of these has a state, and cannot be wrapped.")
 
 
-class _Held:
-    """Stands for a tensor as it is now: equal to one of the same memory and version.
+class _TensorVersion:
+    """A tensor as it is now, equal to another one of the same memory that no one has written to since.
 
-    It holds the tensor, so that no other gets the same memory.
+    It keeps the tensor alive, so that no other gets the same memory.
     """
 
     def __init__(self, value: Tensor) -> None:
@@ -771,28 +869,28 @@ class _Held:
         self.key = (value.data_ptr(), value._version)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Held) and self.key == other.key
+        return isinstance(other, _TensorVersion) and self.key == other.key
 
     __hash__ = None  # type: ignore[assignment]
 
 
-def _left_behind(module: nn.Module) -> list[object]:
-    """All that modules hold besides parameters, to compare; tensors are compared by their memory and version."""
+def _held_by(module: nn.Module) -> list[object]:
+    """List all that a module and its parts hold besides parameters, in a form that is equal while nothing changes."""
 
-    def shown(value: object) -> object:
+    def comparable(value: object) -> object:
         if isinstance(value, Tensor):
-            return _Held(value)
+            return _TensorVersion(value)
         if isinstance(value, Mapping):
-            return [(str(key), shown(inner)) for key, inner in value.items()]
+            return [(str(key), comparable(inner)) for key, inner in value.items()]
         if isinstance(value, Iterable) and isinstance(value, Sized) and not isinstance(value, str | bytes):
-            return [shown(inner) for inner in value]
+            return [comparable(inner) for inner in value]
         if isinstance(value, int | float | str | bool | None):
             return value
         return id(value)
 
-    found = []
+    attributes = []
     for part in module.modules():
         for name, value in vars(part).items():
             if name not in ("_parameters", "_modules") and not name.endswith("_hooks"):
-                found.append(shown(value))
-    return found
+                attributes.append(comparable(value))
+    return attributes

@@ -37,8 +37,8 @@ class WrappedNeuronWarning(UserWarning):
 
 
 def warn_of(text: str, category: type[Warning] = WrappedNeuronWarning) -> None:
-    """Warn of a layer, at the line that called this package."""
-    level = 2
+    """Give a warning, which names the line of the user that called this package."""
+    level = 2  # the caller of this function
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "neurolsc":
         frame = frame.f_back
@@ -47,13 +47,16 @@ def warn_of(text: str, category: type[Warning] = WrappedNeuronWarning) -> None:
 
 
 class Accelerated:
-    """The mark of a class that :func:`neurolsc.accelerate` made of a user's, ``plain_class``."""
+    """The mark of a class that :func:`neurolsc.accelerate` made of a class of the user's, its ``plain_class``."""
 
     plain_class: ClassVar[type[nn.Module]]
 
 
 def plain_module(module: Any) -> Any:
-    """A module as it was before it was accelerated or compiled, which shares everything with it."""
+    """Return a module as it was before it was accelerated or compiled; it shares everything with the one given.
+
+    Anything else is returned as it is.
+    """
     module = original(module)
     if not isinstance(module, Accelerated):
         return module
@@ -63,23 +66,27 @@ def plain_module(module: Any) -> Any:
 
 
 def library_of(module: nn.Module) -> str | None:
-    """Where a recurrent layer comes from; None for modules without state and for containers."""
+    """Return the name of the library that a layer with a state comes from, by its class or a class it inherits from.
+
+    None for modules without state and for containers.
+    """
     if isinstance(module, Cell):
         return "neurolsc"
     if isinstance(module, nn.RNNBase | nn.RNNCellBase):
         return "torch"
     if isinstance(module, nn.Sequential):  # norse's SequentialState is one
         return None
-    roots = {kind.__name__: kind.__module__.partition(".")[0] for kind in type(module).__mro__}
-    neuron = any(kind.__module__.startswith("spikingjelly.activation_based.neuron.") for kind in type(module).__mro__)
-    if (neuron or roots.get("MemoryModule") == "spikingjelly") and not is_dropout(module):
+    kinds = type(module).__mro__
+    roots = {kind.__name__: kind.__module__.partition(".")[0] for kind in kinds}
+    is_neuron = any(kind.__module__.startswith("spikingjelly.activation_based.neuron.") for kind in kinds)
+    has_memory = roots.get("MemoryModule") == "spikingjelly"
+    if (is_neuron or has_memory) and not is_dropout(module):
         return "spikingjelly"
-    if "norse" in roots.values():  # its encoders and receptive fields have no state
+    if "norse" in roots.values():
         if "state" in inspect.signature(module.forward).parameters:
             return "norse"
-        return None
-    neuron = any(name.endswith(("SpikingNeuron", "LeakyParallel")) for name in roots)
-    if neuron and "snntorch" in roots.values():
+        return None  # an encoder or a receptive field
+    if "snntorch" in roots.values() and any(name.endswith(("SpikingNeuron", "LeakyParallel")) for name in roots):
         return "snntorch"
     return None
 
@@ -91,16 +98,19 @@ def is_dropout(module: nn.Module) -> bool:
 
 @cache
 def state_class(*names: str) -> type[Any]:
-    """The NamedTuple of a layer's state variables."""
+    """Make the NamedTuple of a layer's state variables; the same class for the same names."""
     return namedtuple("State", names)
 
 
 @contextmanager
 def borrowed(layer: nn.Module, **values: object) -> Iterator[None]:
-    """Give a layer other attributes and buffers inside the block; afterwards all are as they were."""
+    """Give a layer other attributes and buffers inside the block; afterwards all are as they were.
+
+    Also what the layer itself changes inside the block, such as its hidden state, is put back; parameters are not.
+    """
     attributes = dict(vars(layer))
     inner = [attributes[name] for name in ("_buffers", "_memories") if name in attributes]  # the second: spikingjelly's
-    before = [dict(values) for values in inner]
+    before = [dict(entries) for entries in inner]
     try:
         for name, value in values.items():
             setattr(layer, name, value)
@@ -127,6 +137,7 @@ class WrappedCell(Cell):
         scaled: the parameters that a rule may move. Of a layer with unknown decays these are its weights only.
 
     Attributes:
+        current_shape: shape of one sample of what the layer itself reads.
         output_shape: shape of one sample of the output.
         reset_gradient: True if the layer's reset carries gradient; None without a reset.
     """
@@ -137,7 +148,7 @@ class WrappedCell(Cell):
     def __init__(
         self, layer: nn.Module, before: list[nn.Module], input_shape: tuple[int, ...], scaled: Iterable[ScaledParameter]
     ) -> None:
-        super().__init__(math.prod(input_shape), 1)  # the width is that of a first state, below
+        super().__init__(math.prod(input_shape), 1)  # the number of neurons is found below, by a first state
         self.layer = layer
         self.before = nn.Sequential(*before)
         self.input_shape = input_shape
@@ -158,18 +169,24 @@ class WrappedCell(Cell):
 
     @abstractmethod
     def start(self, current: Tensor) -> State:
-        """The state at rest, for a current of this shape."""
+        """Return the state at rest for a current (B, ...), each variable in the layer's own shape."""
 
     @abstractmethod
     def advance(self, current: Tensor, z: Tensor, state: State) -> State:
-        """The next state from the current, the last output and the last state, in the layer's shapes."""
+        """Return the state after one step, all in the layer's own shapes.
+
+        Args:
+            current: what the layer reads (B, ...).
+            z: what it sent in the step before (B, ...).
+            state: the state after the step before.
+        """
 
     @abstractmethod
     def emitted(self, state: State) -> Tensor:
-        """The output in a state, in the layer's shape."""
+        """Return what the layer sends in a state, in its own shape (B, ...)."""
 
     def current(self, x: Tensor) -> Tensor:
-        """The layer's input: a flat one in its shape, through the modules before."""
+        """Return what the layer itself reads (B, ...), for an input (B, n_in) of the cell."""
         return self.before(x.view(-1, *self.input_shape))
 
     @property
@@ -187,11 +204,11 @@ class WrappedCell(Cell):
         return self.advance(self.current(x), z.view(-1, *self.output_shape), state)
 
     def pretrained(self) -> Iterable[nn.Parameter]:
-        """The parameters that rules scale; biases, norms and the like stay."""
+        """Yield the parameters that rules scale; biases, norms and the like stay."""
         for scaled in self.scaled_parameters:
             owner, name = owner_of(self, scaled.parameter)
             parameter = owner._parameters.get(name)
-            if parameter is None:
+            if parameter is None:  # computed from others, as by torch's weight_norm
                 yield from parametrized_by(owner, name)
             else:
                 yield parameter
@@ -204,11 +221,11 @@ class WrappedCell(Cell):
         return text
 
 
-AFFINE = ("Linear", "BatchNorm1d", "Dropout", "Identity", "Flatten")
+AFFINE = ("Linear", "BatchNorm1d", "Dropout", "Identity", "Flatten")  # the second and third in evaluation
 
 
 def is_affine(module: nn.Module) -> bool:
-    """True if a module, of PyTorch or spikingjelly, is known to be affine as it stands."""
+    """True if a module of PyTorch or spikingjelly is known to be an affine function in its present mode."""
     if isinstance(module, nn.Sequential):
         return all(is_affine(part) for part in module)
     kind = type(module)
@@ -223,7 +240,10 @@ def is_affine(module: nn.Module) -> bool:
 
 
 def weight_before(before: list[nn.Module]) -> list[ScaledParameter]:
-    """The nearest weight before a layer, if any, which scales the radius through depth."""
+    """Return the nearest weight in the modules before a layer, which scales the radius through depth, in a list.
+
+    The list is empty if they have no weight of a Linear or a convolution.
+    """
     kinds = nn.Linear | nn.modules.conv._ConvNd
     names = [name for name, module in nn.Sequential(*before).named_modules() if isinstance(module, kinds)]
     if names:
@@ -234,7 +254,7 @@ def weight_before(before: list[nn.Module]) -> list[ScaledParameter]:
 class CellWithModules(WrappedCell):
     """A cell of ours, with the modules without state that its input goes through first.
 
-    Its own input weights scale the radius through depth; a Linear before it stays.
+    Rules scale the cell's own input weights to set the radius through depth; a Linear before it stays.
     """
 
     layer: Cell
@@ -267,7 +287,17 @@ class CellWithModules(WrappedCell):
 
 
 class TorchCell(WrappedCell):
-    """One layer of ``nn.RNN``, ``nn.GRU`` or ``nn.LSTM`` (whose parameters' names end in ``"_l0"``, ...), or a cell."""
+    """One layer of an ``nn.RNN``, ``nn.GRU`` or ``nn.LSTM``, or one of their cells.
+
+    Args:
+        layer: the module of PyTorch, which may have more layers.
+        before: as in :class:`WrappedCell`.
+        input_shape: as in :class:`WrappedCell`.
+        suffix: the end of the names of this layer's parameters, ``"_l0"``, ``"_l1"``, ...; empty for a cell.
+
+    Attributes:
+        kind: ``"rnn"``, ``"gru"`` or ``"lstm"``.
+    """
 
     def __init__(self, layer: Any, before: list[nn.Module], input_shape: tuple[int, ...], suffix: str = "") -> None:
         self.suffix = suffix
@@ -276,13 +306,16 @@ class TorchCell(WrappedCell):
             ScaledParameter(f"layer.weight_ih{suffix}", "depth"),
             ScaledParameter(f"layer.weight_hh{suffix}", "time"),
         ]
-        if self.kind != "rnn" and layer.bias:
+        if self.kind != "rnn" and layer.bias:  # the gate that retains the old state is moved by its bias
             scaled.append(ScaledParameter("retention", "time", through="decay_factor"))
             self.stored_in = (("retention", f"layer.bias_hh{suffix}"),)
         super().__init__(layer, before, input_shape, scaled)
 
     def _gate_biases(self) -> list[Tensor]:
-        """Both biases of the gate that retains the old state, PyTorch's second block."""
+        """Return both biases of the gate that retains the old state, each (n_hidden,), as views of the parameters.
+
+        That is the second block of PyTorch's: the forget gate of an LSTM, the update gate of a GRU.
+        """
         blocks = 4 if self.kind == "lstm" else 3
         return [getattr(self.layer, f"{name}{self.suffix}").chunk(blocks)[1] for name in ("bias_ih", "bias_hh")]
 
@@ -299,20 +332,26 @@ class TorchCell(WrappedCell):
             second.copy_(torch.logit(value) - first)
 
     def start(self, current: Tensor) -> State:
+        """Return the state of zeros: h, and in an LSTM c, each (B, n_hidden)."""
         if self.kind == "lstm":
             names = ("h", "c")
         else:
             names = ("h",)
-        return state_class(*names)(*(current.new_zeros(len(current), self.layer.hidden_size) for _ in names))
+        zeros = [current.new_zeros(len(current), self.layer.hidden_size) for _ in names]
+        return state_class(*names)(*zeros)
 
     def advance(self, current: Tensor, z: Tensor, state: State) -> State:
+        """Return the state after one step of PyTorch's own cell; z is h of the state, and not read."""
         names = (f"{name}{self.suffix}" for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
-        weights: list[Any] = [getattr(self.layer, name, None) for name in names]
-        if self.suffix not in ("", "_l0"):
+        weights: list[Any] = [getattr(self.layer, name, None) for name in names]  # None: without bias
+        if self.suffix not in ("", "_l0"):  # PyTorch drops outputs between its layers
             current = dropout(current, float(self.layer.dropout), self.training)
         if self.kind == "lstm":
             return type(state)(*torch.lstm_cell(current, state, *weights))
-        step: Any = getattr(torch, "gru_cell" if self.kind == "gru" else f"rnn_{self.layer.nonlinearity}_cell")
+        name = "gru_cell"
+        if self.kind == "rnn":
+            name = f"rnn_{self.layer.nonlinearity}_cell"
+        step: Any = getattr(torch, name)
         return type(state)(step(current, state.h, *weights))
 
     def emitted(self, state: State) -> Tensor:
@@ -320,7 +359,16 @@ class TorchCell(WrappedCell):
 
 
 def torch_cells(layer: Any, before: list[nn.Module], input_shape: tuple[int, ...]) -> list[Cell]:
-    """The cells of a recurrent module of PyTorch, one per layer; TypeError if it cannot be wrapped."""
+    """Make the cells of a recurrent module of PyTorch, one for each of its layers, the lowest first.
+
+    Args:
+        layer: the module.
+        before: modules without state that the input of the lowest goes through first.
+        input_shape: shape of one sample of the input of those.
+
+    Raises:
+        TypeError: if the module cannot be wrapped.
+    """
     if type(layer) in (nn.RNNCell, nn.GRUCell, nn.LSTMCell):
         return [TorchCell(layer, before, input_shape)]
     if type(layer) not in (nn.RNN, nn.GRU, nn.LSTM) or layer.bidirectional or layer.proj_size:

@@ -21,16 +21,16 @@ from neurolsc.stability.profile import depth_radius, time_radius
 from neurolsc.stability.transitions import draw_steps, follow
 
 Row = dict[str, float]
-Weights = list[list[Tensor]]  # of each layer its input weights, then its recurrent ones; last those of the readout
+Weights = list[list[Tensor]]  # for each layer its input weights, then its recurrent ones; at the end the readout's
 
-STEPS, SAMPLES = 4, 2  # at which radii, surrogates and voltages are measured, the same ones in every row
-PIECES = 4  # of the probe batch, between which the gradient's signal and noise are told apart
+STEPS, SAMPLES = 4, 2  # numbers of those at which radii, surrogates and voltages are measured, the same in every row
+PIECES = 4  # number of parts of the probe batch, by which the gradient's signal and noise are told apart
 ACTIVE = 0.1  # share of its peak from which on a surrogate's derivative counts, as in `active_surrogate_fraction`
 DRIFT = 0.01  # relative change of a decay, or of what is left of it, after which impulse responses are measured anew
 
 
 def put(row: Row, layer: int, **values: float) -> None:
-    """Enter numbers of a layer, counted from 0."""
+    """Enter numbers of a layer, which is counted from 0 here and from 1 in the row."""
     for name, value in values.items():
         row[f"{name}_{layer + 1}"] = value
 
@@ -48,15 +48,18 @@ class Probe:
         self.network = network
         self.batch = batch
         self.loss = loss
-        self._decays: list[float] = []
-        self._memory: list[float] = []
+        self._decays: list[float] = []  # decays of all layers when their impulse responses were measured
+        self._memory: list[float] = []  # the sum of each layer's impulse response; empty before the first row
 
     def measure(self, before: Weights | None = None, earlier: Weights | None = None) -> Row:
-        """Measure everything.
+        """Measure the network, and how its weights have changed.
 
         Args:
-            before: the weights before the last update, if they are known.
-            earlier: the weights at the last row, if they are known.
+            before: a copy of the weights before the last update; None: the row says nothing of that update.
+            earlier: a copy of the weights at the last row; None: it says nothing of the updates since.
+
+        Returns:
+            The row, without the number of the update and the training loss; some numbers may be NaN or infinite.
 
         Raises:
             FloatingPointError: if a state or a derivative is not finite.
@@ -67,7 +70,7 @@ class Probe:
         with eval_mode(network), torch.no_grad():
             run = network.run(batch.x, mask=batch.mask)
 
-        # what a run forwards shows, and the parameters
+        # What a run forwards shows, and the parameters.
         for i, cell in enumerate(network.cells):
             layer = Layer(network, i)
             if not cell.integrator:
@@ -84,34 +87,36 @@ class Probe:
                 name = constant.name.removeprefix("layer.")
                 put(row, i, **{f"decay_{name}": constant.decay})
 
-        # runs backwards, of parts of the batch
+        # Gradients of parts of the batch, whose differences are the noise.
         if batch.targets is not None:
             row["probe_loss"] = self.loss(run.logits, batch.targets, batch.mask).item()
-            parts = batch.pieces(PIECES) or [batch]
+            parts = batch.pieces(PIECES) or [batch]  # none of a single sample
             gradients = [layer_gradients(network, part, self.loss) for part in parts]
             for i in range(len(network.cells)):
-                of_parts = torch.stack([together(layers[i]) for layers in gradients])
-                if of_parts.numel():
-                    put(row, i, gradient=of_parts.mean(0).norm().item())
-                if of_parts.numel() and len(parts) > 1:
+                of_parts = torch.stack([together(layers[i]) for layers in gradients])  # (parts, parameters)
+                if not of_parts.numel():
+                    continue  # all parameters are frozen
+                put(row, i, gradient=of_parts.mean(0).norm().item())
+                if len(parts) > 1:
                     put(row, i, signal_to_noise=signal_to_noise(of_parts))
 
-        # derivatives of single steps, at the same points in every row
+        # Derivatives of single steps, at the same points in every row.
         x = batch.first(SAMPLES)
         generator = torch.Generator().manual_seed(0)
         steps = draw_steps(len(x), min(STEPS, len(x)), generator)
         with eval_mode(network), torch.no_grad():
-            at, _ = follow(network, x, steps)
-            for i, t in enumerate(at):
-                put(row, i, radius_time=time_radius(t, i).radius.mean().item())
-                put(row, i, radius_depth=depth_radius(t, i, "submatrix", generator).radius.mean().item())
-        for i, t in enumerate(at):
-            put(row, i, active=active_fraction(t))
-            membrane = t.cell.membrane()
+            transitions, _ = follow(network, x, steps)
+            for i, points in enumerate(transitions):
+                put(row, i, radius_time=time_radius(points, i).radius.mean().item())
+                put(row, i, radius_depth=depth_radius(points, i, "submatrix", generator).radius.mean().item())
+        for i, points in enumerate(transitions):
+            put(row, i, active=active_fraction(points))
+            membrane = points.cell.membrane()
             if membrane is not None:
-                put(row, i, voltage=(membrane.voltage(t.before) / membrane.thresholds(t.before)).mean().item())
+                voltages = membrane.voltage(points.before) / membrane.thresholds(points.before)
+                put(row, i, voltage=voltages.mean().item())
 
-        # updates
+        # What updates did to the weights.
         now = weights_of(network)
         if earlier is not None:
             for name, moved in zip(names(network), relative_changes(now, earlier), strict=True):
@@ -121,13 +126,18 @@ class Probe:
                 row[f"change_{name}"] = moved
             for i, size in enumerate(self._step_sizes(run)):
                 if len(now[i]):
-                    put(row, i, step=size * (now[i][0] - before[i][0]).abs().mean().item())
+                    moved = (now[i][0] - before[i][0]).abs().mean().item()  # of the first input weights
+                    put(row, i, step=size * moved)
         return row
 
     def _step_sizes(self, run: Run) -> list[float]:
-        """Thresholds by which voltages move if all input weights of a neuron grow by 1."""
+        """Return for each layer the number of thresholds by which its voltages move if all input weights grow by 1.
+
+        NaN where it is not known. `run` is a run of the probe batch.
+        """
         decays = [constant.decay for cell in self.network.cells for constant in time_constants(cell)]
-        if not self._memory or decays_differ(decays, self._decays):  # an impulse response takes as long as a run
+        # An impulse response takes as long as a run: it is measured again only if decays have changed.
+        if not self._memory or decays_differ(decays, self._decays):
             self._decays = decays
             self._memory = summed_responses(self.network, len(self.batch.x))
         x = self.network.embedded(self.batch.x)
@@ -135,38 +145,41 @@ class Probe:
 
 
 def decays_differ(now: list[float], before: list[float]) -> bool:
-    """True if a memory, 1 / (1 - decay), differs by more than a hundredth."""
+    """True if one of the decays differs so much that the memory 1 / (1 - decay) changes by a hundredth or more."""
     return any(abs(a - b) > DRIFT * abs(1 - b) for a, b in zip(now, before, strict=True))
 
 
 def surrogate_width(layer: Layer) -> float:
-    """Distance from the threshold, in thresholds, at which the surrogate falls to a tenth of its peak; at most 10."""
+    """Return the distance from the threshold at which the surrogate's derivative falls to a tenth of its peak.
+
+    It is counted in thresholds, and at most 10; 0 if the derivative is 0 at the threshold.
+    """
     distance = torch.logspace(-5, 1, 121, **layer.cell.dtype_and_device)
     threshold = layer.resting_threshold().abs().mean().to(distance)
     slope = surrogate_slope(layer.membrane, threshold * distance).abs().mean(1)
     peak = surrogate_slope(layer.membrane, distance.new_zeros(1)).abs().mean()
-    open_at = distance[(slope >= ACTIVE * peak) & (peak > 0)]
-    return open_at.max().item() if len(open_at) else 0.0
+    active_at = distance[(slope >= ACTIVE * peak) & (peak > 0)]
+    return active_at.max().item() if len(active_at) else 0.0
 
 
 # ---- weights
 
 
 def names(network: Network) -> list[str]:
-    """Numbers of the layers, from 1, and the readout."""
+    """Return names of the layers, "1", "2", ..., and "readout" at the end."""
     return [*(str(i) for i in range(1, len(network.cells) + 1)), "readout"]
 
 
 def weights_of(network: Network) -> Weights:
-    """The weights of each layer and of the readout, the tensors themselves."""
-    found = []
+    """Return the weights of each layer and of the readout, not copied."""
+    weights = []
     for i in range(len(network.cells)):
-        found.append([matrix.weights for matrix in Layer(network, i).matrices])
-    return [*found, [p.detach() for p in network.readout.parameters()]]
+        weights.append([matrix.weights for matrix in Layer(network, i).matrices])
+    return [*weights, [p.detach() for p in network.readout.parameters()]]
 
 
 def copy_of(weights: Weights) -> Weights:
-    """A copy, which updates do not reach; in float32 if weights are of half precision."""
+    """Copy weights, so that updates do not reach them; to float32 if they are of half precision."""
     copies = []
     for layer in weights:
         copies.append([matrix.to(torch.promote_types(matrix.dtype, torch.float32), copy=True) for matrix in layer])
@@ -174,21 +187,24 @@ def copy_of(weights: Weights) -> Weights:
 
 
 def norm(tensors: list[Tensor]) -> float:
-    """The norm of all entries of tensors."""
+    """Return the norm of all entries of some tensors together; 0 without tensors."""
     return math.hypot(*(matrix.norm().item() for matrix in tensors))
 
 
 def relative_changes(now: Weights, before: Weights) -> list[float]:
-    """The norm of each layer's change, divided by the norm of its weights; 0 without weights."""
-    found = []
-    for after, then in zip(now, before, strict=True):
-        moved = norm([a - b for a, b in zip(after, then, strict=True)])
-        size = norm(then)
-        found.append(moved / size if size else 0.0)
-    return found
+    """Return, for each layer and the readout, the norm of the change of its weights over their norm before.
+
+    0 where there are no weights, or all were 0.
+    """
+    changes = []
+    for layer_now, layer_before in zip(now, before, strict=True):
+        change = norm([a - b for a, b in zip(layer_now, layer_before, strict=True)])
+        size = norm(layer_before)
+        changes.append(change / size if size else 0.0)
+    return changes
 
 
 def not_finite(network: Network) -> list[str]:
-    """Which layers have parameters that are NaN or infinite."""
+    """Return the names of layers, as :func:`names` gives them, with parameters that are NaN or infinite."""
     parts = zip(names(network), [*network.cells, network.readout], strict=True)
     return [name for name, part in parts if not all(p.isfinite().all() for p in part.parameters())]

@@ -29,7 +29,7 @@ from neurolsc.validation import whole
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-WIDTH = 80  # of the text
+WIDTH = 80  # of the text, in characters
 COLUMNS = {
     "spikes": ("rate", ".3f"),
     "dead": ("dead", ".0%"),
@@ -42,7 +42,7 @@ COLUMNS = {
     "gradient": ("gradient", ".1e"),
     "step": ("step", ".1e"),
 }
-"""Columns of the table: name in a row, and form."""
+"""Columns of the table: for each title the name in a row, without the number of the layer, and the form."""
 
 
 class Monitor(Displayed):
@@ -102,7 +102,7 @@ class Monitor(Displayed):
     ) -> None:
         net = original(net)
         self._net = net if isinstance(net, nn.Module) else nn.ModuleList(net)
-        self._wrapped = net
+        self._wrapped = net  # as it was given: a list of modules is wrapped in its order
         self._given = x, y
         self._loss = objective(loss)
         self._reads_membrane = loss == "membrane"
@@ -114,16 +114,16 @@ class Monitor(Displayed):
         self.updates = 0
         self.closed = False
         self._silent = rank_of_processes()[0] > 0
-        self._losses: list[tuple[int, Tensor]] = []  # with the number of the update
-        self._scale = math.inf  # of a GradScaler
+        self._losses: list[tuple[int, Tensor]] = []  # since the last row, with the number of the update
+        self._scale = math.inf  # of a GradScaler; infinite without one
         self._skipped = 0  # updates since the last row that it left out
-        self._before: Weights | None = None
-        self._earlier: Weights | None = None
+        self._before: Weights | None = None  # before the last update, if a row follows it
+        self._earlier: Weights | None = None  # at the last row
         self._warned: set[str] = set()
         self._parameters: list[nn.Parameter] = []
         self._prepare()
         batch = self._probe.batch
-        if batch.targets is not None:
+        if batch.targets is not None:  # a loss that does not fit is refused now, not at the first row
             with full_precision(self._net), eval_mode(self._probe.network), torch.no_grad():
                 out = self._probe.network.run(batch.x, mask=batch.mask).logits
             check(loss, out, batch.targets, batch.mask)
@@ -136,7 +136,7 @@ class Monitor(Displayed):
         self._earlier = copy_of(weights_of(self._probe.network))
 
     def _prepare(self) -> None:
-        """Read the module and the probe batch."""
+        """Make the network of the module as it is now, and lay the probe batch out for it."""
         with full_precision(self._net):
             prepared = prepare(self._wrapped, *self._given, prefers_membrane=self._reads_membrane)
         self._probe = Probe(prepared.network, Batch.of(prepared), self._loss)
@@ -171,14 +171,15 @@ class Monitor(Displayed):
             self._before = None
             if loss is not None:
                 self._losses.pop()
-        until_row = -self.updates % self.every
+        until_row = -self.updates % self.every  # updates
         if until_row == 0:
             self._take_row()
+        # The row after the next update says what that update did to the weights.
         if until_row == 1 or self.every == 1:
             self._before = copy_of(weights_of(self._probe.network))
 
     def _is_skipped(self, scaler: torch.amp.GradScaler) -> bool:
-        """True if the scaler has just skipped an update: it lowers its scale, and begins to count good ones anew."""
+        """True if the scaler has just skipped an update: it then has lowered its scale, and counts good ones from 0."""
         before = self._scale
         self._scale = scaler.get_scale()
         return self._scale < before and scaler.state_dict().get("_growth_tracker") == 0
@@ -194,6 +195,7 @@ class Monitor(Displayed):
         self.updates = updates
         self._losses.clear()
         self._before = self._earlier = None
+        # Only a row of this very update has the weights that the network has now.
         if self.rows and self.rows[-1]["update"] == updates:
             self._earlier = copy_of(weights_of(self._probe.network))
         if self.path is None or self._silent:
@@ -213,7 +215,7 @@ class Monitor(Displayed):
     def _take_row(self) -> None:
         """Measure, tell what happened, and write the row; whatever fails, the training goes on."""
         row: Row = {"update": self.updates}
-        late = math.nan
+        late_loss = math.nan
         if self._scale < math.inf:
             row |= {"scale": self._scale, "skipped": self._skipped}
             self._skipped = 0
@@ -223,20 +225,30 @@ class Monitor(Displayed):
         first_bad = next((pair for pair in by_update if not math.isfinite(pair[1])), None)
         if losses and first_bad is None:
             row["loss"] = mean(losses)
-            late = mean(losses[-max(len(losses) // 4, 1) :])
+            late_loss = mean(losses[-max(len(losses) // 4, 1) :])  # of the last quarter
         self._look_for_changes()
         if self.closed:
             return
         probe = self._probe
-        finite = bool(probe.batch.x.isfinite().all())
-        if finite and not not_finite(probe.network):
+        probe_is_finite = bool(probe.batch.x.isfinite().all())
+        if probe_is_finite and not not_finite(probe.network):
             try:
                 row |= self._measured()
             except (FloatingPointError, RuntimeError, ValueError, TypeError, IndexError) as error:
                 self._warn("measure", f"the network cannot be measured at update {self.updates}: {error}")
         seen = {(event.name, event.layer) for event in self.findings}
         classes = probe.network.n_out if self._loss.of_classes else 0
-        found = events(Course([*self.rows, row], probe.network, classes, first_bad, late, finite, seen))
+        course = Course(
+            rows=[*self.rows, row],
+            network=probe.network,
+            classes=classes,
+            first_bad_loss=first_bad,
+            late_loss=late_loss,
+            probe_is_finite=probe_is_finite,
+            seen=seen,
+        )
+        found = events(course)
+        # rules read what is not finite; a row and its file leave it out
         row = {name: value for name, value in row.items() if math.isfinite(value)}
         self.rows.append(row)
         self.findings += found
@@ -254,14 +266,14 @@ class Monitor(Displayed):
         self._earlier = copy_of(weights_of(probe.network))
 
     def _measured(self) -> Row:
-        """A row, after which torch's random numbers go on as without it."""
+        """Measure a row of the network; torch's random numbers go on as if it had not been measured."""
         device = self._probe.network.dtype_and_device["device"]
         cuda = [device] if device.type == "cuda" else []
         with torch.random.fork_rng(devices=cuda), full_precision(self._net):
             return self._probe.measure(self._before, self._earlier)
 
     def _look_for_changes(self) -> None:
-        """Read the module anew if its parameters are others than before."""
+        """Make the network anew if parameters of the module were replaced; close the monitor if that fails."""
         parameters = list(self._net.parameters())
         same = len(parameters) == len(self._parameters)
         if same and all(a is b for a, b in zip(parameters, self._parameters, strict=True)):
@@ -274,13 +286,13 @@ class Monitor(Displayed):
             self._warn("changed", f"the module was changed before update {self.updates}, the monitor ends: {error}")
             return
         self._before = self._earlier = None
-        if len(self._probe.network.cells) != layers:
+        if len(self._probe.network.cells) != layers:  # rows would no longer be of the same layers
             self.closed = True
         ends = f": it has no longer {layers} layers, the monitor ends" if self.closed else ", the new ones are measured"
         self._warn("changed", f"parameters of the module were replaced before update {self.updates}{ends}.")
 
     def _warn(self, what: str, text: str) -> None:
-        """Warn once of each thing."""
+        """Give a warning, if none was given of the same thing, `what`, before."""
         if what not in self._warned:
             self._warned.add(what)
             warn_of(text, UserWarning)
@@ -288,7 +300,7 @@ class Monitor(Displayed):
     # ---- the file
 
     def _write(self, lines: list[dict[str, Any]]) -> None:
-        """Append lines of JSON; if that fails, rows stay in memory."""
+        """Append rows and events to the file, a line of JSON each; if that fails, rows are kept in memory alone."""
         if self.path is None:
             return
         try:
@@ -299,7 +311,11 @@ class Monitor(Displayed):
             self.path = None
 
     def _read(self, path: str | PathLike[str]) -> None:
-        """Go on with the rows of a file; a last line that a kill has cut is taken off."""
+        """Read the rows and findings of a file, to go on with them; a last line that a kill has cut is taken off.
+
+        Raises:
+            ValueError: if it holds something else, or rows of a network with another number of layers.
+        """
         with open(path, "rb") as file:
             content = file.read()
         whole_lines = content[: content.rfind(b"\n") + 1]
@@ -315,15 +331,15 @@ class Monitor(Displayed):
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError(f"{os.fspath(path)} holds no rows of a monitor: {error!r}") from error
         layers = len(self._probe.network.cells)
-        numbers = [name for row in self.rows for name in row if name.startswith("similarity_")]
-        measured = len(set(numbers))
-        if numbers and measured != layers:
+        # The layers of which the rows speak: each has a similarity.
+        measured = len({name for row in self.rows for name in row if name.startswith("similarity_")})
+        if measured and measured != layers:
             raise ValueError(f"{os.fspath(path)} holds rows of {measured} layers, net has {layers}: give another path.")
 
     # ---- shown
 
     def parts(self) -> list[str | Table]:
-        """A table with a line for each layer, at the last row, and what happened."""
+        """Return what is shown: a table with a line for each layer, of the last row, and what happened."""
         if self._silent:
             return ["the monitor of rank 0 has the rows"]
         last = self.rows[-1]
@@ -349,15 +365,15 @@ class Monitor(Displayed):
 
         layers = range(1, len(self._probe.network.cells) + 1)
 
-        def of_layers(name: str) -> list[list[float]]:
+        def of_layers(name: str) -> list[list[float]]:  # for each layer a number of every row
             return [[row.get(f"{name}_{layer}", math.nan) for row in self.rows] for layer in layers]
 
-        def of_first(name: str) -> list[list[float]]:
-            found = []
+        def of_first(name: str) -> list[list[float]]:  # the same, divided by the first that is not 0
+            relative = []
             for values in of_layers(name):
                 first = next((value for value in values if value), math.nan)
-                found.append([value / first for value in values])
-            return found
+                relative.append([value / first for value in values])
+            return relative
 
         return plot_monitor(
             path,

@@ -44,23 +44,24 @@ class Limits:
 
     # Rows back to which a row is compared.
     back: int = 5
-    # Share of dead neurons above which most are dead, where it was below the other at first.
+    # Share of dead neurons above which most are dead, if it was below `few_dead` at first.
     most_dead: float = 0.8
     few_dead: float = 0.5
     # Factor between a gradient and all those of the rows before.
     sudden: float = 100.0
     # Factor by which a surrogate's width and its active share shrink.
     narrower: float = 2.0
-    # Factor between an update and those of the rows before, and share of the weights' norm, from which on it is large.
+    # Factor between an update and those of the rows before, from which on it has jumped, and share of the norm of the
+    # weights below which it is not large.
     jump: float = 10.0
     large: float = 0.05
-    # Share of the median earlier movement below which weights stand still, and above which others do not.
+    # Share of their median earlier movement below which weights stand still, and above which others do move.
     still: float = 1e-3
     moving: float = 0.1
-    # Share of what a loss has fallen that it may rise again, and of its first value to which it has to fall before.
+    # Share of what a loss has fallen by which it may rise again, and of its first value to which it must have fallen.
     risen: float = 0.5
     fallen: float = 0.7
-    # Relative distance to the loss of guessing, and rows in a row within it.
+    # Relative distance to the loss of guessing, and number of successive rows within it.
     guess: float = 0.02
     guess_rows: int = 5
     # Factors of change from which on a part of a layer counts as a cause.
@@ -80,10 +81,12 @@ class Course:
         rows: the rows; the last one is the present row.
         network: the network.
         classes: number of classes, where the loss of guessing is known; else 0.
-        first_bad_loss: the first update, since the last row, whose loss is not finite, and that loss.
-        late_loss: the mean training loss of the last updates; NaN where it is not known.
+        first_bad_loss: the first update since the row before whose loss is not finite, and that loss; None if there is
+            none.
+        late_loss: the mean training loss of the last quarter of the updates since the row before; NaN where it is not
+            known.
         probe_is_finite: False if the input of the probe batch is no longer finite.
-        seen: kinds and layers of earlier events.
+        seen: kind and layer of each event that has been told, to which :func:`events` adds.
     """
 
     rows: Sequence[Row]
@@ -101,51 +104,66 @@ class Course:
 
     @property
     def now(self) -> Row:
+        """The present row."""
         return self.rows[-1]
 
     @property
     def recent(self) -> Sequence[Row]:
-        """The rows with which the present row is compared."""
+        """The rows with which the present row is compared: those before it, at most LIMITS.back."""
         return self.rows[-1 - LIMITS.back : -1]
 
     def pair(self, name: str, *, latest: bool = False) -> tuple[float, float] | None:
-        """A number some rows ago, or with `latest` at the row before, and now; None if one of the two is not known."""
+        """Return a number of the rows as it was before, and as it is now; None if one of the two is not known.
+
+        Args:
+            name: its name in a row, such as ``rate_1``.
+            latest: take the last of the recent rows that has it, not the first.
+        """
         known = [row[name] for row in self.recent if name in row]
         if not known or name not in self.now:
             return None
-        return known[-1 if latest else 0], self.now[name]
+        before = known[-1] if latest else known[0]
+        return before, self.now[name]
 
     def factor(self, name: str, *, latest: bool = False) -> float:
-        """The factor by which a number has grown or shrunk, at least 1; 1 where it is not known."""
+        """Return the factor by which a number has grown or shrunk, at least 1, as :meth:`pair` compares it.
+
+        1 where it is not known, infinity where one of the two is 0.
+        """
         low, high = sorted(map(abs, self.pair(name, latest=latest) or (1.0, 1.0)))
         if low == high:
             return 1.0
         return high / low if low else math.inf
 
     def change(self, name: str) -> str:
-        """A number some rows ago and now, in words."""
+        """Say how a number was some rows ago and is now, such as ``"from 1 to 2"``."""
         before, now = self.pair(name) or (math.nan, math.nan)
         return f"from {before:.3g} to {now:.3g}"
 
     @property
     def reads_spikes(self) -> bool:
-        """True if the loss reads spikes of the last layer."""
+        """True if the loss reads spikes of the last layer, without weights between."""
         return not self.network.cells[-1].integrator and not list(self.network.readout.parameters())
 
     @property
     def largest_step(self) -> float:
-        """Thresholds by which an update may move voltages."""
+        """The number of thresholds by which an update may move voltages."""
         return BOUNDS.step if self.reads_spikes else BOUNDS.step_below_linear
 
     def silent(self, layer: int) -> bool:
+        """True if a layer, counted from 1, sends no spikes; False if it is an integrator."""
         return self.now.get(f"rate_{layer}") == 0
 
     def told(self, name: str) -> bool:
-        """True if there was an event of a kind before."""
+        """True if an event of a kind, in any layer, has been told before or by an earlier rule of this row."""
         return any(kind == name for kind, _ in self.seen)
 
     def has_jumped(self, name: str) -> bool:
-        """True if a share of the weights' norm is large, and far larger than in the rows before."""
+        """True if a change of weights is large, and far larger than in the rows before; False if it is not known.
+
+        Args:
+            name: ``change_1`` or ``drift_1``, a share of the norm of the weights.
+        """
         earlier = [row[name] for row in self.recent if name in row]
         size = self.now.get(name, 0.0)
         return bool(earlier) and size > LIMITS.large and size > LIMITS.jump * max(earlier)
@@ -162,7 +180,13 @@ class Cause(NamedTuple):
 
 
 def causes(course: Course, layer: int, *, latest: bool = False) -> list[Cause]:
-    """What has changed in a layer over the last rows, or since the latest."""
+    """List what has changed in a layer enough to be the cause of an event.
+
+    Args:
+        course: the rows.
+        layer: the layer, counted from 1.
+        latest: compare with the row before, not with that some rows ago.
+    """
     found = []
     parts = {
         "threshold": ("its mean threshold", LIMITS.threshold),
@@ -171,8 +195,9 @@ def causes(course: Course, layer: int, *, latest: bool = False) -> list[Cause]:
     }
     for name, (what, least) in parts.items():
         factor = course.factor(f"{name}_{layer}", latest=latest)
-        wider_threshold = name == "surrogate_width" and found
-        if factor > least and not wider_threshold:
+        # A width in thresholds changes with the threshold: it is told only by itself.
+        already_explained = name == "surrogate_width" and found
+        if factor > least and not already_explained:
             found.append(Cause(factor, f"{what} went {course.change(f'{name}_{layer}')}"))
     steps = [row[f"step_{layer}"] for row in (*course.recent, course.now) if f"step_{layer}" in row]
     if steps and (max(steps) > course.largest_step or course.has_jumped(f"change_{layer}")):
@@ -183,6 +208,7 @@ def causes(course: Course, layer: int, *, latest: bool = False) -> list[Cause]:
         found.append(Cause(course.factor(f"drift_{layer}", latest=True), f"its weights {has_moved(course, layer)}"))
     if layer > 1 and course.silent(layer - 1):
         found.append(Cause(1.0, f"layer {layer - 1} below is silent"))
+    # Norms of weights grow in most trainings: they are told if nothing else is found.
     factor = course.factor(f"weights_{layer}", latest=latest)
     if factor > LIMITS.weights and not found:
         found.append(Cause(factor, f"the norm of its input weights went {course.change(f'weights_{layer}')}"))
@@ -190,15 +216,18 @@ def causes(course: Course, layer: int, *, latest: bool = False) -> list[Cause]:
 
 
 def has_moved(course: Course, layer: int) -> str:
-    """How far weights have moved since the row before, and in the rows before that."""
+    """Say how far the weights of a layer have moved since the row before, and between the two rows before that."""
     before, now = course.pair(f"drift_{layer}", latest=True) or (math.nan, math.nan)
     return f"moved by {now:.2g} of their norm since the last row, {before:.2g} before that"
 
 
 def because(course: Course, layer: int) -> str:
-    """Causes as the end of a sentence; where none is found, the mean voltage."""
+    """Say what may be the cause of an event in a layer, as the end of a sentence.
+
+    These are the two largest changes; if there are none, how the mean voltage changed; empty if that is not known.
+    """
     changes = sorted(causes(course, layer), key=lambda cause: -cause.factor)
-    # what has changed by much less than the rest is left out
+    # the second is left out if it has changed by much less than the first
     found = [cause.text for cause in changes[:2] if cause.factor**2 >= changes[0].factor]
     if not found and course.pair(f"voltage_{layer}") is not None:
         return f"its mean voltage went {course.change(f'voltage_{layer}')} thresholds"
@@ -209,11 +238,13 @@ def because(course: Course, layer: int) -> str:
 
 
 def is_not_finite(course: Course) -> Iterator[Sign]:
-    """A loss, weights or a probe batch that are not finite."""
+    """Yield a sign if a loss, weights or the probe batch are not finite, or a scaler skips all updates."""
     bad = not_finite(course.network)
-    layers = [int(name) for name in bad if name != "readout"]
+    bad_layers = [int(name) for name in bad if name != "readout"]
+    first_bad_layer = bad_layers[0] if bad_layers else None
     where = f"the weights of {listed(bad)} are not finite" if bad else "all weights are finite"
     skipped = course.now.get("skipped", 0)
+    # A scaler skips updates now and then as it raises its scale; below a scale of 1 that is no longer the reason.
     if skipped and course.now["scale"] < 1 and skipped == course.now["update"] - course.rows[-2]["update"]:
         problem = (
             f"the scaler has skipped all {skipped} updates since the last row, at a scale of {course.now['scale']:.1e}"
@@ -224,17 +255,17 @@ def is_not_finite(course: Course) -> Iterator[Sign]:
     elif course.first_bad_loss is not None:
         update, loss = course.first_bad_loss
         cause = "the probe batch is finite: look at the batch of that update, or lower the learning rate"
-        yield Sign(layers[0] if layers else None, f"the loss of update {update} is {loss}, {where}", cause)
+        yield Sign(first_bad_layer, f"the loss of update {update} is {loss}, {where}", cause)
     elif bad:
         cause = "the probe batch is finite: a gradient since the last row was not"
-        yield Sign(layers[0] if layers else None, where, cause)
+        yield Sign(first_bad_layer, where, cause)
 
 
 def has_died(course: Course) -> Iterator[Sign]:
-    """A layer that fired before and is silent now, or whose neurons have mostly fallen silent."""
+    """Yield a sign for each layer that fired before and is silent now, or most of whose neurons have fallen silent."""
     for layer in course.layers:
-        rates = [row.get(f"rate_{layer}", math.nan) for row in course.rows]
-        # an output that the loss reads is often silent for some updates, before it learns when to fire
+        rates = [row.get(f"rate_{layer}", math.nan) for row in course.rows]  # NaN is not silent, and not above 0
+        # An output that the loss reads is often silent for some updates, before it learns when to fire: two rows.
         rows = 2 if course.reads_spikes and layer == course.layers[-1] else 1
         if len(rates) > rows and not any(rates[-rows:]) and rates[-rows - 1] > 0:
             problem = f"layer {layer} has fallen silent, from {rates[-rows - 1]:.3g} spikes per step"
@@ -248,20 +279,25 @@ def has_died(course: Course) -> Iterator[Sign]:
 
 
 def has_saturated(course: Course) -> Iterator[Sign]:
-    """A layer that fires at nearly all steps, or most of whose neurons do, and did not before."""
+    """Yield a sign for each layer that fires at nearly all steps, or most of whose neurons do, and did not before."""
     for layer in course.layers:
-        rate = course.pair(f"rate_{layer}", latest=True)
-        share = course.pair(f"saturated_{layer}", latest=True)
-        if rate is None or share is None:
+        rates = course.pair(f"rate_{layer}", latest=True)
+        shares = course.pair(f"saturated_{layer}", latest=True)
+        if rates is None or shares is None:
             continue
-        before, now = (r > BOUNDS.busy or s > BOUNDS.most_busy for r, s in zip(rate, share, strict=True))
-        if now and not before:
-            problem = f"layer {layer} fires at nearly all steps, {rate[1]:.2g} spikes per step, {rate[0]:.2g} before"
+        was_busy, is_busy = (
+            rate > BOUNDS.busy or share > BOUNDS.most_busy for rate, share in zip(rates, shares, strict=True)
+        )
+        if is_busy and not was_busy:
+            problem = f"layer {layer} fires at nearly all steps, {rates[1]:.2g} spikes per step, {rates[0]:.2g} before"
             yield Sign(layer, problem, because(course, layer))
 
 
 def gradient_explodes(course: Course) -> Iterator[Sign]:
-    """The topmost layer whose gradient is suddenly far larger than in all rows before, or not finite."""
+    """Yield a sign for the topmost layer whose gradient is not finite, or suddenly far larger than in all rows before.
+
+    The topmost, since from there the gradient reaches the layers below.
+    """
     for layer in reversed(course.layers):
         name = f"gradient_{layer}"
         earlier = [row[name] for row in course.rows[:-1] if name in row]
@@ -275,7 +311,10 @@ def gradient_explodes(course: Course) -> Iterator[Sign]:
 
 
 def gradient_vanishes(course: Course) -> Iterator[Sign]:
-    """The topmost layer whose gradient is suddenly far smaller than before, at a loss that has not fallen as much."""
+    """Yield a sign for the topmost layer whose gradient is suddenly far smaller than in the rows before.
+
+    A gradient also shrinks as the loss falls: there is no sign where the loss of the probe batch has halved.
+    """
     losses = [row["probe_loss"] for row in course.rows[-2:] if "probe_loss" in row]
     if len(losses) < 2 or losses[1] < LIMITS.risen * losses[0] or course.told("saturated layer"):
         return  # the loss has fallen as well, or a saturated layer explains it
@@ -293,12 +332,14 @@ def gradient_vanishes(course: Course) -> Iterator[Sign]:
 
 
 def surrogate_narrows(course: Course) -> Iterator[Sign]:
-    """A surrogate that has become narrower, and is active at fewer voltages."""
+    """Yield a sign for each layer whose surrogate has become narrower, and is active at fewer voltages."""
     for layer in course.layers:
         width = course.pair(f"surrogate_width_{layer}")
         active = course.pair(f"active_{layer}")
-        if width is None or active is None or course.factor(f"threshold_{layer}") > LIMITS.threshold:
+        if width is None or active is None:
             continue
+        if course.factor(f"threshold_{layer}") > LIMITS.threshold:
+            continue  # the width is counted in thresholds, and another threshold would show in it
         if LIMITS.narrower * width[1] < width[0] and LIMITS.narrower * active[1] < active[0]:
             problem = (
                 f"the surrogate of layer {layer} is active at {active[1]:.0%} of its voltages, {active[0]:.0%} before"
@@ -307,57 +348,70 @@ def surrogate_narrows(course: Course) -> Iterator[Sign]:
 
 
 def stands_still(course: Course) -> Iterator[Sign]:
-    """Weights that no longer move, or never did, while the weights of other layers move."""
-    usual: dict[str, float] = {}
+    """Yield a sign for each layer whose weights no longer move, or never did, while weights of other layers move."""
+    usual: dict[str, float] = {}  # how far the weights of each layer and of the readout moved between earlier rows
     for name in names(course.network):
         earlier = [row[f"drift_{name}"] for row in course.rows[:-1] if row.get(f"drift_{name}")]
         usual[name] = median(earlier) if earlier else 0.0
     moves = {name: course.now.get(f"drift_{name}", 0.0) for name in usual}
-    others_move = any(moves[name] > LIMITS.moving * usual[name] for name in moves)
+    some_move = any(moves[name] > LIMITS.moving * usual[name] for name in moves)
     for layer in course.layers:
+        if f"drift_{layer}" not in course.now:
+            continue  # it is not known how far they moved
         before = usual[str(layer)]
-        moved = moves[str(layer)] > LIMITS.still * before
-        below_is_silent = layer > 1 and course.silent(layer - 1)
-        if moved or f"drift_{layer}" not in course.now or course.silent(layer) or below_is_silent:
-            continue  # it moves, is not trained, or stands still because of silence, which has a rule of its own
-        why = why_still(course, layer)
-        if not why or not (others_move or why.startswith(NO_GRADIENT)):
+        if moves[str(layer)] > LIMITS.still * before:
             continue
+        if course.silent(layer) or (layer > 1 and course.silent(layer - 1)):
+            continue  # silence is the cause, which has a rule of its own
+        reason = why_still(course, layer)
+        if reason is None:
+            continue
+        if not some_move and not reason.holds_alone:
+            continue  # the whole training rests, as at a learning rate of 0
         problem = f"the weights of layer {layer} have not moved"
         if before:
             problem = f"the weights of layer {layer} stand still; they moved by {before:.2g} of their norm between rows"
-        yield Sign(layer, problem, why)
+        yield Sign(layer, problem, reason.text)
 
 
-NO_GRADIENT = "the batches of the training give no gradient"
+class Reason(NamedTuple):
+    """Why the weights of a layer stand still."""
+
+    text: str
+    holds_alone: bool = False  # True if it is a fault even where no weights of the network move
 
 
-def why_still(course: Course, layer: int) -> str:
-    """Why weights stand still: what is left in ``grad`` shows it; empty if they were frozen from the beginning."""
+def why_still(course: Course, layer: int) -> Reason | None:
+    """Find why the weights of a layer stand still, by what is left in their ``grad``.
+
+    None if they need no reason: they were frozen from the beginning, or move by small steps.
+    """
     cell = course.network.cells[layer - 1]
     stored = [stored_parameter(cell, matrix.name) for matrix in Layer(course.network, layer - 1).matrices]
     parameters = [parameter for parameter in stored if parameter is not None]
     if not any(parameter.requires_grad for parameter in parameters):
-        thawed = any(row.get(f"drift_{layer}") for row in course.rows)
-        return "their requires_grad is False now" if thawed else ""
+        was_trained = any(row.get(f"drift_{layer}") for row in course.rows)
+        return Reason("their requires_grad is False now") if was_trained else None
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if not gradients:
-        return "no gradient is left in their grad"
+        return Reason("no gradient is left in their grad")
     if any(gradient.any() for gradient in gradients):
         if course.now.get(f"drift_{layer}"):
-            return ""  # small steps, by a small gradient or learning rate
-        return "they have a gradient: the optimizer leaves them out, or its learning rate for them is 0"
+            return None  # small steps, by a small gradient or learning rate
+        return Reason("they have a gradient: the optimizer leaves them out, or its learning rate for them is 0")
     probe = course.now.get(f"gradient_{layer}", math.nan)
-    return f"{NO_GRADIENT}, the probe batch {probe:.2g}: is their input zero?"
+    text = f"the batches of the training give no gradient, the probe batch {probe:.2g}: is their input zero?"
+    return Reason(text, holds_alone=True)
 
 
 def step_is_large(course: Course) -> Iterator[Sign]:
-    """The layer above the first whose voltages an update moves farthest, if too far or far more than before.
+    """Yield a sign if an update moves the voltages of a layer too far, or its weights far more than before.
 
-    Else the layer whose weights have moved farthest between rows, if far more than before.
+    Only the layer is told, above the first, whose voltages move farthest. If it gives no sign, the layer is told whose
+    weights have moved farthest since the row before, if they moved far more than in earlier rows.
     """
     steps = {layer: course.now.get(f"step_{layer}", 0.0) for layer in course.layers if layer > 1}
-    layer = max(steps, key=steps.__getitem__, default=1)
+    layer = max(steps, key=steps.__getitem__, default=1)  # 1: the only layer
     size = course.now.get(f"step_{layer}", 0.0)
     too_far = layer > 1 and size > course.largest_step
     if too_far or course.has_jumped(f"change_{layer}"):
@@ -379,11 +433,13 @@ def step_is_large(course: Course) -> Iterator[Sign]:
 
 
 def loss_rises(course: Course) -> Iterator[Sign]:
-    """A training loss that has lost much of what it had gained."""
+    """Yield a sign if the training loss has risen by much of what it had fallen, in the layer that has changed most."""
     losses = [row["loss"] for row in course.rows if "loss" in row]
     if len(losses) < 3 or "loss" not in course.now or course.told("loss rises"):
         return
-    first, best, now = losses[0], min(losses[:-1]), losses[-1]
+    first = losses[0]
+    best = min(losses[:-1])
+    now = losses[-1]
     if best > LIMITS.fallen * first or now < best + LIMITS.risen * (first - best):
         return  # it had gained little, or has lost little of it
     problem = f"the training loss has risen from {best:.3g} to {now:.3g}"
@@ -391,24 +447,24 @@ def loss_rises(course: Course) -> Iterator[Sign]:
     earlier = [row["probe_loss"] for row in course.rows[:-1] if "probe_loss" in row]
     if earlier:
         problem += f", that of the probe batch from {min(earlier):.3g} to {probe:.3g}"
-    # the same network does well on the probe batch and badly on what it is trained on
+    # The same network does well on the probe batch and badly on what it is trained on; False if one is NaN.
     if course.late_loss - probe > LIMITS.risen * (course.late_loss - best):
         yield Sign(None, problem, "the training batches have changed, not the network: look at inputs and labels")
         return
-    found = {layer: causes(course, layer, latest=True) for layer in course.layers}
-    changed = [layer for layer in found if found[layer]]
+    changes = {layer: causes(course, layer, latest=True) for layer in course.layers}
+    changed = [layer for layer in changes if changes[layer]]
     if changed:
-        most = max(changed, key=lambda layer: max(cause.factor for cause in found[layer]))
-        yield Sign(most, problem, f"in layer {most} {because(course, most)}")
+        most_changed = max(changed, key=lambda layer: max(cause.factor for cause in changes[layer]))
+        yield Sign(most_changed, problem, f"in layer {most_changed} {because(course, most_changed)}")
         return
     yield Sign(None, problem, "no layer shows why: look at inputs, labels and the optimizer")
 
 
 def stays_at_guessing(course: Course) -> Iterator[Sign]:
-    """A training loss that has been that of guessing in the last rows."""
+    """Yield a sign if the training loss has been that of guessing, log(classes), in each of the last rows."""
     losses = [row["loss"] for row in course.rows if "loss" in row][-LIMITS.guess_rows :]
     if len(losses) < LIMITS.guess_rows or course.classes < 2 or course.told("loss rises"):
-        return
+        return  # a loss that has come back to guessing has been told already
     guessing = math.log(course.classes)
     if any(abs(loss - guessing) > LIMITS.guess * guessing for loss in losses):
         return  # some loss is not that of guessing
@@ -440,7 +496,12 @@ RULES: dict[str, Rule] = {
 
 
 def events(course: Course) -> list[Event]:
-    """What has happened since the last row and was not told before."""
+    """Apply all rules to the present row.
+
+    Returns:
+        The events of each kind and layer that have not been told before, in the order of RULES; they are added to
+        ``course.seen``.
+    """
     found = []
     for name, rule in RULES.items():
         if course.told(NOT_FINITE):

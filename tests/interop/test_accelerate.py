@@ -690,6 +690,34 @@ def test_a_forward_that_cannot_be_put_off_runs_as_ever_and_says_why(x: Tensor):
     torch.testing.assert_close(fast(x), net(x))
 
 
+class InPlaceActivation(nn.Module):
+    """Reads the current before and after an activation has changed it in place."""
+
+    def __init__(self, activation: nn.Module) -> None:
+        super().__init__()
+        self.into = nn.Linear(6, 5)
+        self.activation = activation
+        self.lif = snn.Leaky(beta=0.9, spike_grad=FastSigmoid())
+
+    def forward(self, x: Tensor) -> Tensor:
+        mem = self.lif.init_leaky()
+        spk = mem
+        for t in range(len(x)):
+            current = self.into(x[t])
+            before = current * 3
+            self.activation(current)
+            spk, mem = self.lif(before + current, mem)
+        return spk
+
+
+@pytest.mark.parametrize("activation", [nn.ReLU(True), nn.LeakyReLU(0.1, True), nn.ELU(1.0, True), nn.SiLU(True)])
+def test_an_activation_in_place_is_not_put_off(activation: nn.Module, x: Tensor):
+    net = InPlaceActivation(activation)
+    with pytest.warns(NotAcceleratedWarning, match="its forward cannot be put off"):
+        fast = accelerate(net, x)
+    torch.testing.assert_close(fast(x), net(x))
+
+
 def test_errors_of_the_users_network_are_its_own(x: Tensor):
     net = Loop(nn.Linear(6, 5), snn.Leaky(beta=0.9, spike_grad=FastSigmoid()))
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
