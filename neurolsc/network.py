@@ -3,7 +3,6 @@
 import copy
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -14,7 +13,7 @@ from torch.nn.functional import linear, pad
 
 from neurolsc.display import counted, shapes, state_repr
 from neurolsc.neurons.cell import Cell, State, dtype_and_device, refuse_wrong_step
-from neurolsc.surroundings import original
+from neurolsc.surroundings import eval_mode, original
 from neurolsc.validation import BATCH_FIRST, tensor, whole
 
 M = TypeVar("M", bound=nn.Module)
@@ -387,18 +386,6 @@ def copied(module: M) -> M:
     # deepcopy takes what is in the memo as copied already
     memo = {id(t): t.detach().clone() for t in tensors if isinstance(t, Tensor) and not t.is_leaf}
     return copy.deepcopy(module, memo)
-
-
-@contextmanager
-def eval_mode(module: nn.Module) -> Iterator[None]:
-    """Put a module and all in it into evaluation mode, and each back into its own mode after."""
-    training = {part: part.training for part in module.modules()}
-    module.eval()
-    try:
-        yield
-    finally:
-        for part, mode in training.items():
-            part.training = mode
 
 
 def as_network(network: object) -> Network:

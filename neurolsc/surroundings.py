@@ -132,3 +132,15 @@ def _originals(value: Any) -> Any:
     if isinstance(value, list) and value and isinstance(value[0], nn.Module):
         return [original(module) for module in value]
     return original(value)
+
+
+@contextmanager
+def eval_mode(module: nn.Module) -> Iterator[None]:
+    """Put a module and all in it into evaluation mode, and each back into its own mode after."""
+    training = {part: part.training for part in module.modules()}
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, mode in training.items():
+            part.training = mode

@@ -13,10 +13,11 @@ from neurolsc.diagnosis.causes import Growth, growth, is_identity, mean_slopes, 
 from neurolsc.diagnosis.cures import Outcome, update
 from neurolsc.diagnosis.losses import Objective
 from neurolsc.diagnosis.measurements import Batch, LayerMeasurements, Measurements, measure_run
-from neurolsc.network import Network, copied, eval_mode
+from neurolsc.network import Network, copied
 from neurolsc.stability import Activity, singular_values
 from neurolsc.stability.conditions import Finding, surrogate_fault
 from neurolsc.stability.scale import layer_inputs
+from neurolsc.surroundings import eval_mode
 
 if TYPE_CHECKING:
     from neurolsc.diagnosis.faults import Bounds

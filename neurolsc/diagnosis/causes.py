@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from neurolsc.init.base import Layer
 from neurolsc.interop.wrapped import WrappedCell
-from neurolsc.network import Network, eval_mode
+from neurolsc.network import Network
 from neurolsc.neurons.cell import (
     Cell,
     ResetSwitch,
@@ -22,11 +22,13 @@ from neurolsc.neurons.cell import (
     owner_of,
     recurrent_weights,
     replaced,
+    value_of,
     weight_matrices,
 )
 from neurolsc.stability.conditions import surrogate_slope
 from neurolsc.stability.indicators import layer_exponents
 from neurolsc.stability.transitions import follow
+from neurolsc.surroundings import eval_mode
 
 # ---- growth through time
 
@@ -105,7 +107,7 @@ def scaled(places: list[tuple[Cell, str]], factor: float) -> Iterator[None]:
     values = []
     for cell, name in places:
         owner, last = owner_of(cell, name)
-        values.append((owner, last, torch.as_tensor(getattr(owner, last)).detach() * factor))
+        values.append((owner, last, value_of(owner, last) * factor))
     with replaced(values):
         yield
 

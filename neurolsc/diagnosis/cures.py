@@ -12,9 +12,10 @@ from torch.optim.adam import adam
 from neurolsc.diagnosis.losses import Objective
 from neurolsc.diagnosis.measurements import Batch
 from neurolsc.init.identity import Identity
-from neurolsc.network import Network, eval_mode
-from neurolsc.neurons.cell import owner_of, set_value
+from neurolsc.network import Network
+from neurolsc.neurons.cell import owner_of, set_value, value_of
 from neurolsc.stability import Activity, activity
+from neurolsc.surroundings import eval_mode
 
 # ---- treatments
 
@@ -50,7 +51,7 @@ class Calming:
     def __call__(self, network: Network, x: Tensor) -> None:
         for (layer, name), factor in self.factors.items():
             owner, last = owner_of(network.cells[layer], name)
-            set_value(owner, last, torch.as_tensor(getattr(owner, last)).detach() * factor)
+            set_value(owner, last, value_of(owner, last) * factor)
         for layer in self.detached:
             switch = network.cells[layer].reset_switch()
             if switch is not None:  # else the layer has no reset to detach

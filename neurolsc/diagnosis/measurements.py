@@ -10,7 +10,7 @@ from torch import Tensor
 
 from neurolsc.diagnosis.losses import Objective
 from neurolsc.interop.prepared import Prepared
-from neurolsc.network import Network, eval_mode
+from neurolsc.network import Network
 from neurolsc.stability import (
     Activity,
     RadiusProfile,
@@ -26,6 +26,7 @@ from neurolsc.stability.indicators import active_fraction, largest_singular, lay
 from neurolsc.stability.profile import profile_at
 from neurolsc.stability.sampling import WORK, Grid
 from neurolsc.stability.transitions import depth_operators, follow, time_operator
+from neurolsc.surroundings import eval_mode
 
 PIECES = 8  # parts of a batch between which gradients are compared
 

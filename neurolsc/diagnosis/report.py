@@ -18,9 +18,9 @@ from neurolsc.diagnosis.losses import Loss, check, objective
 from neurolsc.diagnosis.measurements import Batch, Measurements, measure
 from neurolsc.display import Displayed, Table, or_dash
 from neurolsc.interop.prepared import prepare
-from neurolsc.network import Network, copied, eval_mode
+from neurolsc.network import Network, copied
 from neurolsc.stability.conditions import Finding, finite_distances, surrogate_fault
-from neurolsc.surroundings import in_full_precision
+from neurolsc.surroundings import eval_mode, in_full_precision
 from neurolsc.validation import positive
 
 if TYPE_CHECKING:

@@ -21,9 +21,10 @@ from neurolsc.experiment.former import STATISTICS, init_report
 from neurolsc.experiment.run import TRAINING, UNFINISHED, Experiment
 from neurolsc.interop.prepared import prepare
 from neurolsc.io import differences, read_tree, refusing, spread
-from neurolsc.network import Network, eval_mode
+from neurolsc.network import Network
 from neurolsc.stability.indicators import recurrence_radius
 from neurolsc.stability.transitions import draw_steps, follow
+from neurolsc.surroundings import eval_mode
 from neurolsc.tasks import metric_spec
 
 if TYPE_CHECKING:

@@ -39,8 +39,9 @@ from neurolsc.hdf5 import HDF5
 from neurolsc.interop.prepared import AS_READ, network_of, prepare
 from neurolsc.interop.wrapped import WrappedCell
 from neurolsc.io import atomic_write, refusing
-from neurolsc.network import Network, eval_mode
+from neurolsc.network import Network
 from neurolsc.neurons import ALIF, LI, LIF, CubaLIF
+from neurolsc.surroundings import eval_mode
 
 GOLDEN_SAMPLES = 4  # calibration samples of which a file holds input and spikes
 BECOMES = {  # what a cell and its reset become on the chip, in words

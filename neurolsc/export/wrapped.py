@@ -23,9 +23,10 @@ from torch.nn.functional import pad
 from neurolsc.interop.prepared import network_of
 from neurolsc.interop.wrapped import WrappedCell
 from neurolsc.io import CONVERTERS, check_finite
-from neurolsc.network import Network, eval_mode
+from neurolsc.network import Network
 from neurolsc.neurons import ALIF, LI, LIF, Cell, CubaLIF
 from neurolsc.neurons.cell import NO_STEP, step_of
+from neurolsc.surroundings import eval_mode
 
 EXPORTED = (LIF, CubaLIF, ALIF, LI)
 AFFINE = (nn.Linear, nn.Flatten, nn.Unflatten, nn.Identity, nn.Dropout, nn.BatchNorm1d)  # affine in evaluation mode

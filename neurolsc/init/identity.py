@@ -19,12 +19,13 @@ from neurolsc.init.base import (
     register,
     set_nonzero,
 )
-from neurolsc.network import Network, eval_mode
+from neurolsc.network import Network
 from neurolsc.neurons.cell import Cell, WeightMatrix, is_frozen, weight_matrices
 from neurolsc.stability.conditions import NO_SURROGATE, Finding, surrogate_fault, surrogate_slope
 from neurolsc.stability.pretrain import restored_on_error
 from neurolsc.stability.scale import layer_inputs, rate, scale_to_rate, steps_from_rest
 from neurolsc.stability.transitions import Transitions, flat, stacked, zeroed
+from neurolsc.surroundings import eval_mode
 from neurolsc.validation import number, whole
 
 # Spikes that a neuron reads within its memory, N r sum_t h(t) / theta. One step of Adam moves the voltage by this many

@@ -21,7 +21,7 @@ from neurolsc.init.base import (
     set_nonzero,
 )
 from neurolsc.init.identity import PASSED_ON, best_identity, lower_thresholds, recurrence_share, zero_biases
-from neurolsc.network import Network, eval_mode
+from neurolsc.network import Network
 from neurolsc.neurons.cell import WeightMatrix, is_frozen, weight_matrices
 from neurolsc.stability.conditions import NO_SURROGATE, Finding, surrogate_fault
 from neurolsc.stability.profile import depth_radius, mean_time_radius
@@ -36,6 +36,7 @@ from neurolsc.stability.scale import (
     solve,
 )
 from neurolsc.stability.transitions import draw_steps, follow
+from neurolsc.surroundings import eval_mode
 from neurolsc.validation import number, whole
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from neurolsc.init.base import Initialiser, bottom_up, first_input, generator, layers_of, register, scaling, set_nonzero
-from neurolsc.network import Network, eval_mode
+from neurolsc.network import Network
 from neurolsc.neurons.cell import Cell
 from neurolsc.stability.conditions import Finding
 from neurolsc.stability.indicators import largest_singular, layer_exponents
@@ -19,6 +19,7 @@ from neurolsc.stability.pretrain import PretrainResult, pretrain
 from neurolsc.stability.rules import PretrainOptions, TransitionRule
 from neurolsc.stability.scale import OPTIONS, Points, layer_points, scale_to_radius, solve, steps_from_rest
 from neurolsc.stability.transitions import Transitions, depth_operators, draw_steps, stacked, time_operator
+from neurolsc.surroundings import eval_mode
 from neurolsc.validation import number, one_of, setting, whole
 
 _REACH = math.log(1e4)  # logarithm of the largest scale

@@ -20,10 +20,11 @@ from neurolsc.init.base import (
     scaling,
     set_nonzero,
 )
-from neurolsc.network import Network, as_network, eval_mode
+from neurolsc.network import Network, as_network
 from neurolsc.stability.conditions import Finding, surrogate_slope
 from neurolsc.stability.scale import rate, solve
 from neurolsc.surrogate import Surrogate
+from neurolsc.surroundings import eval_mode
 from neurolsc.validation import number, one_of, whole
 
 ROUNDS = 20  # most rounds of setting a recurrence for a rate and measuring the rate that it gives

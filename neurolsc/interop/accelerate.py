@@ -16,9 +16,8 @@ from torch.utils._pytree import tree_leaves
 from neurolsc.interop.fused import layers_of
 from neurolsc.interop.lazy import LazyTensor, Recording, replaced
 from neurolsc.interop.wrapped import Accelerated, borrowed, plain_module, warn_of
-from neurolsc.network import eval_mode
 from neurolsc.neurons.fast.sequence import transformed
-from neurolsc.surroundings import original
+from neurolsc.surroundings import eval_mode, original
 
 
 class NotAcceleratedWarning(UserWarning):

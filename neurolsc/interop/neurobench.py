@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from neurolsc.interop.prepared import network_of
 from neurolsc.interop.wrapped import WrappedCell
-from neurolsc.network import Network, eval_mode
+from neurolsc.network import Network
 from neurolsc.neurons.cell import OneToOne, WeightMatrix, owner_of, weight_matrices
+from neurolsc.surroundings import eval_mode
 
 try:
     from neurobench.blocks.layer import STATELESS_LAYERS

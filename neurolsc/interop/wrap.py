@@ -23,9 +23,9 @@ from neurolsc.interop.wrapped import (
     torch_cells,
     warn_of,
 )
-from neurolsc.network import Network, copied, eval_mode
+from neurolsc.network import Network, copied
 from neurolsc.neurons.cell import Cell, dtype_and_device
-from neurolsc.surroundings import in_full_precision
+from neurolsc.surroundings import eval_mode, in_full_precision
 from neurolsc.validation import dense, one_of, shown
 
 NO_LAYER = (

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout
 
-from neurolsc.network import eval_mode
 from neurolsc.neurons.cell import (
     Cell,
     Membrane,
@@ -27,7 +26,7 @@ from neurolsc.neurons.cell import (
     owner_of,
     parametrized_by,
 )
-from neurolsc.surroundings import original
+from neurolsc.surroundings import eval_mode, original
 
 OWN_NEURON = 'A neuron of your own becomes a cell by its step: see "Your own neuron" in the documentation.'
 

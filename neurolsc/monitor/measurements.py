@@ -13,12 +13,13 @@ from neurolsc.diagnosis.causes import step_sizes, summed_responses
 from neurolsc.diagnosis.losses import Objective
 from neurolsc.diagnosis.measurements import Batch, layer_gradients
 from neurolsc.init.base import Layer
-from neurolsc.network import Network, Run, eval_mode
+from neurolsc.network import Network, Run
 from neurolsc.stability import activity, signal_to_noise, similarity_to_input, time_constants
 from neurolsc.stability.conditions import surrogate_slope
 from neurolsc.stability.indicators import active_fraction, together
 from neurolsc.stability.profile import depth_radius, time_radius
 from neurolsc.stability.transitions import draw_steps, follow
+from neurolsc.surroundings import eval_mode
 
 Row = dict[str, float]
 Weights = list[list[Tensor]]  # for each layer its input weights, then its recurrent ones; at the end the readout's

@@ -22,8 +22,7 @@ from neurolsc.interop.wrapped import warn_of
 from neurolsc.io import write_text
 from neurolsc.monitor.measurements import Probe, Row, Weights, copy_of, not_finite, weights_of
 from neurolsc.monitor.rules import Course, Event, events
-from neurolsc.network import eval_mode
-from neurolsc.surroundings import full_precision, original, rank_of_processes
+from neurolsc.surroundings import eval_mode, full_precision, original, rank_of_processes
 from neurolsc.validation import whole
 
 if TYPE_CHECKING:

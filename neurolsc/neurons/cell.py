@@ -17,6 +17,7 @@ from torch.nn.utils.parametrize import is_parametrized
 from neurolsc import surrogate
 from neurolsc.neurons.derivatives import Derivatives
 from neurolsc.surrogate import Surrogate, from_log
+from neurolsc.surroundings import eval_mode
 from neurolsc.validation import meant, positive, tensor, whole
 
 State = Any  # of a cell: a NamedTuple of tensors (B, ...)
@@ -449,6 +450,14 @@ def stored_parameter(cell: "Cell", name: str) -> nn.Parameter | None:
     return owner._parameters.get(f"log_{last}")
 
 
+def value_of(module: nn.Module, name: str) -> Tensor:
+    """Return a quantity of a module, detached: a parameter, a number, or what a parametrisation computes."""
+    if not is_parametrized(module, name):
+        return torch.as_tensor(getattr(module, name)).detach()
+    with eval_mode(module):  # in training mode a spectral norm takes a step of its iteration at each reading
+        return getattr(module, name).detach()
+
+
 def set_value(module: nn.Module, name: str, value: Tensor) -> None:
     """Set a quantity of a module in place: a parameter, or one that other parameters store.
 
@@ -556,8 +565,7 @@ class WeightMatrix:
     @property
     def weights(self) -> Tensor:
         """The weights, detached, of shape (to, from), and (to, from, ...) for a convolution."""
-        owner, name = owner_of(self.cell, self.name)
-        return getattr(owner, name).detach()
+        return value_of(*owner_of(self.cell, self.name))
 
     @property
     def frozen(self) -> bool:
@@ -619,8 +627,7 @@ class OneToOne(WeightMatrix):
 
     def _stored(self) -> Tensor:
         """The weights as the cell holds them, detached: one number, or a shape that expands to the output's."""
-        owner, name = owner_of(self.cell, self.name)
-        return getattr(owner, name).detach()
+        return value_of(*owner_of(self.cell, self.name))
 
 
 WIDEST = 4096  # neurons of a layer up to which one-to-one weights are taken as a matrix, which has WIDEST^2 entries

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.utils import parametrize
 
-from neurolsc.network import Network, as_network, eval_mode
+from neurolsc.network import Network, as_network
 from neurolsc.neurons import LIF, LRU, LSTM, RNN, FeedForward
 from neurolsc.neurons.cell import Cell, step_of
 from neurolsc.neurons.derivatives import flat, unflat
@@ -33,7 +33,7 @@ from neurolsc.neurons.spiking import ALIF
 from neurolsc.stability.arnoldi import radii, safe_sqrt
 from neurolsc.stability.transitions import follow, gram, time_operator
 from neurolsc.surrogate import MultiGaussian, in_two_methods
-from neurolsc.surroundings import in_full_precision
+from neurolsc.surroundings import eval_mode, in_full_precision
 from neurolsc.validation import number, whole
 
 SLOPES = {  # largest |a'| and |a''| of an activation; NaN: it has no second derivative

@@ -20,9 +20,8 @@ from torch import Tensor, nn
 
 from neurolsc.display import Displayed, Table
 from neurolsc.interop.prepared import AS_READ, prepare
-from neurolsc.network import eval_mode
 from neurolsc.stability.transitions import Transitions, draw_steps, flat, follow, time_product
-from neurolsc.surroundings import in_full_precision
+from neurolsc.surroundings import eval_mode, in_full_precision
 
 ENTRIES = 2**24  # of the matrices of points that are held at once: 128 MiB in float64
 

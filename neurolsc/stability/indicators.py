@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc.metrics import is_binary
-from neurolsc.network import Network, NetworkState, as_network, eval_mode
+from neurolsc.network import Network, NetworkState, as_network
 from neurolsc.neurons.cell import State, weight_matrices
 from neurolsc.neurons.derivatives import JacobianOperator, LinearOperator, flat, unflat
 from neurolsc.neurons.neuronwise import BlockStep
@@ -27,7 +27,7 @@ from neurolsc.stability.transitions import (
     time_operator,
     zeroed,
 )
-from neurolsc.surroundings import in_full_precision, without_autocast
+from neurolsc.surroundings import eval_mode, in_full_precision, without_autocast
 from neurolsc.validation import whole
 
 Loss = Callable[[Tensor], Tensor]  # a number with a gradient, from the logits (T, B, C)

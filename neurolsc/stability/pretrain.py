@@ -31,7 +31,7 @@ from neurolsc.interop.ranks import on_rank_0
 from neurolsc.interop.saved import left_out, values_outside
 from neurolsc.io import data_fingerprint, locked, network_fingerprint, read_checkpoint, write_tree
 from neurolsc.metrics import firing_rate, is_binary
-from neurolsc.network import Network, StepRecord, eval_mode
+from neurolsc.network import Network, StepRecord
 from neurolsc.neurons.cell import Cell
 from neurolsc.stability.conditions import DEAD, Finding
 from neurolsc.stability.determinants import log_determinants, lower_bound_loss, time_matrices
@@ -46,7 +46,7 @@ from neurolsc.stability.rules import (
     standard_error,
 )
 from neurolsc.stability.transitions import Transitions, draw_steps, follow, transitions_of
-from neurolsc.surroundings import in_full_precision
+from neurolsc.surroundings import eval_mode, in_full_precision
 from neurolsc.validation import as_batch, swapped_axes, whole
 
 if TYPE_CHECKING:

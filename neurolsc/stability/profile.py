@@ -14,7 +14,7 @@ from tqdm import tqdm
 from neurolsc.display import PATIENCE, Displayed, Table, or_dash, progress_bar
 from neurolsc.interop.prepared import AS_READ, prepare
 from neurolsc.metrics import firing_rate, is_binary, silent_steps
-from neurolsc.network import Network, eval_mode
+from neurolsc.network import Network
 from neurolsc.neurons.cell import weight_matrices
 from neurolsc.neurons.derivatives import StepMap, Term
 from neurolsc.neurons.neuronwise import OWN
@@ -44,7 +44,7 @@ from neurolsc.stability.transitions import (
     time_product,
     zeroed,
 )
-from neurolsc.surroundings import in_full_precision
+from neurolsc.surroundings import eval_mode, in_full_precision
 from neurolsc.validation import one_of
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from neurolsc.network import Network, StepRecord
-from neurolsc.neurons.cell import Cell, State, WeightMatrix, owner_of, replaced
+from neurolsc.neurons.cell import Cell, State, WeightMatrix, owner_of, replaced, value_of
 from neurolsc.neurons.derivatives import (
     EigenpairHint,
     Factors,
@@ -118,7 +118,7 @@ def transitions_of(network: Network, moments: Sequence[StepRecord]) -> list[Tran
 def zeroed(matrices: Sequence[WeightMatrix]) -> Iterator[None]:
     """Set weight matrices to 0 inside the block, and back after it."""
     places = [owner_of(matrix.cell, matrix.name) for matrix in matrices]
-    with replaced([(owner, name, torch.zeros_like(getattr(owner, name))) for owner, name in places]):
+    with replaced([(owner, name, torch.zeros_like(value_of(owner, name))) for owner, name in places]):
         yield
 
 

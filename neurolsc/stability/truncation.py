@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from neurolsc.display import Displayed, Table, or_dash, progress_bar
-from neurolsc.network import Network, NetworkState, as_network, eval_mode
+from neurolsc.network import Network, NetworkState, as_network
 from neurolsc.neurons import RNN
 from neurolsc.neurons.cell import Cell, frozen
 from neurolsc.neurons.derivatives import flat
 from neurolsc.stability.contraction import SLOPES, certificate
 from neurolsc.stability.indicators import Loss
-from neurolsc.surroundings import in_full_precision
+from neurolsc.surroundings import eval_mode, in_full_precision
 from neurolsc.validation import number, whole
 
 SMALLEST_RATE = 1e-6  # the rate of a stable cell counts as at least this in the bounds, which divide by it

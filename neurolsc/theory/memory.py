@@ -22,10 +22,10 @@ from numpy.polynomial.legendre import leggauss
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from neurolsc.network import Network, as_network, eval_mode
+from neurolsc.network import Network, as_network
 from neurolsc.neurons.lru import linear_scan
 from neurolsc.neurons.spiking import ALIF, LIF, SpikingCell
-from neurolsc.surroundings import in_full_precision
+from neurolsc.surroundings import eval_mode, in_full_precision
 from neurolsc.validation import one_of, tensor, whole
 
 Number = float | complex | Tensor

@@ -12,7 +12,8 @@ from neurolsc import metrics
 from neurolsc.datasets import Batch, collate
 from neurolsc.display import Displayed, Table, or_dash
 from neurolsc.metrics import SHARE, BatchMetric, MetricSpec
-from neurolsc.network import Network, NetworkState, Run, as_network, eval_mode
+from neurolsc.network import Network, NetworkState, Run, as_network
+from neurolsc.surroundings import eval_mode
 from neurolsc.tasks import Classification, Task, metric_spec
 from neurolsc.validation import as_batch, swapped_axes, whole
 
