@@ -247,13 +247,18 @@ class Case:
         return f"{self.bounds.updates} updates on {batch}"
 
     def broken(self, outcome: Outcome) -> list[str]:
-        """Say in words which layers were well, and after updates are silent or fire at nearly all steps."""
+        """Say in words which layers were well, and after updates are silent or fire at nearly all steps.
+
+        An output may do either for a while: whether that is bad, its loss says.
+        """
         words = []
         # there are no activities if the loss became NaN
         for (i, before), after in zip(self.layers, outcome.activities, strict=False):
             if math.isnan(before.activity.rate) or before.activity.rate == 0 or self.saturated(before.activity):
                 continue
-            if after.rate == 0 and not self.is_output(i):  # an output may be silent for a while
+            if self.is_output(i):
+                continue
+            if after.rate == 0:
                 words.append(f"layer {i} never fires")
             elif self.saturated(after):
                 words.append(f"layer {i} fires at nearly all steps")

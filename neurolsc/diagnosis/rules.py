@@ -450,8 +450,10 @@ def starts_slowly(case: Case) -> Iterator[Sign]:
     untreated_gain = case.start - untreated
     tells_apart = gain - untreated_gain > case.bounds.gains * case.start  # not two losses of noise
     if gain > 0 and tells_apart and not untreated_gain > case.bounds.slow * gain:
-        updates = f"{case.updates} at {case.lr:g}"
-        problem = f"{updates} bring its loss from {case.start:.4g} to {untreated:.4g}"
+        first = case.outcomes[case.lr].first
+        problem = f"{case.updates} at {case.lr:g} bring its loss from {first:.4g} to {untreated:.4g}"
+        if first > case.start:
+            problem += f", where guessing has {case.start:.4g}"
         yield Sign(None, problem, f"that of an initialised copy falls to {treated.loss:.4g}")
 
 

@@ -696,8 +696,8 @@ class LazyTensor:
     def __deepcopy__(self, memo: Any) -> Tensor:
         return copy.deepcopy(self.now(), memo)
 
-    def __reduce__(self) -> Any:
-        return self.now().__reduce__()
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.now().__reduce_ex__(protocol)
 
     def __repr__(self) -> str:
         return repr(self.now())

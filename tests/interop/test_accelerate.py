@@ -844,3 +844,14 @@ def test_what_cannot_be_accelerated_at_all_is_an_error(x: Tensor):
         ValueError, match=r"net has no layer of neurons that the kernels know: layers.1 .there is no kernel"
     ):
         accelerate(Loop(nn.Linear(6, 5), norse.LIFRefracCell()), x)
+
+
+def test_a_state_that_is_not_computed_yet_can_be_pickled(x: Tensor):
+    net = nn.Sequential(nn.Linear(6, 5), neuron.LIFNode(), nn.Linear(5, 3), neuron.LIFNode())
+    fast = accelerate(net, x[0])
+    with torch.no_grad():
+        for frame in x:
+            fast(3 * frame)
+    again = pickle.loads(pickle.dumps(net[1].v))
+    assert type(again) is Tensor
+    assert torch.equal(again, net[1].v + 0)
