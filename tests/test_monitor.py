@@ -20,6 +20,7 @@ from torch.nn.functional import cross_entropy
 from neurolsc import LIF, Monitor, Network, train
 from neurolsc.cli import app
 from neurolsc.monitor import Event
+from neurolsc.monitor.rules import Course, loss_rises
 from neurolsc.surrogate import FastSigmoid
 from neurolsc.tasks import Classification
 from tests.patterns import Patterns, small_network, stopped, succeed
@@ -213,6 +214,18 @@ def test_a_recurrence_grown_is_named_in_its_layer(make):
 
     event = named(trained(make, plant=grow), "loss rises", 2)
     assert "the norm of its recurrent weights went from" in event.text
+
+
+def test_a_loss_that_rises_names_what_has_changed_since_the_row_before():
+    network = Network([LIF(3, 4), LIF(4, 4)], n_out=2)
+    measured = [(2.0, 1.0), (1.0, 1.0), (0.5, 2.0), (1.9, 1.0)]
+    rows = [
+        {"update": i, "loss": loss, "probe_loss": loss, "threshold_1": theta}
+        for i, (loss, theta) in enumerate(measured)
+    ]
+    course = Course(rows, network, 2, first_bad_loss=None, late_loss=1.9, probe_is_finite=True, seen=set())
+    (sign,) = loss_rises(course)
+    assert sign.cause == "in layer 1 its mean threshold went from 2 to 1"
 
 
 @pytest.mark.parametrize("make", [own, *slow(SnnTorch, SpikingJelly)])

@@ -159,12 +159,6 @@ class FusedLayer(ABC):
         """Let the layer step by its own forward again."""
         vars(self.layer).pop("forward", None)
 
-    def finish(self) -> None:
-        """Replace the lazy states that the layer stores by their values."""
-        kept = vars(self.layer)[self.kept_in]
-        for name, value in kept.items():
-            kept[name] = now(value)
-
     def give_back(self) -> None:
         """Put the states back that the layer stored at :meth:`start`."""
         vars(self.layer)[self.kept_in].update({name: now(value) for name, value in self.before.items()})

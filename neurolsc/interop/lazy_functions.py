@@ -159,10 +159,10 @@ def reduced(
     dim = settings.pop("dim", None)
     if not settings.keys() <= {"keepdim"} or len(rest) > 2:
         return None
-    if dim is None:  # all axes but that of steps
-        dim = range(len(shapes[0]))
-    elif isinstance(dim, int):
+    if isinstance(dim, int):
         dim = [dim]
+    elif not dim:  # None, or no axes, by which PyTorch means all: all but that of steps
+        dim = range(len(shapes[0]))
     axes = tuple(map(after_steps, dim))
     if axes:
         return func(x, dim=axes, **settings)

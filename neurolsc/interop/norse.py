@@ -66,7 +66,7 @@ class _Recurrent(SpikingCell):
     Args:
         input_size: number of inputs.
         hidden_size: number of neurons.
-        spike: as in :class:`LIFRecurrentCell`; likewise all others.
+        spike: this and all others are described in :class:`LIFRecurrentCell`.
     """
 
     state_class: ClassVar[type[Any]]

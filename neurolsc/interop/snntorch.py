@@ -414,7 +414,8 @@ class SnnTorchCell(WrappedCell):
         layer: the layer.
         before: as in :class:`~neurolsc.interop.wrapped.WrappedCell`.
         input_shape: as there.
-        last: nothing follows the layer: it is an integrator, if nothing resets it and it returns its membrane.
+        last: nothing follows the layer: it becomes an integrator, if it is a Leaky or Synaptic that nothing resets and
+            that returns its membrane.
 
     Attributes:
         ours: True for a layer of this file.

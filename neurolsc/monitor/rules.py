@@ -135,9 +135,9 @@ class Course:
             return 1.0
         return high / low if low else math.inf
 
-    def change(self, name: str) -> str:
-        """Say how a number was some rows ago and is now, such as ``"from 1 to 2"``."""
-        before, now = self.pair(name) or (math.nan, math.nan)
+    def change(self, name: str, *, latest: bool = False) -> str:
+        """Say how a number was before and is now, as :meth:`pair` compares it, such as ``"from 1 to 2"``."""
+        before, now = self.pair(name, latest=latest) or (math.nan, math.nan)
         return f"from {before:.3g} to {now:.3g}"
 
     @property
@@ -198,7 +198,7 @@ def causes(course: Course, layer: int, *, latest: bool = False) -> list[Cause]:
         # A width in thresholds changes with the threshold: it is told only by itself.
         already_explained = name == "surrogate_width" and found
         if factor > least and not already_explained:
-            found.append(Cause(factor, f"{what} went {course.change(f'{name}_{layer}')}"))
+            found.append(Cause(factor, f"{what} went {course.change(f'{name}_{layer}', latest=latest)}"))
     steps = [row[f"step_{layer}"] for row in (*course.recent, course.now) if f"step_{layer}" in row]
     if steps and (max(steps) > course.largest_step or course.has_jumped(f"change_{layer}")):
         factor = max(steps) / steps[0] if steps[0] else math.inf
@@ -211,7 +211,8 @@ def causes(course: Course, layer: int, *, latest: bool = False) -> list[Cause]:
     # Norms of weights grow in most trainings: they are told if nothing else is found.
     factor = course.factor(f"weights_{layer}", latest=latest)
     if factor > LIMITS.weights and not found:
-        found.append(Cause(factor, f"the norm of its input weights went {course.change(f'weights_{layer}')}"))
+        change = course.change(f"weights_{layer}", latest=latest)
+        found.append(Cause(factor, f"the norm of its input weights went {change}"))
     return found
 
 
@@ -221,12 +222,13 @@ def has_moved(course: Course, layer: int) -> str:
     return f"moved by {now:.2g} of their norm since the last row, {before:.2g} before that"
 
 
-def because(course: Course, layer: int) -> str:
+def because(course: Course, layer: int, *, latest: bool = False) -> str:
     """Say what may be the cause of an event in a layer, as the end of a sentence.
 
-    These are the two largest changes; if there are none, how the mean voltage changed; empty if that is not known.
+    These are the two largest of its :func:`causes`; if there are none, how the mean voltage changed; empty if that is
+    not known.
     """
-    changes = sorted(causes(course, layer), key=lambda cause: -cause.factor)
+    changes = sorted(causes(course, layer, latest=latest), key=lambda cause: -cause.factor)
     # the second is left out if it has changed by much less than the first
     found = [cause.text for cause in changes[:2] if cause.factor**2 >= changes[0].factor]
     if not found and course.pair(f"voltage_{layer}") is not None:
@@ -455,7 +457,7 @@ def loss_rises(course: Course) -> Iterator[Sign]:
     changed = [layer for layer in changes if changes[layer]]
     if changed:
         most_changed = max(changed, key=lambda layer: max(cause.factor for cause in changes[layer]))
-        yield Sign(most_changed, problem, f"in layer {most_changed} {because(course, most_changed)}")
+        yield Sign(most_changed, problem, f"in layer {most_changed} {because(course, most_changed, latest=True)}")
         return
     yield Sign(None, problem, "no layer shows why: look at inputs, labels and the optimizer")
 

@@ -690,6 +690,28 @@ def test_a_forward_that_cannot_be_put_off_runs_as_ever_and_says_why(x: Tensor):
     torch.testing.assert_close(fast(x), net(x))
 
 
+class SumOfEachStep(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.into = nn.Linear(6, 5)
+        self.lif = snn.Leaky(beta=0.9, spike_grad=FastSigmoid())
+
+    def forward(self, x: Tensor) -> Tensor:
+        mem = self.lif.init_leaky()
+        sums = []
+        for t in range(len(x)):
+            _, mem = self.lif(self.into(x[t]), mem)
+            sums.append(mem.sum(dim=()))
+        return torch.stack(sums)
+
+
+def test_a_sum_over_no_axes_is_that_over_all_axes_of_a_step(x: Tensor):
+    net = SumOfEachStep()
+    fast = accelerate(net, x)
+    torch.testing.assert_close(fast(x), net(x))
+    assert fast.longest == len(x) and fast.runs_plainly is None
+
+
 class InPlaceActivation(nn.Module):
     """Reads the current before and after an activation has changed it in place."""
 
