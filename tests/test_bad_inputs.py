@@ -12,7 +12,7 @@ import snntorch as snn
 import torch
 from spikingjelly.activation_based import neuron
 from torch import Tensor, nn
-from torch.nn.utils import parametrizations, parametrize
+from torch.nn.utils import parametrizations, parametrize, prune
 
 import neurolsc
 from neurolsc import LIF, Network, init
@@ -344,3 +344,15 @@ def test_a_training_goes_on_as_if_nobody_had_looked(name, look):
     look(net)
     assert_same(before, everything(net))
     assert torch.equal(numbers, torch.get_rng_state())
+
+
+@pytest.mark.parametrize(
+    "computed", [torch.nn.utils.weight_norm, lambda layer: prune.random_unstructured(layer, "weight", 0.3)]
+)
+@pytest.mark.parametrize("look", [lambda net: neurolsc.diagnose(net, x(), y(), loss="step", lr=1e-2), watched])
+def test_weights_that_a_hook_computes_are_measured_too(look, computed):
+    net = InTraining(computed).train()
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    look(net)
+    after = net.state_dict()
+    assert all(torch.equal(after[name], value) for name, value in before.items())

@@ -66,10 +66,12 @@ class Bounds:
     step: float = 0.7
     step_below_linear: float = 3.0
     # Updates on a batch, after which a loss has moved if it moves at all; the share of its first value below which it
-    # has moved well; and how many times higher than at a tenth of the learning rate it ends if the rate is a fault.
+    # has moved well; how many times higher than at a tenth of the learning rate it ends if the rate is a fault; and how
+    # many times its first value it has risen to if that alone shows the fault.
     updates: int = 10
     lower: float = 0.95
     higher: float = 1.005
+    risen: float = 2.0
     # A start is slow if updates lower the loss by less than this share of what they do in an initialised copy. Four and
     # eight Leaky and RLeaky have less than 0.05 where they end at less than half of the best score.
     slow: float = 0.2
@@ -241,7 +243,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "slow start",
         f"with `lr` and `y`: {BOUNDS.updates} updates lower the loss by less than {1 - BOUNDS.lower:.0%} and that of an "
-        f"initialised copy {1 / BOUNDS.slow:g} times as much, to a loss {BOUNDS.gains:.0%} lower",
+        f"initialised copy {1 / BOUNDS.slow:g} times as much, to a loss {BOUNDS.gains:.0%} lower; from the loss of "
+        "guessing where the first is above it",
         "`initialize`",
         rules.starts_slowly,
         rules.cure_slow_start,
@@ -250,8 +253,9 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "learning rate too high",
-        f"with `lr` and `y`: after {BOUNDS.updates} updates the loss is higher than at a tenth of it, or layers are "
-        "silent or saturated; with `history`: the loss only grew",
+        f"with `lr` and `y`: after {BOUNDS.updates} updates the loss is higher than at a tenth of it, which lowers it by "
+        f"more than {1 - BOUNDS.lower:.0%}, or {BOUNDS.risen:g} times its first value, or hidden layers are silent or "
+        "saturated; with `history`: the loss only grew",
         "lower the learning rate tenfold",
         rules.is_too_fast,
         rules.cure_too_fast,

@@ -475,6 +475,8 @@ def is_too_fast(case: Case) -> Iterator[Sign]:
     broken = [words for words in case.broken(high) if words not in case.broken(low)]
     if math.isnan(low.loss) or (high.loss <= case.bounds.higher * low.loss and not broken):
         return  # the lower one does no better
+    if high.loss < case.bounds.risen * high.first and not case.falls(low) and not broken:
+        return  # at the lower one nothing has moved yet, which tells nothing of the user's
     problem = f"{case.updates} at {lr:g} bring its loss to {high.loss:.4g}"
     if broken:
         problem += f", and {', '.join(broken)}"

@@ -3,6 +3,7 @@
 import copy
 import math
 from abc import ABC, abstractmethod
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -543,13 +544,21 @@ def replaced(places: Iterable[tuple[nn.Module, str, Tensor]]) -> Iterator[None]:
                 computed: nn.ModuleDict = module.parametrizations  # type: ignore[assignment]
                 undo.callback(computed.__setitem__, name, computed[name])
                 computed[name] = Constant(value)
-                continue
-            if name in module._parameters:
+            elif name in module._parameters:
                 undo.callback(set_value, module, name, getattr(module, name).detach().clone())
-            else:  # a buffer or an attribute, which setting exchanges
+                set_value(module, name, value)
+            else:  # a buffer or an attribute, which setting exchanges, or what a hook computes before each call
+                hooks = module._forward_pre_hooks
+                undo.callback(setattr, module, "_forward_pre_hooks", hooks)
                 undo.callback(setattr, module, name, getattr(module, name))
-            set_value(module, name, value)
+                module._forward_pre_hooks = OrderedDict((key, h) for key, h in hooks.items() if not computes(h, name))
+                setattr(module, name, value)
         yield
+
+
+def computes(hook: object, name: str) -> bool:
+    """True if a hook sets a quantity of that name, as those of ``torch.nn.utils.weight_norm`` and ``prune`` do."""
+    return name in (getattr(hook, "name", None), getattr(hook, "_tensor_name", None))
 
 
 # ---- matrices of weights

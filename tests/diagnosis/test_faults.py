@@ -5,8 +5,10 @@ import math
 from dataclasses import replace
 
 import pytest
+import snntorch as snn
 import torch
-from torch import nn
+from snntorch import surrogate
+from torch import Tensor, nn
 
 import neurolsc
 from neurolsc import LIF, Network, diagnose, init, try_cures, wrap
@@ -15,6 +17,7 @@ from neurolsc.diagnosis.case import Case
 from neurolsc.diagnosis.causes import growth, step_sizes
 from neurolsc.diagnosis.faults import BY_NAME, findings, of_labels
 from neurolsc.diagnosis.report import examined
+from neurolsc.diagnosis.rules import is_too_fast
 from neurolsc.stability.scale import layer_inputs
 from neurolsc.surrogate import Rectangular
 from tests.diagnosis.networks import HEALTHY, PLANTS, batch, exploding, healthy
@@ -577,6 +580,51 @@ def test_updates_that_silence_a_layer_are_named(make_network, make_spikes):
     case.__dict__["outcomes"] = outcomes
     (finding,) = [f for f in findings(case) if f.name == "learning rate too high"]
     assert finding.problem.endswith("layer 2 never fires") and finding.cure == "lower the learning rate to 0.1"
+
+
+@pytest.mark.parametrize(
+    ("losses", "found"),
+    [((1.41, 1.386), False), ((3.0, 1.386), True), ((1.3, 1.0), True), ((0.9, 1.3), False), ((math.nan, 1.386), True)],
+    ids=["a little higher, where nothing moves", "doubled", "learns less", "learns more", "NaN"],
+)
+def test_a_lower_rate_is_advised_where_it_learns_or_the_loss_explodes(losses, found, make_network, make_spikes):
+    network, x, y = make_network(LIF, gain=3, layers=2), make_spikes(T=20, B=16), torch.arange(16) % 4
+    case = examined(network, x, y, lr=0.01, **FEW)
+    outcome = case.outcomes[0.01]
+    high, low = (outcome._replace(first=1.386, loss=loss) for loss in losses)
+    case.__dict__.update(outcomes={0.01: high, 0.001: low}, initialised_outcome=None)
+    assert (next(is_too_fast(case), None) is not None) == found
+
+
+class Overdriven(nn.Module):
+    """An output of so low a threshold that its counts, and with them the first loss, are large."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.hidden = nn.Linear(40, 64), snn.Leaky(0.9, spike_grad=surrogate.atan(), threshold=0.5)
+        self.second, self.output = nn.Linear(64, 4), snn.Leaky(0.9, spike_grad=surrogate.atan(), threshold=0.1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        below, above = self.hidden.reset_mem(), self.output.reset_mem()
+        sent = []
+        for step in x:
+            z, below = self.hidden(self.first(step), below)
+            z, above = self.output(self.second(z), above)
+            sent.append(z)
+        return torch.stack(sent)
+
+
+@pytest.mark.parametrize("lr", [1e-3, 1e-4])
+def test_a_loss_that_comes_down_from_above_guessing_is_told_from_where_it_began(lr):
+    torch.manual_seed(0)
+    x, y = (torch.rand(25, 32, 40) < 0.3).float(), torch.randint(0, 4, (32,))
+    diagnosis = diagnose(Overdriven(), x, y, loss="count", lr=lr)
+    assert diagnosis.measurements.loss > 5
+    of_network = [finding for finding in diagnosis if finding.layer is None]
+    assert not [finding for finding in of_network if finding.name == "learning rate too high"]
+    for finding in of_network:
+        assert f"bring its loss from {diagnosis.measurements.loss:.4g} to" in finding.problem
+        assert "where guessing has 1.386" in finding.problem
 
 
 def test_a_history_of_a_loss_that_only_grew_is_a_learning_rate_that_is_too_high(digits):
