@@ -393,8 +393,9 @@ def _report_failures(rows: list[dict[str, Any]]) -> None:
 def table(sweep: Path, by: tuple[str, ...]) -> None:
     """Print a sweep as a table, and write it as table.md.
 
-    A line for each combination of settings but the seed: mean ± deviation over seeds. Of a grid with [choose] the
-    chosen trials are counted alone. While the sweep goes on the table is that of the trials that are over.
+    A line for each combination of settings but the seed: mean ± deviation over seeds. If the
+    grid has a part [choose], only the trials that it has chosen count. While the sweep goes on, the table shows the
+    trials that are over.
     """
     grid, rows = experiments.read_sweep(sweep)
     text = experiments.markdown(grid, rows, by)

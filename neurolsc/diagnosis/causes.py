@@ -47,24 +47,29 @@ A_TENTH = 0.1  # share of the growth: a part without which the growth is less by
 
 
 def growth(network: Network, x: Tensor, layer: int, *, seed: int = 0) -> Growth:
-    """Measure the growth of gradients through time in a layer, counted from 0, and without each part of its step.
+    """Measure how gradients of a layer grow through time, and find the part of its step that makes them grow.
 
-    Growth is the largest finite-time Lyapunov exponent, a mean over samples. States are those of the whole network;
-    only derivatives lack the part. Parameters are put back.
+    Growth is the largest finite-time Lyapunov exponent, a mean over samples. It is measured again with each part taken
+    out of the derivatives in turn: recurrent weights, reset, feedback of its own. The states stay those of the whole
+    network, and parameters are put back.
 
     Args:
         network: the network.
         x: input (T, B, n_in).
-        layer: the layer.
+        layer: the layer, counted from 0.
         seed: seed of the direction that is followed.
+
+    Returns:
+        The growth; its part is "leak" if no part lowers it by a tenth.
     """
     batch = x.shape[1]
     with eval_mode(network), torch.no_grad():
         cell = network.cells[layer]
-        transitions = follow(network, x, torch.arange(len(x)))[0][layer]
+        of_layers, _ = follow(network, x, torch.arange(len(x)))
+        transitions = of_layers[layer]
 
         def measured() -> float:
-            """Return the exponent of the layer as it is now, along the states of the run."""
+            """Return the exponent along the states of the run; derivatives are those of the layer as it is now."""
             return layer_exponents(transitions, batch, count=1, seed=seed).mean().item()
 
         whole = measured()
@@ -81,10 +86,12 @@ def growth(network: Network, x: Tensor, layer: int, *, seed: int = 0) -> Growth:
             with scaled([(cell, name)], ALMOST_NOTHING):
                 without[name] = measured()
     part = min(without, key=without.__getitem__, default="leak")  # the part without which gradients grow least
-    # equal, too, are -inf and -inf, where a layer passes nothing through time: their difference is NaN
-    if part == "leak" or whole == without[part] or whole - without[part] < A_TENTH * abs(whole):
+    least = without.get(part, whole)
+    # both are -inf where a layer passes nothing through time, and then their difference is NaN
+    no_part_matters = least == whole or whole - least < A_TENTH * abs(whole)
+    if no_part_matters:
         return Growth(whole, "leak", whole, peak(cell))
-    return Growth(whole, part, without[part], peak(cell))
+    return Growth(whole, part, least, peak(cell))
 
 
 def own_feedback(cell: Cell) -> list[str]:

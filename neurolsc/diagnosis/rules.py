@@ -17,7 +17,7 @@ from neurolsc.diagnosis.causes import Growth, fresh_batch_norms, peak
 from neurolsc.diagnosis.cures import Calming, Treatment
 from neurolsc.diagnosis.measurements import EPSILON
 from neurolsc.neurons.cell import recurrent_weights
-from neurolsc.stability.conditions import NO_SURROGATE, NOT_FINITE, below_threshold, states_stability
+from neurolsc.stability.conditions import NO_SURROGATE, NOT_FINITE, below_threshold, has_stability_rule
 
 LARGEST_LOG = 700  # the exponential of more overflows float64
 
@@ -240,7 +240,7 @@ def cure_growth_in_time(case: Case, sign: Sign) -> str:
         return f"lower {found.part}"
     # the leak: a condition on the neuron's parameters, if one is broken
     alone = None
-    if states_stability(cell):
+    if has_stability_rule(cell):
         alone = below_threshold(cell).main_bound()
     if alone is not None:
         return alone.cure
@@ -318,12 +318,12 @@ def cure_growth_in_depth(case: Case, sign: Sign) -> str:
 def is_unstable(case: Case) -> Iterator[Sign]:
     """Find layers with neurons whose own variables grow without any spike or weight."""
     for i, cell in enumerate(case.measurable.cells, start=1):
-        alone = None  # the neurons without spikes and weights, if the cell says how they move
-        if states_stability(cell):
-            alone = below_threshold(cell)
-        if alone is None or alone.outside <= case.bounds.unstable:
+        if not has_stability_rule(cell):
             continue
-        broken = alone.main_bound()
+        alone = below_threshold(cell)  # the neurons without spikes and weights
+        if alone.outside <= case.bounds.unstable:  # the share whose radius is above 1
+            continue
+        broken = alone.main_bound()  # None if the cell names no bound
         cause = f"radii up to {alone.radius.max():.2f}"
         if broken is not None:
             cause = f"{broken.violated}; {cause}"

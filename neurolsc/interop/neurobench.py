@@ -136,8 +136,8 @@ class NetworkModel(NeuroBenchModel):
         for i, cell in enumerate(network.cells):
             readings += [Reading(m, i, reads_output=False) for m in weight_matrices(cell, "depth", inputs=True)]
             readings += [Reading(m, i, reads_output=True) for m in weight_matrices(cell, "time")]
-        # The weights of a neuron to itself alone are no matrix.
-        readings = [r for r in readings if not (isinstance(r.matrix, OneToOne) or is_called(r.matrix))]
+        # NeuroBench counts a module that is called by itself; the weights of a neuron to itself alone are no matrix.
+        readings = [r for r in readings if not is_called(r.matrix) and not isinstance(r.matrix, OneToOne)]
         if isinstance(network.readout, nn.Linear):
             matrix = WeightMatrix(cast(Any, network), "readout.weight")
             readings.append(Reading(matrix, len(network.cells) - 1, reads_output=True))
@@ -147,13 +147,13 @@ class NetworkModel(NeuroBenchModel):
         counted = {id(p) for layer in called for p in layer.parameters()}
         for reading in readings:
             owner, name = owner_of(reading.matrix.cell, reading.matrix.name)
-            counted.add(id(owner._parameters.get(name)))
+            counted.add(id(owner._parameters.get(name)))  # of None where the matrix is computed from others
         if left := [name for name, p in network.named_parameters() if p.ndim > 1 and id(p) not in counted]:
             raise TypeError(
                 f"network has weights that NeuroBench cannot count: {', '.join(left)}. Counted are those of nn.Linear and "
                 "convolutions, and matrices in a cell's scaled_parameters or input_matrices."
             )
-        # their weights are filled in when they are asked for, in __net__
+        # modules that NeuroBench reads in place of the matrices; __net__ fills in the weights when they are asked for
         self.readings = {Synapses(*r.matrix.weights.T.shape, bias=False, device="meta"): r for r in readings}
         self._net = Counted(network, [*called, *self.readings])
 

@@ -151,13 +151,14 @@ class WrappedCell(Cell):
         self.layer = layer
         self.before = nn.Sequential(*before)
         self.input_shape = input_shape
-        self.scaled_parameters = self.paper_scaled_parameters = tuple(scaled)
+        self.scaled_parameters = tuple(scaled)
+        self.paper_scaled_parameters = self.scaled_parameters  # the paper says nothing of these neurons
         with torch.no_grad(), eval_mode(self):
             samples, *shape = self.current(torch.zeros(1, self.n_in, **self.dtype_and_device)).shape
             if samples != 1:
                 names = ", ".join(type(module).__name__ for module in before)
                 raise ValueError(
-                    f"{names} make {samples} samples of one before a {type(layer).__name__}: call an encoder outside of the "
+                    f"{names} turn one sample into {samples} before a {type(layer).__name__}: call an encoder outside of the "
                     "model, and give the network what it sends."
                 )
             self.current_shape = tuple(shape)
@@ -203,7 +204,7 @@ class WrappedCell(Cell):
         return self.advance(self.current(x), z.view(-1, *self.output_shape), state)
 
     def pretrained(self) -> Iterable[nn.Parameter]:
-        """Yield the parameters that rules scale; biases, norms and the like stay."""
+        """Yield the parameters that pre-training changes: those that scale a radius, so no biases or norms."""
         for scaled in self.scaled_parameters:
             owner, name = owner_of(self, scaled.parameter)
             parameter = owner._parameters.get(name)

@@ -456,7 +456,8 @@ def value_of(module: nn.Module, name: str) -> Tensor:
     if not is_parametrized(module, name):
         return torch.as_tensor(getattr(module, name)).detach()
     with eval_mode(module):  # in training mode a spectral norm takes a step of its iteration at each reading
-        return getattr(module, name).detach()
+        value: Tensor = getattr(module, name)  # type: ignore[assignment]
+        return value.detach()
 
 
 def set_value(module: nn.Module, name: str, value: Tensor) -> None:
@@ -525,7 +526,7 @@ class Constant(nn.Module):
 
     def __init__(self, value: Tensor) -> None:
         super().__init__()
-        self.register_buffer("value", value)
+        self.value = value
 
     def forward(self) -> Tensor:
         return self.value

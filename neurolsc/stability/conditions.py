@@ -218,7 +218,7 @@ def below_threshold(cell: Cell) -> NeuronStability:
 def neurons_below_threshold(network: Network) -> dict[str, NeuronStability]:
     """Return :func:`below_threshold` of every layer whose cell states its matrix, by name, such as "layer 1"."""
     cells = enumerate(as_network(network).cells, start=1)
-    return {f"layer {i}": below_threshold(cell) for i, cell in cells if states_stability(cell)}
+    return {f"layer {i}": below_threshold(cell) for i, cell in cells if has_stability_rule(cell)}
 
 
 def plot_neurons(
@@ -264,7 +264,7 @@ def at_threshold(cell: Cell) -> NeuronStability:
     return _stability(cell, surrogate_slope(membrane, at_zero)[0])
 
 
-def states_stability(cell: Cell) -> bool:
+def has_stability_rule(cell: Cell) -> bool:
     """True if the class that defines the cell's step also gives its matrix below threshold."""
     return cell._defined_with_its_step("subthreshold")
 
@@ -273,7 +273,7 @@ def _stability(cell: Cell, slope: float | Tensor) -> NeuronStability:
     """The stability of every neuron if the derivative of its spikes by its voltage is `slope`, 0 or (n_hidden,)."""
     with torch.no_grad():
         matrix = None
-        if states_stability(cell):
+        if has_stability_rule(cell):
             matrix = cell.subthreshold(slope)
         if matrix is None:
             raise TypeError(

@@ -93,7 +93,7 @@ def test_an_encoder_is_named_and_what_is_to_be_done_with_it(make, name):
 
 
 def test_an_encoder_in_a_list_is_named():
-    with pytest.raises(ValueError, match="ConstantCurrentLIFEncoder, Linear make 10 samples of one before a LIFCell"):
+    with pytest.raises(ValueError, match="ConstantCurrentLIFEncoder, Linear turn one sample into 10 before a LIFCell"):
         wrap([norse.ConstantCurrentLIFEncoder(10), nn.Linear(12, 16), norse.LIFCell()], input_shape=12)
     with pytest.raises(TypeError, match=r"LatencyEncoder cannot be wrapped.* Call an encoder outside of the model"):
         wrap(Encoded(encoding.LatencyEncoder(10), neuron.LIFNode(), every_step=True), torch.rand(8, 12))

@@ -158,12 +158,13 @@ class _Scan(torch.autograd.Function):
         ctx.save_for_backward(start, params, u, *states)
         ctx.neuron = neuron
         ctx.slope = slope
-        ctx.currents = len(x)  # T, or 1
+        ctx.rows_of_x = len(x)  # T, or 1
         ctx.set_materialize_grads(False)  # None, not zeros, for an output without a gradient
         return z, *states, *(state[-1].clone() for state in states)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        """Return the gradients by x (T or 1, M), start (states, M) and params (K, M); None for the others."""
         from neurolsc.neurons.fast import cpu_kernels, scan_kernels
 
         if torch.is_grad_enabled():
@@ -173,14 +174,15 @@ class _Scan(torch.autograd.Function):
         steps = len(states[0])
         size = u.shape[1]
         given = given_slopes(ctx.slope, neuron, u, states, params)
-        outer, ends = outer_gradients(gradients, neuron.states, u)
-        by_x = u.new_zeros(ctx.currents, size)
-        by_start = torch.stack(ends)  # the kernel takes it back from the last step to the first
+        (by_spikes, *by_states), by_ends = outer_gradients(gradients, neuron.states, u)
+        by_x = u.new_zeros(ctx.rows_of_x, size)
+        # begins as the gradient by the last states, which the kernel carries back to the first, in place
+        by_start = torch.stack(by_ends)
         by_params = torch.zeros_like(params)
         learnt = ctx.needs_input_grad[5]  # params
-        arrays = (
+        arrays = (  # in the order of the kernel's arguments
             start.numpy(), params.numpy(), *neuron.flags, tuple(map(flat_array, states)), u.numpy(),
-            ctx.slope.kind, float(ctx.slope.a), given.numpy(), flat_array(outer[0]), tuple(map(flat_array, outer[1:])),
+            ctx.slope.kind, float(ctx.slope.a), given.numpy(), flat_array(by_spikes), tuple(map(flat_array, by_states)),
             by_x.numpy(), by_start.numpy(), by_params.numpy(), learnt,
         )  # fmt: skip
         kernel = getattr(scan_kernels, f"{neuron.name}_back")
@@ -265,7 +267,7 @@ class _RecurrentScan(torch.autograd.Function):
         ctx.save_for_backward(start, params, u, z0, weight, z, *states)
         ctx.neuron = neuron
         ctx.slope = slope
-        ctx.currents = len(x)  # T, or 1
+        ctx.rows_of_x = len(x)  # T, or 1
         ctx.set_materialize_grads(False)  # None, not zeros, for an output without a gradient
         return z, *states, *(state[-1].clone() for state in states)
 
@@ -327,7 +329,7 @@ class _RecurrentScan(torch.autograd.Function):
             else:
                 by_weight = by_x.view(-1, n) * read
             by_weight = by_weight.sum_to_size(weight.shape)  # over steps and samples, and neurons that share a factor
-        if ctx.currents > 1 or steps == 1:
+        if ctx.rows_of_x > 1 or steps == 1:
             by_input = by_x
         else:  # all steps read the same current
             by_input = by_x.sum(0, keepdim=True)
@@ -357,9 +359,10 @@ def weight_gradient(read: Tensor, by_sent: Tensor) -> Tensor:
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return what ``torch.nn.functional.linear`` does; where few entries of x differ from zero, as sums of rows.
+    """Return what ``torch.nn.functional.linear`` does; where few entries of x differ from zero, by columns of weight.
 
-    x is (..., n_in), weight (n_out, n_in), bias (n_out,). Sums are taken in another order than that of a dense product.
+    x is (..., n_in), weight (n_out, n_in), bias (n_out,), the result (..., n_out). Sums are taken in another order than
+    that of a dense product. Under a compiler or a transform of torch.func it is the dense product.
     """
     suits = x.dtype == weight.dtype and x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64)
     too_small = x.numel() < LEAST_ENTRIES or len(weight) < LEAST_ROW
@@ -368,7 +371,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     from neurolsc.neurons.fast import cpu_kernels
 
     entries = cpu_kernels.nonzeros(x.detach().reshape(-1, x.shape[-1]))
-    # a dense product makes NaN of zero times what is not finite; a sum of rows would leave that out
+    # None: too many differ from zero. A dense product makes NaN of zero times infinity, which sums would leave out.
     if entries is None or not weight.sum().isfinite():
         return torch.nn.functional.linear(x, weight, bias)
     return _SparseLinear.apply(entries, x, weight, bias)  # type: ignore[return-value]
