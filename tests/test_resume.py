@@ -108,7 +108,7 @@ def test_a_training_that_stopped_early_goes_on_with_more_patience(tmp_path: Path
         ({"task": ClassPerStep()}, r"task was 'Classification\(last=None\)', is now 'ClassPerStep"),
         ({"floss": 2.0}, r"floss was 0\.0, is now 2\.0"),
         ({"clip_spectrum": 2.0}, r"clip_spectrum was 0\.0, is now 2\.0"),
-        ({"schedule": FromTorch(lambda o: StepLR(o, 3))}, r"schedule was 'Cosine.*is now .StepLR.*'step_size': 3"),
+        ({"schedule": FromTorch(lambda o: StepLR(o, 3))}, r"schedule was 'constant'.*is now .StepLR.*'step_size': 3"),
         ({"network": lif().double()}, r"torch\.float32', is now .*float64"),
         ({"network": lif("zero")}, "reset of layer 2 was 'subtract', is now 'zero'"),
         ({"network": lif(dampening=0.3)}, r"spike of layer 2 was .*'dampening': 0\.5.*, is now .*'dampening': 0\.3"),

@@ -8,14 +8,12 @@
 from neurolsc.stability.loops import adabelief_lookahead
 from neurolsc.training.evaluation import Samples, Scores, evaluate
 from neurolsc.training.loop import PAPER, TrainResult, TrainSettings, train
-from neurolsc.training.optim import Cosine, FromTorch, Schedule, parameter_groups
+from neurolsc.training.optim import FromTorch, parameter_groups
 
 __all__ = [
     "PAPER",
-    "Cosine",
     "FromTorch",
     "Samples",
-    "Schedule",
     "Scores",
     "TrainResult",
     "TrainSettings",

@@ -34,12 +34,12 @@ from neurolsc.surroundings import rank_of_processes
 from neurolsc.tasks import Classification, Task, metric_spec
 from neurolsc.training.evaluation import Data, batches, carry_state, evaluate, unpack
 from neurolsc.training.optim import (
-    Cosine,
+    COURSES,
     FromTorch,
-    Schedule,
     bound_weights,
     condition_gradients,
     parameter_groups,
+    scheduled,
 )
 from neurolsc.validation import number, one_of, positive, setting, whole
 
@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from neurolsc.monitor import Monitor
 
 FLOSSED = 8  # samples of a batch whose exponents are regularised
-CONSTANT = Cosine(0.0, end=1.0)
-SCHEDULES: dict[str, Schedule] = {"constant": CONSTANT, "cosine": Cosine(), "cosine-to-tenth": Cosine(0.0, end=0.1)}
 OPTIMIZERS = {"adam": torch.optim.Adam, "adabelief-lookahead": adabelief_lookahead}
 PAPER: dict[str, Any] = {
     "batch_size": 256,
@@ -72,9 +70,8 @@ class TrainSettings:
     """The training.
 
     These are the keywords of :func:`train`, the flags of ``neurolsc train``, and the names in grids and in a run's
-    settings.toml. From Python, ``schedule`` may also be a :data:`neurolsc.training.Schedule` or
-    :class:`neurolsc.training.FromTorch`, and ``optimizer`` a function that makes one from parameters, or groups of
-    them, and a learning rate.
+    settings.toml. From Python, ``schedule`` may also be a :class:`neurolsc.training.FromTorch`, and ``optimizer`` a
+    function that makes one from parameters, or groups of them, and a learning rate.
 
     Raises:
         ValueError: if a number is out of range, or a word is unknown.
@@ -87,7 +84,7 @@ class TrainSettings:
     batch_size: int = setting(32, "samples per batch")
     lr: float = setting(5e-3, "learning rate; deeper networks take less: of ten layers 2e-3 was best")
     by_gain: bool = setting(True, "divide it, for b_theta, by how far b_theta moves the threshold")
-    schedule: Literal["constant", "cosine", "cosine-to-tenth"] | Schedule | FromTorch = setting(
+    schedule: Literal["constant", "cosine", "cosine-to-tenth"] | FromTorch = setting(
         "cosine",
         "course of the learning rate over all epochs: it stays, rises for 5 % of them and falls to 0, or falls to a "
         "tenth",
@@ -115,9 +112,9 @@ class TrainSettings:
         if not math.isfinite(self.floss_target):
             raise ValueError(f"floss_target must be a finite number of nats per step, got {self.floss_target}.")
         if isinstance(self.schedule, str):
-            one_of("schedule", self.schedule, tuple(SCHEDULES))
-        elif not callable(self.schedule) and not isinstance(self.schedule, FromTorch):
-            wanted = "schedule must be a function of the share done, or of torch as FromTorch(make)"
+            one_of("schedule", self.schedule, ("constant", *COURSES))
+        elif not isinstance(self.schedule, FromTorch):
+            wanted = "schedule must be a name, or a scheduler of torch as FromTorch(make)"
             raise TypeError(f"{wanted}, got a {type(self.schedule).__name__}.")
         if isinstance(self.optimizer, str):
             one_of("optimizer", self.optimizer, tuple(OPTIMIZERS))
@@ -248,11 +245,11 @@ def train(
     order = torch.Generator()  # of the samples; seeded anew in every epoch
     train_batches = batches("training", training, chosen.batch_size, generator=order)
     batches("validation", validation, chosen.batch_size)  # refuses before the first epoch, not after it
-    schedule = SCHEDULES[chosen.schedule] if isinstance(chosen.schedule, str) else chosen.schedule
+    schedule = scheduled(chosen.schedule, chosen.epochs * len(train_batches))
     make: Any = OPTIMIZERS[chosen.optimizer] if isinstance(chosen.optimizer, str) else chosen.optimizer
     optimizer = make(parameter_groups(network, chosen.lr, by_gain=chosen.by_gain), chosen.lr)
-    scheduler: Any = schedule.make(optimizer) if isinstance(schedule, FromTorch) else None
-    full_rates = [group["lr"] for group in optimizer.param_groups]  # which a Schedule multiplies by its factor
+    scheduler: Any = None if schedule is None else schedule.make(optimizer)
+    step_every = None if schedule is None else schedule.every
     history: list[Row] = []
     best_epoch = 0  # before the training
     best = copy.deepcopy(network.state_dict())
@@ -274,7 +271,6 @@ def train(
             "best_epoch": best_epoch,
             "history": history,
             "optimizer": optimizer.state_dict(),
-            "full_rates": full_rates,
             "scheduler": None if scheduler is None else scheduler.state_dict(),
         }
 
@@ -283,7 +279,7 @@ def train(
         if checkpoint is not None:
             free = ("epochs", "patience", "schedule", "optimizer")  # free to change, or compared in another form below
             fingerprint = {name: value for name, value in vars(chosen).items() if name not in free}
-            fingerprint |= {"optimizer": type(optimizer).__name__, "schedule": repr(schedule)}
+            fingerprint |= {"optimizer": type(optimizer).__name__, "schedule": chosen.schedule}
             fingerprint |= {"task": repr(task), "seed": seed} | network_fingerprint(network)
             for name, data in (("training", training), ("validation", validation)):
                 if isinstance(data, DataLoader):
@@ -297,12 +293,12 @@ def train(
                             "out, and its random numbers follow from (seed, epoch); or train without checkpoint."
                         )
                 fingerprint |= data_fingerprint(name, data)
-            if isinstance(schedule, FromTorch):
+            if isinstance(chosen.schedule, FromTorch):
                 # without its learning rates: they follow from the gains of the weights that the network happens to have
                 kind = type(scheduler).__name__
                 at_first = re.sub(RATES, "", repr(scheduler.state_dict()))
-                fingerprint["schedule"] = f"{kind}, every {schedule.every}, {at_first}"
-            elif schedule != CONSTANT:
+                fingerprint["schedule"] = f"{kind}, every {step_every}, {at_first}"
+            elif chosen.schedule != "constant":
                 fingerprint["epochs"] = chosen.epochs  # the next learning rate depends on it
             if saved := read_checkpoint(checkpoint, keys=state(), settings=fingerprint, of="training"):
                 with refusing(checkpoint, "does not fit this training"):
@@ -315,7 +311,6 @@ def train(
                     history = saved["history"]
                     best = saved["best"]
                     best_epoch = saved["best_epoch"]
-                    full_rates = saved["full_rates"]  # from the gains of the weights that the training began with
                 if monitor is not None:
                     monitor.go_on_from(len(history) * len(train_batches))
 
@@ -350,11 +345,6 @@ def train(
                     del run  # the spikes need not live as long as the loss
                     optimizer.zero_grad()
                     loss.backward()
-                    if not isinstance(schedule, FromTorch):
-                        done = (epoch - 1 + (index - 1) / length) / chosen.epochs
-                        factor = schedule(done)
-                        for group, rate in zip(optimizer.param_groups, full_rates, strict=True):
-                            group["lr"] = factor * rate
                     norm = condition_gradients(network, centralize=chosen.centralize, clip=chosen.clip_gradient)
                     if not norm.isfinite():
                         bad = []
@@ -380,7 +370,7 @@ def train(
                         condition_gradients(network, centralize=chosen.centralize, clip=chosen.clip_gradient)
                         optimizer.step()
                     bound_weights(network, weight=chosen.clip_weight, spectrum=chosen.clip_spectrum)
-                    if scheduler is not None and schedule.every == "update":  # type: ignore[union-attr]
+                    if step_every == "update":
                         scheduler.step()  # type: ignore[call-arg]
                     if monitor is not None:
                         monitor.step(value)
@@ -412,7 +402,7 @@ def train(
             history.append(row)
             if isinstance(scheduler, ReduceLROnPlateau):
                 scheduler.step(scores.loss)
-            elif scheduler is not None and schedule.every == "epoch":  # type: ignore[union-attr]
+            elif step_every == "epoch":
                 scheduler.step()
             if checkpoint is not None:
                 write_tree(checkpoint, state() | {"settings": fingerprint})

@@ -3,16 +3,17 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from neurolsc.network import Network
 from neurolsc.neurons.cell import Cell, weight_matrices
-from neurolsc.validation import number, one_of
+from neurolsc.validation import one_of
 
 
 def parameter_groups(network: Network, lr: float, *, by_gain: bool) -> list[dict[str, Any]]:
@@ -50,44 +51,27 @@ def parameter_groups(network: Network, lr: float, *, by_gain: bool) -> list[dict
 
 # ---- learning rates over a training
 
-Schedule = Callable[[float], float]
-"""A function from the share of all epochs that is done, 0 to 1, to the factor of the learning rate.
 
-Its ``repr`` is compared when a training goes on from a checkpoint: make it a dataclass.
-"""
+def cosine(done: float, *, warmup: float = 0.05, end: float = 0.0) -> float:
+    r"""Return the factor of the learning rate when a share s of all updates is done, 0 to 1.
 
-
-@dataclass(frozen=True)
-class Cosine:
-    r"""A linear rise to the learning rate, then half a cosine down to a share of it.
-
-    With s, the share of the training that is done, the factor of the learning rate is
+    It rises linearly to 1, then falls as half a cosine to a share e:
 
     .. math:: f(s) = \begin{cases} s / w & s < w \\
         e + \tfrac{1 - e}{2} \big(1 + \cos \pi \tfrac{s - w}{1 - w}\big) & s \ge w \end{cases}
 
-    Attributes:
-        warmup: w, the share of the training in which it rises, in [0, 1).
-        end: e, the share of the learning rate at the end, in [0, 1]; 1: it stays constant after the rise.
+    Args:
+        done: s.
+        warmup: w, the share of the updates in which it rises.
+        end: e.
 
     Source: Loshchilov & Hutter, arXiv:1608.03983, eq. 5 (one period); Goyal et al., arXiv:1706.02677, Sec. 2.2 (the
     warm-up); with w = 0 and e = 0.1: arXiv:2308.12075v2, App. H.
     """
-
-    warmup: float = 0.05
-    end: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not number("warmup", self.warmup, zero_allowed=True) < 1:
-            raise ValueError(f"warmup must be a share of the training, in [0, 1), got {self.warmup}.")
-        if not number("end", self.end, zero_allowed=True) <= 1:
-            raise ValueError(f"end must be a share of the learning rate, in [0, 1], got {self.end}.")
-
-    def __call__(self, done: float) -> float:
-        if done < self.warmup:
-            return done / self.warmup
-        fall = 0.5 * (1 + math.cos(math.pi * (done - self.warmup) / (1 - self.warmup)))
-        return self.end + (1 - self.end) * fall
+    if done < warmup:
+        return done / warmup
+    fall = 0.5 * (1 + math.cos(math.pi * (done - warmup) / (1 - warmup)))
+    return end + (1 - end) * fall
 
 
 @dataclass(frozen=True)
@@ -115,6 +99,19 @@ class FromTorch:
             got = type(self.make).__name__
             raise TypeError(f"make must make a scheduler from an optimizer, got {got}: lambda o: StepLR(o, 10).")
         one_of("every", self.every, ("epoch", "update"))
+
+
+COURSES = {"cosine": cosine, "cosine-to-tenth": partial(cosine, warmup=0.0, end=0.1)}
+
+
+def scheduled(schedule: str | FromTorch, updates: int) -> FromTorch | None:
+    """Return the scheduler that a schedule names, for so many updates; None for a constant learning rate."""
+    if isinstance(schedule, FromTorch):
+        return schedule
+    if schedule == "constant":
+        return None
+    factor = COURSES[schedule]
+    return FromTorch(lambda optimizer: LambdaLR(optimizer, lambda update: factor(update / updates)), every="update")
 
 
 # ---- before and after the optimizer's step
