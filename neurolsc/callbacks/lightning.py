@@ -3,20 +3,23 @@
 from itertools import islice
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
-from neurolsc.init import Initialiser
+from neurolsc.init import Initialiser, InitReport
+from neurolsc.interop.prepared import Reader
 from neurolsc.interop.ranks import call_on_rank_0
 from neurolsc.interop.wrap import wrap
 from neurolsc.monitor import Monitor
 from neurolsc.network import Network
+from neurolsc.neurons.cell import dtype_and_device
 from neurolsc.stability.conditions import Finding
 from neurolsc.stability.indicators import exponent_loss
 from neurolsc.stability.profile import radius_profile
+from neurolsc.surroundings import full_precision
 from neurolsc.training.loop import FLOSSED
-from neurolsc.validation import as_batch, number, swapped_axes, whole
+from neurolsc.validation import BatchParts, as_batch, number, swapped_axes, whole
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -27,35 +30,76 @@ except ImportError as error:
 STEPS, SAMPLES = 8, 4  # numbers of those of the first batch at which the logged radii are measured
 
 
-def network_of(pl_module: LightningModule, name: str, input_shape: int | tuple[int, ...] | None) -> Network:
-    """Return the network in a LightningModule, or one over the module that is there.
+class Reading:
+    """The network in a LightningModule, and how it reads the batches of a loader.
+
+    A module of another library is called with a batch, which shows the order of its layers and whether it takes time
+    or batch first; it need not be the order that the loader has.
 
     Args:
+        callback: whose settings say which module it is, and what the loader gives.
         pl_module: the LightningModule.
-        name: dotted name of the attribute; empty: the LightningModule itself.
-        input_shape: as in :func:`neurolsc.wrap`.
-    """
-    module = pl_module.get_submodule(name)
-    return module if isinstance(module, Network) else wrap(module, input_shape=input_shape)
+        batch: a batch of the loader.
 
-
-def inputs_of(batch: Any, batch_first: bool, callback: str) -> Tensor:
-    """Return the inputs of a batch, x or (x, targets, ...), as (T, B, n_in).
-
-    Args:
-        batch: the batch.
-        batch_first: x is (B, T, ...), not (T, B, ...).
-        callback: name of the callback, for the error.
+    Attributes:
+        net: the module, or a network.
+        batch_first: whether the module takes batch first.
+        reader: lays out what the module takes as its network reads it.
 
     Raises:
-        ValueError: if the number of targets shows that time and batch are the other way round.
+        TypeError: if the module cannot be wrapped, as by :func:`neurolsc.initialize`.
+        ValueError: likewise.
     """
-    x, targets, _ = as_batch(batch)
-    if batch_first:
-        x = x.transpose(0, 1)
-    if swapped := swapped_axes(x, targets):
-        raise ValueError(f"{swapped}, or {callback}(..., batch_first={not batch_first}).")
-    return x.flatten(2)
+
+    def __init__(self, callback: "InitCallback | Flossing", pl_module: LightningModule, batch: Any) -> None:
+        self.callback = callback
+        self.net = pl_module.get_submodule(callback.module)
+        if isinstance(self.net, nn.ModuleList):  # it cannot be called, and is in the order of use
+            self.net = wrap(self.net, input_shape=callback.input_shape)
+        errors = []
+        for batch_first in (callback.batch_first, not callback.batch_first):
+            self.batch_first = batch_first
+            x = self.taken(batch)
+            try:
+                with full_precision(self.net):
+                    self.reader = Reader.of(self.net, BatchParts(x))
+            except Exception as error:  # of any kind: the module's own code may fail on the other order
+                errors.append(error)
+                continue
+            axes = ["time first"]
+            if batch_first:
+                axes = ["batch first", "every step"]
+            if self.reader.layout is None or self.reader.layout.axes in axes:
+                return
+        if errors:
+            raise errors[0]
+        raise ValueError(f"x must have an axis of time and one of samples, got {tuple(x.shape)} read as {self.reader}.")
+
+    def taken(self, batch: Any) -> Tensor:
+        """Return the inputs of a batch, x or (x, targets, ...), as the module takes them.
+
+        Raises:
+            ValueError: if the number of targets shows that time and batch are the other way round.
+        """
+        x, targets, _ = as_batch(batch)
+        batch_first = self.callback.batch_first
+        shape = self.callback.input_shape
+        like = dtype_and_device(self.net)
+        if batch_first:
+            x = x.transpose(0, 1)
+        if swapped := swapped_axes(x, targets):
+            raise ValueError(f"{swapped}, or {type(self.callback).__name__}(..., batch_first={not batch_first}).")
+        if isinstance(self.net, Network):
+            return x.flatten(2).to(like["device"])
+        if shape is not None:
+            x = x.flatten(2).unflatten(2, (shape,) if isinstance(shape, int) else shape)
+        if self.batch_first:
+            x = x.transpose(0, 1)
+        return x.contiguous().to(**like)
+
+    def read(self, batch: Any) -> Tensor:
+        """Return the inputs of a batch as the network reads them, (T, B, n_in)."""
+        return self.reader.read(BatchParts(self.taken(batch))).x
 
 
 class InitCallback(Callback):
@@ -70,9 +114,11 @@ class InitCallback(Callback):
         module: name of the attribute of the LightningModule that holds the network, a :class:`neurolsc.Network` or what
             :func:`neurolsc.wrap` takes; dotted names reach further down. Empty: the LightningModule itself.
         batches: initialise on so many batches of the training data.
-        batch_first: whether the inputs are (B, T, ...), as most loaders have them, instead of (T, B, ...); it is an
-            error if the number of labels shows the other.
-        input_shape: shape of one sample of a step's input, as in :func:`neurolsc.wrap`.
+        batch_first: whether the loader's inputs are (B, T, ...), as most have them, or images (B, ...) for all steps,
+            instead of (T, B, ...). It is an error if the number of labels shows the other. The module itself may take
+            either: it is called with a batch.
+        input_shape: shape of one sample of a step's input, such as (1, 28, 28), if the module takes another than the
+            loader has.
         seed: seed of the initialiser's draws.
 
     Attributes:
@@ -101,7 +147,8 @@ class InitCallback(Callback):
         self.input_shape = input_shape
         self.seed = seed
         self.findings: tuple[Finding, ...] | None = None
-        self._inputs: list[Tensor] = []
+        self._batches: list[Any] = []
+        self._reading: Reading | None = None  # of this training, in which the module is compared with its network once
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Initialise the network, unless training goes on from a checkpoint; log its radii through time and depth."""
@@ -112,20 +159,18 @@ class InitCallback(Callback):
                 f"{trainer.world_size} processes; initialise beforehand."
             )
         # Also a training that goes on needs the inputs: its radii are measured on the first of them.
-        self._inputs.clear()
         loader: Any = trainer.train_dataloader
-        for batch in islice(loader, self.batches):
-            self._inputs.append(inputs_of(batch, self.batch_first, "InitCallback").to(pl_module.device))
+        self._batches = list(islice(loader, self.batches))
+        self._reading = None
         if trainer.global_step == 0:  # else it goes on from a checkpoint
             if trainer.world_size > 1:
                 self.findings = call_on_rank_0(parallel, lambda: self._initialise(pl_module))
             else:
                 self.findings = self._initialise(pl_module)
-            summary = getattr(self.findings, "summary", "")  # an initialiser of the user may return a plain tuple
-            if summary:
-                pl_module.print(summary)
-            for finding in self.findings:
-                pl_module.print(finding)
+            report = self.findings
+            if not isinstance(report, InitReport):  # an initialiser of the user may return a plain tuple
+                report = InitReport(report, title=str(self.initialiser))
+            pl_module.print(report)
         for logger in trainer.loggers:  # log_dict would wait for the end of the epoch
             logger.log_metrics(self._radii(pl_module), step=trainer.global_step)
 
@@ -135,14 +180,22 @@ class InitCallback(Callback):
 
     def _initialise(self, pl_module: LightningModule) -> tuple[Finding, ...]:
         """Initialise the network on the inputs, and return what the initialiser missed."""
-        network = network_of(pl_module, self.module, self.input_shape)
-        return self.initialiser.apply(network, self._inputs, seed=self.seed)
+        reading = self._read(pl_module)
+        inputs = [reading.taken(batch) for batch in self._batches]
+        apply: Any = self.initialiser.apply  # declared for a Network; its decorator wraps any other module
+        return apply(reading.net, inputs, seed=self.seed)
+
+    def _read(self, pl_module: LightningModule) -> Reading:
+        """Return how the module reads the batches."""
+        if self._reading is None:
+            self._reading = Reading(self, pl_module, self._batches[0])
+        return self._reading
 
     def _radii(self, pl_module: LightningModule) -> dict[str, float]:
         """Measure the spectral radii of each layer, means over steps and samples, by the names under which they go."""
-        network = network_of(pl_module, self.module, self.input_shape)
-        x = self._inputs[0][:, :SAMPLES]
-        profile = radius_profile(network, x, steps=min(STEPS, len(x)))
+        reading = self._read(pl_module)
+        x = reading.read(self._batches[0])[:, :SAMPLES]
+        profile = radius_profile(reading.reader.network, x, steps=min(STEPS, len(x)))
         radii = {}
         for direction, means in (("time", profile.time_mean), ("depth", profile.depth_mean)):
             for layer, mean in enumerate(means.tolist(), start=1):
@@ -163,7 +216,7 @@ class Flossing(Callback):
         every: k, counted in each epoch.
         module: as in :class:`InitCallback`.
         batch_first: as in :class:`InitCallback`; True if inputs are (B, T, N).
-        input_shape: as in :class:`InitCallback`; the shape of one sample of a step's input.
+        input_shape: as in :class:`InitCallback`.
 
     Source: Engelken, arXiv:2312.17306.
 
@@ -187,6 +240,11 @@ class Flossing(Callback):
         self.module = module
         self.batch_first = batch_first
         self.input_shape = input_shape
+        self._reading: Reading | None = None  # of this training
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Forget the module of a training before."""
+        self._reading = None
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -194,11 +252,12 @@ class Flossing(Callback):
         """Make the update, if this is a k-th batch."""
         if (batch_idx + 1) % self.every != 0:
             return
-        x = inputs_of(batch, self.batch_first, "Flossing")[:, :FLOSSED]
-        network = network_of(pl_module, self.module, self.input_shape)
+        if self._reading is None:
+            self._reading = Reading(self, pl_module, batch)
+        x = self._reading.read(batch)[:, :FLOSSED]
         optimizer = trainer.optimizers[0]
         optimizer.zero_grad()
-        loss = self.weight * exponent_loss(network, x, self.target, seed=trainer.global_step)
+        loss = self.weight * exponent_loss(self._reading.reader.network, x, self.target, seed=trainer.global_step)
         loss.backward()
         clip_grad_norm_(pl_module.parameters(), max_norm=1.0)
         optimizer.step()

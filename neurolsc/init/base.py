@@ -16,6 +16,7 @@ from neurolsc.display import Table
 from neurolsc.interop.prepared import PreparedBatches, network_of, prepare_batches, some_batches
 from neurolsc.interop.ranks import on_rank_0
 from neurolsc.interop.saved import left_out, values_outside
+from neurolsc.interop.sharing import shared_kept, shared_with
 from neurolsc.network import Network, as_network
 from neurolsc.neurons.cell import Membrane, WeightMatrix, owner_of, replaced, weight_matrices
 from neurolsc.neurons.cell import Table as Register
@@ -133,10 +134,11 @@ def on_any_network(apply: Callable[..., tuple[Finding, ...]]) -> Callable[..., t
             inputs = batches
         else:
             inputs = some_batches(batches, BATCHES)
-        if network is net:  # no module was wrapped
-            return apply(self, network, inputs, seed=seed)
         before = values_outside(net)
-        report = apply(self, network, inputs, seed=seed)
+        with shared_kept(network, net):
+            report = apply(self, network, inputs, seed=seed)
+        if network is net:  # no module was wrapped
+            return report
         if not isinstance(report, InitReport):
             report = InitReport(report)
         if report.layers and leaves_membranes:
@@ -346,6 +348,7 @@ class Layer:
         recurrent: its recurrent matrices.
         matrices: both, inputs first.
         membrane: the cell's membrane; None if it has none, where :meth:`require` did not ask for one.
+        shares: the places that share a parameter with it, such as "layer 2"; setting it for one would change another.
     """
 
     def __init__(self, network: Network, index: int) -> None:
@@ -359,6 +362,7 @@ class Layer:
         self.inputs = weight_matrices(self.cell, "depth", inputs=True)
         self.recurrent = weight_matrices(self.cell, "time")
         self.matrices = (*self.inputs, *self.recurrent)
+        self.shares = shared_with(network, index)
         self.membrane: Membrane = self.cell.membrane()  # type: ignore[assignment]  # `require` sees to it
 
     @property

@@ -19,6 +19,7 @@ from neurolsc.init.base import (
     register,
     set_nonzero,
 )
+from neurolsc.interop.sharing import shared_with
 from neurolsc.network import Network
 from neurolsc.neurons.cell import Cell, WeightMatrix, is_frozen, weight_matrices
 from neurolsc.stability.conditions import NO_SURROGATE, Finding, surrogate_fault, surrogate_slope
@@ -70,8 +71,9 @@ class Identity(Initialiser):
 
     The lowest layers keep their drawn weights; their recurrence is bounded and their thresholds are scaled to the
     rate. The same is done to an upper layer that is a convolution, that is narrower than the one below, or that as the
-    identity would pass on less than 95 % of its spikes, as neurons with a long memory do. An output that spikes keeps
-    weights and thresholds. Above the lowest layers biases begin at 0.
+    identity would pass on less than 95 % of its spikes, as neurons with a long memory do. An output
+    that spikes keeps weights and thresholds. Above the lowest layers biases begin at 0. Of a layer that shares weights
+    with another layer or the readout the thresholds alone are scaled.
 
     A learning rate acts on a neuron by the spikes that it reads within its memory: one step of Adam moves the voltage
     by as many learning rates. So by default the rate is the one at which that number is k,
@@ -152,7 +154,7 @@ class Identity(Initialiser):
             silent = layer.finding("reads no spikes", "let the layer below fire")
             return LayerReport(number_of_layer, "left", "reads no spikes"), [silent]
         threshold = layer.resting_threshold().mean().item()
-        if layer.index >= self.lowest:
+        if layer.index >= self.lowest and not layer.shares:
             # At a low rate spikes are few: where drawn biases stay, they alone decide which neurons fire.
             zero_biases(layer)
         if layer.index == len(network.cells) - 1 and output_spikes(network):
@@ -212,6 +214,9 @@ class Identity(Initialiser):
             return "thresholds unknown"
         if any(is_frozen(cell, name) for name in thresholds.names):
             return "frozen thresholds"
+        others = shared_with(network, layer.index, thresholds.names)
+        if others:
+            return f"shares thresholds with {' and '.join(others)}"
         if layer.normalised:
             return "normalised currents"
         return ""
@@ -220,6 +225,8 @@ class Identity(Initialiser):
         """Return in words why a layer that reads (T, B, n_in) cannot begin as the identity; empty if it may."""
         if layer.index < self.lowest:
             return "lowest"
+        if layer.shares:
+            return f"shares weights with {' and '.join(layer.shares)}"
         if not layer.inputs:
             return "names no input weights"
         if any(matrix.weights.ndim > 2 for matrix in layer.matrices):
@@ -271,7 +278,7 @@ class Identity(Initialiser):
         assert thresholds is not None  # else the layer is left alone
         fires = scale_to_rate(cell, thresholds, layer_input, wanted, reach=THRESHOLDS_REACH)
         # less recurrence moves the rate, and other thresholds move the recurrent current: in rounds
-        for _ in range(BOUND_ROUNDS if layer.recurrent else 0):
+        for _ in range(BOUND_ROUNDS if layer.recurrent and not layer.shares else 0):
             ratio = recurrence_share(points_of(cell, layer_input, generator(seed, "points")))
             if ratio <= 1.05 * self.recurrence:
                 break

@@ -7,6 +7,7 @@
 - ``at_once``: wrapped layers over all steps at once, by the same kernels.
 - ``wrapped``: the base of wrapped layers; PyTorch's own; our cells behind other modules.
 - ``ranks``: what sets a module in several processes.
+- ``sharing``: parameters that several places share, and what may not set them.
 - ``saved``: files of such modules, with the values that their own state_dict leaves out.
 - ``snntorch``, ``norse``: our LIF, ALIF+ and ALIF± with the surface of that library's layers; its layers as cells.
 - ``spikingjelly``: its neurons as cells.

@@ -24,6 +24,8 @@ from neurolsc.surroundings import original
 from neurolsc.validation import BatchParts, as_batch, dense, numpy_hint, swapped_axes, tensor
 
 AS_READ = "as the network reads it"  # the layout in words, where x is (T, B, n_in)
+# what a module raises that cannot read an x; the last: a module in it reads the tuple that a layer returns
+FAILS = (RuntimeError, ValueError, TypeError, IndexError, AttributeError)
 
 
 class Prepared(NamedTuple):
@@ -318,17 +320,21 @@ def _wrapped(net: nn.Module, batch: BatchParts, prefers_membrane: bool) -> tuple
     x = batch.x
     try:
         network, layout = wrap_with_layout(net, x, prefers_membrane=prefers_membrane)
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+    except FAILS as error:
         step_by_step = _wrapped_as_step(net, batch, prefers_membrane)
         if step_by_step is not None:
             return step_by_step
         if not isinstance(net, nn.Sequential) or type(net).forward is not nn.Sequential.forward:
             raise
         # Its order of definition is its order of use, even where layers return tuples and it cannot be called.
-        network, _ = wrap_with_layout(net, prefers_membrane=prefers_membrane)
         if x.ndim < 3:
             raise ValueError(f"x must have time and batch first, (T, B, ...), got {tuple(x.shape)}.") from error
-        return network, Layout("time first", len(x), tuple(x.shape[2:]), one_step=True)
+        sample = tuple(x.shape[2:])
+        try:
+            network, _ = wrap_with_layout(net, prefers_membrane=prefers_membrane)
+        except ValueError:  # a convolution does not state the shape of its input
+            network, _ = wrap_with_layout(net, input_shape=sample, prefers_membrane=prefers_membrane)
+        return network, Layout("time first", len(x), sample, one_step=True)
     assert layout is not None  # since x was given
     if layout.steps == 1 and layout.axes == "every step":
         raise ValueError(
@@ -353,7 +359,7 @@ def _wrapped_as_step(net: nn.Module, batch: BatchParts, prefers_membrane: bool) 
     busiest = x.flatten(1).count_nonzero(1).argmax()  # zeros would show little of what a module does
     try:
         network, layout = wrap_with_layout(net, x[busiest], prefers_membrane=prefers_membrane)
-    except (RuntimeError, ValueError, TypeError, IndexError):
+    except FAILS:
         return None
     if layout is None or layout.steps > 1 or layout.axes != "every step":  # it has found time in one step
         return None

@@ -228,7 +228,7 @@ def wrap_with_layout(
         network = Network(cells, readout, layer_delay=0)
     except RuntimeError as error:  # of shapes
         if run is not None:
-            raise run.refusal(part) from error
+            raise run.refusal(part or run.other_reader()) from error
         order = ", ".join(type(part).__name__ for part in parts)
         raise ValueError(
             f"the modules do not fit in the order {order} ({error}). Pass an example of the model's input, wrap(net, x), "
@@ -343,6 +343,8 @@ class _Run:
         self.x = x
         self.below = torch.empty(0)
         self.layout: Layout | None = None
+        self.flatten = nn.Flatten()  # stands for one that forward does by itself
+        self.names[self.flatten] = "a flatten"
         self.returned, uses, _ = self._follow()
         self.called = {use.module for use in uses}
         layers = dict.fromkeys(use.module for use in uses if library_of(use.module))
@@ -474,8 +476,6 @@ class _Run:
         uses: list[_Use] = []
         called = _Functions(inside, uses)
         random = torch.Generator().manual_seed(0)
-        flatten = nn.Flatten()
-        self.names[flatten] = "a flatten"
 
         def leave(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
             """Note the use of a module at its end, and return what the model gets of it; a hook after its forward."""
@@ -501,7 +501,7 @@ class _Run:
                 below = uses[-1].passed
                 # The model has flattened it itself, as by x.view(len(x), -1): in the network a module does that.
                 if read.ndim < below.ndim and read.numel() == below.numel():
-                    uses.append(_Use(flatten, below, read, read))
+                    uses.append(_Use(self.flatten, below, read, read))
             uses.append(_Use(module, read.clone(), sent, passed))
             inside.pop()
             return out
@@ -596,13 +596,37 @@ class _Run:
         if all_samples and steps > 1:
             yield Layout("every step", steps, tuple(x.shape[1:]))
 
-    def refusal(self, layer: nn.Module | None) -> ValueError:
-        """Return the error if a layer, or the end (None), reads other values than the modules before it send."""
+    def other_reader(self) -> nn.Module | None:
+        """Return the first module after the last layer that reads something else than what the one before it sends.
+
+        It may read that once a step, or in one call all steps, the last or their mean. None if all modules do, or if
+        one is used elsewhere, too.
+        """
+        _, uses, _ = self._follow()
+        modules = [use.module for use in uses]
+        last = max(self.calls, key=self.parts.index)
+        after = uses[modules.index(last) :]
+        sent = self.below
+        for part in self.parts[self.parts.index(last) + 1 :]:
+            of_part = [use for use in after if use.module is part]
+            if len(of_part) not in (1, self.steps):
+                return None
+            read = torch.stack([use.read for use in of_part]).flatten()
+            forms = (sent, sent.transpose(0, 1), sent[-1], sent.mean(0))
+            if all(_differ(read, form.flatten()) for form in forms):
+                return part
+            sent = torch.stack([use.sent for use in of_part])
+            if len(of_part) == 1:
+                sent = sent[0]
+        return None
+
+    def refusal(self, reader: nn.Module | None) -> ValueError:
+        """Return the error if a layer or another module, or the end (None), reads other values than are sent to it."""
         end = len(self.parts)
         above = "what forward returns"
-        if layer is not None:
-            end = self.parts.index(layer)
-            above = self.names[layer]
+        if reader is not None:
+            end = self.parts.index(reader)
+            above = self.names[reader]
         modules = list(self.parts[:end])
         below = None
         lower = [part for part in modules if library_of(part)]
@@ -610,15 +634,17 @@ class _Run:
             below = lower[-1]
             modules = modules[modules.index(below) + 1 :]
         under = self.names[below] if below else "the input"
-        between = ", ".join(self.names[part] for part in modules) or "no module"
-        called = self._functions_between(below, layer)
+        does = "changes or replaces what is sent"
+        if modules:
+            does = f"does something else than {', '.join(self.names[part] for part in modules)}"
+        called = self._functions_between(below, reader)
         calls = ""
         if called:
             calls = f": it calls {', '.join(called)}"
         return ValueError(
-            f"between {under} and {above} forward does something else than {between}{calls}. Let it call a module in place of "
-            "a function, such as nn.ReLU(), without a sum of two layers, and use every layer once in a step. Do outside of "
-            "the model what it does with x, such as an encoding in spikes. Or pass a list of modules in order."
+            f"between {under} and {above} forward {does}{calls}. Let it call a module in place of a function, such as "
+            "nn.ReLU(), without a sum of two layers, and use every layer once in a step. Do outside of the model what it "
+            "does with x, such as an encoding in spikes. Or pass a list of modules in order."
         )
 
     def _functions_between(self, below: nn.Module | None, above: nn.Module | None) -> list[str]:
@@ -663,6 +689,9 @@ class _Run:
         found = [name for returned in self.returned for name, out in outputs.items() if _same_over_time(returned, out)]
         if found:
             return found
+        reader = self.other_reader()
+        if reader is not None:
+            raise self.refusal(reader)
         name = self.names[self.parts[-1]]
         shapes = ", ".join(str(tuple(r.shape)) for r in self.returned) or "no tensor"
         raise ValueError(

@@ -29,6 +29,7 @@ from neurolsc.display import Displayed, Table, progress_bar
 from neurolsc.interop.prepared import as_batches, prepare_batches, without_padding
 from neurolsc.interop.ranks import on_rank_0
 from neurolsc.interop.saved import left_out, values_outside
+from neurolsc.interop.sharing import refuse_shared
 from neurolsc.io import data_fingerprint, locked, network_fingerprint, read_checkpoint, write_tree
 from neurolsc.metrics import firing_rate, is_binary
 from neurolsc.network import Network, StepRecord
@@ -96,8 +97,8 @@ def pretrain(
 
     Raises:
         TypeError: if net or x is none of these, or parameters are not float32 or float64.
-        ValueError: for an option out of range, a batch that is batch first or does not fit the network, or a checkpoint
-            of other settings.
+        ValueError: for an option out of range, a batch that is batch first or does not fit the network, weights that
+            several layers share, or a checkpoint of other settings.
         FloatingPointError: if a radius is NaN; the message names the layer, and the network is as it was.
         BlockingIOError: if another process uses the checkpoint.
 
@@ -120,6 +121,7 @@ def pretrain(
     whole("checkpoint_every", checkpoint_every)
     chosen = PretrainOptions(target=target, **options)
     network, batches, layout, _ = prepare_batches(net, x)
+    refuse_shared(network, net)
     values_before = values_outside(net)
     with restored_on_error(network), eval_mode(network), locked(checkpoint):
         inputs = InputStream(batches)

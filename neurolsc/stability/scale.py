@@ -21,6 +21,7 @@ from neurolsc.display import progress_bar
 from neurolsc.interop.prepared import prepare
 from neurolsc.interop.ranks import on_rank_0
 from neurolsc.interop.saved import values_outside
+from neurolsc.interop.sharing import refuse_shared, shared_kept
 from neurolsc.network import Network
 from neurolsc.neurons.cell import Cell, State, Thresholds
 from neurolsc.stability.pretrain import CLOSER, InputStream, Meter, PretrainResult, restored_on_error
@@ -88,6 +89,7 @@ def scale_to_radius(
     history: list[dict[str, Any]] = []
     prepared = prepare(net, x)
     network = prepared.network
+    refuse_shared(network, net)
     x = prepared.without_padding()
     before = values_outside(net)
     with (
@@ -230,7 +232,7 @@ def match_firing_rates(net: nn.Module, x: Any, rates: Sequence[float], *, tolera
     if not thresholds:
         raise TypeError("no layer spikes: all are integrators, whose thresholds nothing can scale.")
     reached = []
-    with eval_mode(network):
+    with shared_kept(network, net), eval_mode(network):
         # A layer's input is computed when the loop comes to it, from the layers below with the thresholds set by then.
         for layer, (layer_input, wanted) in enumerate(zip(layer_inputs(network, x), rates, strict=True)):
             if layer not in thresholds:  # an integrator

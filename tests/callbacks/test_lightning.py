@@ -13,9 +13,9 @@ from lightning.pytorch.loggers import CSVLogger
 from torch import multiprocessing, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from neurolsc import Monitor, radius_profile, wrap
+from neurolsc import Monitor, initialize, radius_profile, wrap
 from neurolsc.callbacks.lightning import Flossing, InitCallback, MonitorCallback
-from neurolsc.init import LSC, Relay
+from neurolsc.init import LSC, Identity, Relay
 from neurolsc.stability import lyapunov_exponents
 from tests.interop.test_ranks import free_port
 
@@ -25,6 +25,80 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # inside Lightning
     pytest.mark.filterwarnings("ignore::FutureWarning"),
 ]
+
+
+class UpperFirst(nn.Module):
+    """Two layers of snnTorch, of which the upper one is defined first."""
+
+    axis = 0  # of time
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc2, self.lif2 = nn.Linear(16, 16), snn.Leaky(0.9)
+        self.fc1, self.lif1 = nn.Linear(6, 16), snn.Leaky(0.9)
+        self.out = nn.Linear(16, 3)
+
+    def step(self, x, mem1, mem2):
+        spk1, mem1 = self.lif1(self.fc1(x), mem1)
+        spk2, mem2 = self.lif2(self.fc2(spk1), mem2)
+        return self.out(spk2), mem1, mem2
+
+    def forward(self, x):
+        mem1, mem2, out = self.lif1.init_leaky(), self.lif2.init_leaky(), []
+        for now in x.unbind(self.axis):
+            y, mem1, mem2 = self.step(now, mem1, mem2)
+            out.append(y)
+        return torch.stack(out, self.axis)
+
+
+class BatchFirst(UpperFirst):
+    axis = 1
+
+
+class Static(UpperFirst):
+    def forward(self, x):
+        return super().forward(x.expand(10, *x.shape))
+
+
+class OneStep(UpperFirst):
+    """A call is one step, from the states that its layers keep."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lif1, self.lif2 = snn.Leaky(0.9, init_hidden=True), snn.Leaky(0.9, init_hidden=True)
+
+    def forward(self, x):
+        return self.out(self.lif2(self.fc2(self.lif1(self.fc1(x)))))
+
+
+class Flat(UpperFirst):
+    """Reads images, of which the loader has the pixels in a row."""
+
+    def forward(self, x):
+        assert x.shape[2:] == (2, 3)
+        return super().forward(x.flatten(2))
+
+
+class Skip(UpperFirst):
+    def step(self, x, mem1, mem2):
+        spk1, mem1 = self.lif1(self.fc1(x), mem1)
+        spk2, mem2 = self.lif2(self.fc2(spk1) + spk1, mem2)
+        return self.out(spk2), mem1, mem2
+
+
+class Holds(LightningModule):
+    """Holds a network, and trains nothing."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+        self.unused = nn.Parameter(torch.zeros(()))
+
+    def training_step(self, batch, _):
+        return 0 * self.unused
+
+    def configure_optimizers(self):
+        return torch.optim.SGD([self.unused], lr=0.0)
 
 
 class Model(LightningModule):
@@ -42,8 +116,10 @@ class Model(LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.0)
 
 
-def fit(model: LightningModule, callback: Callback, folder, ckpt_path: Path | None = None, **settings) -> Trainer:
-    data = TensorDataset(torch.randn(32, 10, 6), torch.randint(3, (32,)))
+def fit(
+    model: LightningModule, callback: Callback, folder, ckpt_path: Path | None = None, x=None, **settings
+) -> Trainer:
+    data = TensorDataset(torch.randn(32, 10, 6) if x is None else x, torch.randint(3, (32,)))
     quiet = {"enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu", "log_every_n_steps": 1}
     trainer = Trainer(default_root_dir=folder, logger=CSVLogger(folder), callbacks=[callback], **quiet, **settings)
     trainer.fit(model, DataLoader(data, batch_size=16), ckpt_path=ckpt_path)
@@ -68,6 +144,72 @@ def test_the_callback_pretrains_before_the_first_epoch_and_logs_radii(tmp_path):
         assert float(row["radius_time_2"]) == pytest.approx(0.5, abs=0.06)
         assert float(row["radius_depth_1"]) > 0
     assert trainer.callback_metrics["radius_time_1"] == pytest.approx(float(logged[-1]["radius_time_1"]))
+
+
+once = {"max_epochs": 1, "enable_checkpointing": False}
+
+
+@pytest.mark.filterwarnings("error::neurolsc.WrappedNeuronWarning")
+@pytest.mark.parametrize(
+    ("kind", "shape", "given", "settings"),
+    [
+        (UpperFirst, (10, 6), lambda x: x.transpose(0, 1), {}),
+        (BatchFirst, (10, 6), lambda x: x, {}),
+        (OneStep, (10, 6), lambda x: x.transpose(0, 1), {}),
+        (Static, (6,), lambda x: x, {}),
+        (Flat, (10, 6), lambda x: x.transpose(0, 1).unflatten(2, (2, 3)), {"input_shape": (2, 3)}),
+        # as many steps as samples
+        (UpperFirst, (16, 6), lambda x: x.transpose(0, 1), {}),
+        (BatchFirst, (16, 6), lambda x: x, {}),
+    ],
+)
+def test_the_callback_sets_what_initialize_sets_whatever_the_module_takes(
+    kind, shape, given, settings, tmp_path, capsys
+):
+    x = 3 * torch.rand(32, *shape)
+    by_hand, net = kind(), kind()
+    net.load_state_dict(by_hand.state_dict())
+    before = by_hand.fc2.weight.clone()
+    report = initialize(by_hand, given(x[:16]))
+    assert not torch.equal(by_hand.fc2.weight, before), "the upper layer is the identity"
+    callback = InitCallback(Identity(), "net", batch_first=True, **settings)
+    trainer = fit(Holds(net), callback, tmp_path, x=x, **once)
+    for name, value in by_hand.named_parameters():
+        torch.testing.assert_close(net.get_parameter(name), value)
+    assert str(report) in capsys.readouterr().out
+    profile = radius_profile(by_hand, given(x[:4]), steps=8)
+    logged = float(next(row for row in rows(trainer) if row["radius_depth_2"])["radius_depth_2"])
+    assert logged == pytest.approx(profile.depth_mean[1].item(), rel=1e-4)
+
+
+def test_a_module_in_the_order_of_use_alone_is_read_by_its_images(tmp_path):
+    """Layers that return tuples cannot be called in a Sequential."""
+    layers = [nn.Conv2d(1, 2, 3), snn.Leaky(0.9), nn.Flatten(), nn.Linear(32, 3), snn.Leaky(0.9)]
+    callback = InitCallback(Identity(), "net", batch_first=True)
+    fit(Holds(nn.Sequential(*layers)), callback, tmp_path, x=torch.rand(32, 10, 1, 6, 6), **once)
+    assert [layer.done for layer in callback.findings.layers] == ["drawn", "drawn"]
+    listed = InitCallback(Identity(), "net", batch_first=True, input_shape=(1, 6, 6))
+    fit(Holds(nn.ModuleList(layers)), listed, tmp_path, x=torch.rand(32, 10, 36), **once)
+    assert [layer.done for layer in listed.findings.layers] == ["drawn", "drawn"]
+
+
+@pytest.mark.parametrize("callback", [InitCallback(Identity(), "net"), Flossing(1.0, module="net", every=1)])
+def test_a_module_that_initialize_refuses_the_callbacks_refuse_with_the_same_words(callback, tmp_path):
+    callback.batch_first = True
+    net = Skip()
+    with pytest.raises(ValueError) as refused:
+        initialize(net, torch.rand(10, 16, 6))
+    before = {name: value.clone() for name, value in net.named_parameters()}
+    with pytest.raises(ValueError) as by_callback:
+        fit(Holds(net), callback, tmp_path, **once)
+    assert str(by_callback.value) == str(refused.value)
+    for name, value in net.named_parameters():
+        assert torch.equal(value, before[name])
+
+
+def test_a_module_without_a_forward_is_refused_by_what_it_lacks(tmp_path):
+    with pytest.raises(ValueError, match=r"the model cannot read x: Module \[Holds\] is missing the required"):
+        fit(Holds(UpperFirst()), InitCallback(Identity(), batch_first=True), tmp_path, **once)
 
 
 def test_a_loader_whose_labels_say_that_it_is_batch_first_is_refused_and_an_initialiser_by_name(tmp_path):

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from neurolsc import LIF, Embedding, Network
 from neurolsc.interop.prepared import prepare, prepare_batches
-from tests.interop.modules import BATCH, CASES, CLASSES, N_IN, STEPS, N, Tutorial, run_by_its_user, sequence
+from tests.interop.modules import BATCH, CASES, CLASSES, N_IN, STEPS, N, Tutorial, frames, run_by_its_user, sequence
 
 pytestmark = pytest.mark.filterwarnings("ignore::neurolsc.WrappedNeuronWarning")
 
@@ -100,6 +100,9 @@ def test_layers_that_return_tuples_in_a_sequential_are_taken_in_its_order():
     assert [cell.layer for cell in found.network.cells] == [net[1]]
     assert torch.equal(found.x, x)
     assert prepare(list(net), x).layout == "as the network reads it"
+    images = nn.Sequential(nn.Conv2d(1, 2, 3), snn.Leaky(beta=0.9), nn.Flatten(), nn.Linear(32, CLASSES))
+    assert prepare(images, frames()).layout == "time first (T, B, 1, 6, 6), one step a call"
+    assert prepare(net, sequence()[..., None]).x.shape == x.shape  # the loop flattens it
 
 
 def test_the_labels_of_a_module_that_takes_one_step_tell_batch_first():

@@ -218,6 +218,85 @@ def test_what_a_network_of_layers_cannot_do_is_refused_by_name(net, message):
         wrap(net(), steps())
 
 
+class WithReadout(Loop):
+    """The same network with a readout, in the step of a test."""
+
+    def __init__(self, step) -> None:
+        super().__init__(step)
+        self.fc3, self.fc4 = nn.Linear(12, 4), nn.Linear(4, 4)
+        self.wide = nn.Linear(24, 4)
+
+    def spikes(self, x, mem1, mem2):
+        """Return the spikes of both layers, and their membranes."""
+        spk1, mem1 = self.lif1(self.fc1(x), mem1)
+        spk2, mem2 = self.lif2(self.fc2(spk1), mem2)
+        return spk1, spk2, mem1, mem2
+
+
+class ReadoutOverTime(WithReadout):
+    """Its readout reads the spikes of both layers in all steps, in one call."""
+
+    def forward(self, x):
+        mem1, mem2, spikes = torch.zeros(BATCH, 12), torch.zeros(BATCH, 12), []
+        for now in x:
+            spk1, spk2, mem1, mem2 = self.spikes(now, mem1, mem2)
+            spikes.append(torch.stack((spk1, spk2)))
+        return self.step(self, *torch.stack(spikes, 1))
+
+
+def sum_into_readout(net, *state):
+    spk1, spk2, *membranes = net.spikes(*state)
+    return net.fc3(spk1 + spk2), *membranes
+
+
+def both_into_readout(net, *state):
+    spk1, spk2, *membranes = net.spikes(*state)
+    return net.wide(torch.cat((spk1, spk2), -1)), *membranes
+
+
+def membrane_into_readout(net, *state):
+    *_, mem1, mem2 = net.spikes(*state)
+    return net.fc3(mem2), mem1, mem2
+
+
+def relu_in_readout(net, *state):
+    _, spk2, *membranes = net.spikes(*state)
+    return net.fc4(relu(net.fc3(spk2))), *membranes
+
+
+def relu_at_the_end(net, *state):
+    _, spk2, *membranes = net.spikes(*state)
+    return relu(net.fc4(net.fc3(spk2))), *membranes
+
+
+LIF2 = r"between lif2 \(Leaky\) and"
+
+
+@pytest.mark.parametrize(
+    ("net", "message"),
+    [
+        (WithReadout(sum_into_readout), rf"^{LIF2} fc3 \(Linear\) .*: it calls Tensor.add"),
+        (WithReadout(both_into_readout), rf"^{LIF2} wide \(Linear\) "),
+        (WithReadout(membrane_into_readout), rf"^{LIF2} fc3 \(Linear\) "),
+        (WithReadout(relu_in_readout), rf"^{LIF2} fc4 \(Linear\) forward .* than fc3 \(Linear\): it calls F.relu"),
+        (ReadoutOverTime(lambda net, a, b: net.fc3(a + b)), rf"^{LIF2} fc3 \(Linear\) .*: it calls Tensor.add"),
+        (ReadoutOverTime(lambda net, _, b: net.fc3(b.sum(0))), rf"^{LIF2} fc3 \(Linear\) .*: it calls Tensor.sum"),
+        (ReadoutOverTime(lambda net, _, b: net.fc4(net.fc3(b.mean(0)).relu())), rf"^{LIF2} fc4 \(Linear\) "),
+        # where the readout reads what it should, the place is behind it
+        (WithReadout(relu_at_the_end), r"^between fc4 \(Linear\) and what forward returns"),
+        (ReadoutOverTime(lambda net, _, b: net.fc3(b.mean(0)).relu()), r"^between fc3 \(Linear\) and what forward"),
+        (ReadoutOverTime(lambda net, _, b: net.fc3(b[-1]).relu()), r"^between fc3 \(Linear\) and what forward"),
+        (
+            ReadoutOverTime(lambda net, _, b: torch.stack([net.fc3(now).relu() for now in b])),
+            r"^between fc3 \(Linear\) and what forward",
+        ),
+    ],
+)
+def test_what_a_readout_reads_that_no_layer_sends_is_refused_below_it_and_not_behind(net, message):
+    with pytest.raises(ValueError, match=message):
+        wrap(net, steps())
+
+
 @pytest.mark.parametrize(
     ("end", "way"),
     [
