@@ -12,6 +12,7 @@ from torch.nn.parameter import is_lazy
 from neurolsc.interop.saved import set_values_outside, values_outside
 from neurolsc.interop.wrapped import TorchCell
 from neurolsc.network import Network
+from neurolsc.surrogate import Surrogate
 from neurolsc.surroundings import original
 
 Modules = nn.Module | Iterable[nn.Module]
@@ -107,8 +108,11 @@ def refuse_shared(network: Network, net: Modules) -> None:
         net: the module that it was made of, whose names the error has; or the network.
     """
     moved = {_memory(parameter) for cell in network.cells for parameter in cell.pretrained()}
+    surrogates = [module for module in network.modules() if isinstance(module, Surrogate)]
+    by_intent = {_memory(parameter) for surrogate in surrogates for parameter in surrogate.parameters()}
     for shared in shared_parameters(network):
-        if _memory(shared.parameter) in moved:
+        memory = _memory(shared.parameter)
+        if memory in moved and memory not in by_intent:  # layers may learn one surrogate together
             raise shared.refusal(network, net)
 
 
