@@ -9,6 +9,8 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 import torch
 from torch import Tensor
 
+from neurolsc.surroundings import without_inference
+
 
 def numpy_hint(value: object) -> str:
     """The end of an error message, how to make a tensor, if a NumPy array was passed; else empty."""
@@ -70,7 +72,7 @@ def as_batch(batch: object, name: str = "a batch") -> BatchParts:
     parts: list[Any] = list(batch) if isinstance(batch, tuple | list) else [batch]
     mask = parts[2] if len(parts) == 3 else None
     if 1 <= len(parts) <= 3 and isinstance(parts[0], Tensor) and isinstance(mask, Tensor | None):
-        return BatchParts(*parts)
+        return BatchParts(*map(without_inference, parts))
     kinds = ", ".join(type(part).__name__ for part in parts[:4])  # of many parts a few say what came
     if isinstance(batch, tuple | list):
         kinds = f"({kinds}{', ...' * (len(parts) > 4)})"

@@ -866,7 +866,10 @@ class _TensorVersion:
 
     def __init__(self, value: Tensor) -> None:
         self.value = value
-        self.key = (value.data_ptr(), value._version)
+        version = -1  # of an inference tensor, which no one writes to
+        if not value.is_inference():
+            version = value._version
+        self.key = (value.data_ptr(), version)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _TensorVersion) and self.key == other.key

@@ -125,7 +125,7 @@ class Monitor(Displayed):
         if batch.targets is not None:  # a loss that does not fit is refused now, not at the first row
             with full_precision(self._net), eval_mode(self._probe.network), torch.no_grad():
                 out = self._probe.network.run(batch.x, mask=batch.mask).logits
-            check(loss, out, batch.targets, batch.mask)
+                check(loss, out, batch.targets, batch.mask)
         if self._silent:
             return
         if path is not None and os.path.exists(path):

@@ -121,7 +121,7 @@ def pretrain(
     chosen = PretrainOptions(target=target, **options)
     network, batches, layout, _ = prepare_batches(net, x)
     values_before = values_outside(net)
-    with restored_on_error(network), eval_mode(network), locked(checkpoint):
+    with restored_on_error(network), eval_mode(network), locked(checkpoint), torch.enable_grad():
         inputs = InputStream(batches)
         goal = radius_target(target, inputs.steps, len(network.cells), chosen.direction)
         run = LOOPS[chosen.loop](Meter(network, goal, chosen, seed), inputs)

@@ -186,6 +186,7 @@ class TrainResult(Displayed):
         return [summary, Table(head, rows)]
 
 
+@torch.inference_mode(False)  # which also turns gradients on
 def train(
     network: Network,
     training: Data,
