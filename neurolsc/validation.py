@@ -2,7 +2,7 @@
 
 import difflib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import field
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
@@ -168,6 +168,14 @@ def meant(known: Iterable[str], *unknown: object) -> str:
     if near:
         return f"; did you mean {', '.join(dict.fromkeys(near))}?"
     return "."
+
+
+def known_options(function: str, given: Iterable[str], known: Sequence[str]) -> None:
+    """Raise a TypeError that names the options which a function does not take, and the nearest that it takes."""
+    if unknown := sorted(set(given) - set(known)):
+        raise TypeError(
+            f"{function}() takes the options {', '.join(known)}; got {', '.join(unknown)}{meant(known, *unknown)}"
+        )
 
 
 def words_of(kind: Any) -> tuple[str, ...]:

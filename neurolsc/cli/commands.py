@@ -309,7 +309,7 @@ def export(
     if target == "netx":
         of_the_other = {"dt": dt}
     for name, value in of_the_other.items():
-        if value:
+        if value is not None and value is not False:  # 0 was given, too
             raise click.UsageError(f"--{name} does not fit --to {target}.")
     experiment = Experiment.of(run)
     network = experiments.load_network(run)

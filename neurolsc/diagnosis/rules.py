@@ -93,6 +93,8 @@ def is_dead(case: Case) -> Iterator[Sign]:
         cause = "its thresholds lie above all that it gets"
         if i - 1 in case.dead:
             cause = "the layer below is silent"
+        elif i == 1 and not case.batch.x.any():
+            cause = "the input is all zeros"
         yield Sign(i, "never fires", cause)
 
 
@@ -100,6 +102,8 @@ def cure_dead(case: Case, sign: Sign) -> str:
     """Advise to mend the lowest dead layer first: by the initialisation if it fires in a copy, else by thresholds."""
     if sign.layer != case.dead[0]:
         return f"mend layer {case.dead[0]} first"
+    if sign.layer == 1 and not case.batch.x.any():
+        return "give inputs that are not all 0"
     if mended(case, is_dead, sign):
         return cures.ADVICE
     return "lower its thresholds, or raise its input weights"

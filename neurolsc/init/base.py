@@ -376,6 +376,12 @@ class Layer:
         """Return a finding on this layer."""
         return Finding(self.index + 1, problem, cure)
 
+    def unread(self) -> Finding:
+        """Return the finding on a layer whose input is zero at all steps."""
+        if self.index == 0:
+            return self.finding("reads nothing: the input is all zeros", "give inputs that are not all 0")
+        return self.finding("reads no spikes", "let the layer below fire")
+
     def normal(self, matrix: WeightMatrix, seed: int) -> Tensor:
         """Draw standard normal numbers in the shape of a matrix, in float64 on the CPU."""
         draws = generator(seed, self.index, matrix.name)

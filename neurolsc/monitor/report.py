@@ -18,12 +18,13 @@ from neurolsc.diagnosis.losses import Loss, check, objective
 from neurolsc.diagnosis.measurements import Batch
 from neurolsc.display import Displayed, Table, or_dash
 from neurolsc.interop.prepared import prepare
+from neurolsc.interop.wrap import as_modules
 from neurolsc.interop.wrapped import warn_of
 from neurolsc.io import write_text
 from neurolsc.monitor.measurements import Probe, Row, Weights, copy_of, not_finite, weights_of
 from neurolsc.monitor.rules import Course, Event, events
 from neurolsc.surroundings import eval_mode, full_precision, original, rank_of_processes
-from neurolsc.validation import whole
+from neurolsc.validation import shown, whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,6 +43,19 @@ COLUMNS = {
     "step": ("step", ".1e"),
 }
 """Columns of the table: for each title the name in a row, without the number of the layer, and the form."""
+
+
+def one_number(loss: object) -> Tensor:
+    """Return a loss as a detached tensor of one number; it is not read, so that no GPU is waited for."""
+    try:
+        value = torch.as_tensor(loss).detach()
+    except (TypeError, ValueError, RuntimeError):  # of a string or another object
+        raise TypeError(f"loss must be one number, got {shown(loss)}.") from None
+    if value.is_complex() or value.dtype == torch.bool:
+        raise TypeError(f"loss must be one number, got {value.dtype}.")
+    if value.numel() != 1:
+        raise ValueError(f"loss must be one number, got a tensor {tuple(value.shape)}.")
+    return value
 
 
 class Monitor(Displayed):
@@ -100,7 +114,7 @@ class Monitor(Displayed):
         callback: Callable[[Row], object] | None = None,
     ) -> None:
         net = original(net)
-        self._net = net if isinstance(net, nn.Module) else nn.ModuleList(net)
+        self._net = net if isinstance(net, nn.Module) else nn.ModuleList(as_modules(net))
         self._wrapped = net  # as it was given: a list of modules is wrapped in its order
         self._given = x, y
         self._loss = objective(loss)
@@ -157,18 +171,18 @@ class Monitor(Displayed):
         if self.closed:
             self._warn("closed", f"the monitor was closed at update {self.updates}: later updates are not measured.")
             return
+        value = None
+        if loss is not None:
+            value = one_number(loss)
         self.updates += 1
         if self._silent:
             return
-        if loss is not None:
-            value = torch.as_tensor(loss).detach()
-            if value.numel() != 1:
-                raise ValueError(f"loss must be one number, got a tensor {tuple(value.shape)}.")
-            self._losses.append((self.updates, value.reshape(()).clone()))  # not yet read: a GPU is not waited for
+        if value is not None:
+            self._losses.append((self.updates, value.reshape(()).clone()))
         if scaler is not None and self._is_skipped(scaler):
             self._skipped += 1
             self._before = None
-            if loss is not None:
+            if value is not None:
                 self._losses.pop()
         until_row = -self.updates % self.every  # updates
         if until_row == 0:

@@ -47,7 +47,7 @@ from neurolsc.stability.rules import (
 )
 from neurolsc.stability.transitions import Transitions, draw_steps, follow, transitions_of
 from neurolsc.surroundings import eval_mode, in_full_precision
-from neurolsc.validation import as_batch, swapped_axes, whole
+from neurolsc.validation import as_batch, known_options, swapped_axes, whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -118,6 +118,7 @@ def pretrain(
     Source: arXiv:2308.12075, Sec. II-D and II-G, and its released code (``loop``).
     """
     whole("checkpoint_every", checkpoint_every)
+    known_options("pretrain", options, [f.name for f in fields(PretrainOptions) if f.name != "target"])
     chosen = PretrainOptions(target=target, **options)
     network, batches, layout, _ = prepare_batches(net, x)
     values_before = values_outside(net)
