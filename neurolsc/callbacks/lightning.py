@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
+from neurolsc.display import wrapped
 from neurolsc.init import Initialiser
 from neurolsc.interop.ranks import call_on_rank_0
 from neurolsc.interop.wrap import wrap
@@ -125,7 +126,7 @@ class InitCallback(Callback):
             if summary:
                 pl_module.print(summary)
             for finding in self.findings:
-                pl_module.print(finding)
+                pl_module.print(wrapped(finding))
         for logger in trainer.loggers:  # log_dict would wait for the end of the epoch
             logger.log_metrics(self._radii(pl_module), step=trainer.global_step)
 

@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import textwrap
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from os import PathLike
@@ -16,7 +15,7 @@ from tqdm.auto import tqdm
 
 from neurolsc.diagnosis.losses import Loss, check, objective
 from neurolsc.diagnosis.measurements import Batch
-from neurolsc.display import Displayed, Table, or_dash
+from neurolsc.display import Displayed, Table, or_dash, wrapped
 from neurolsc.interop.prepared import prepare
 from neurolsc.interop.wrap import as_modules
 from neurolsc.interop.wrapped import warn_of
@@ -29,7 +28,6 @@ from neurolsc.validation import shown, whole
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-WIDTH = 80  # of the text, in characters
 COLUMNS = {
     "spikes": ("rate", ".3f"),
     "dead": ("dead", ".0%"),
@@ -364,7 +362,7 @@ class Monitor(Displayed):
         loss = f"loss {or_dash(last.get('loss'), '.4g')}, of the probe batch {or_dash(last.get('probe_loss'), '.4g')}"
         shown.append(f"update {self.updates}: {loss}")
         for event in self.findings:
-            shown.append(textwrap.fill(str(event), WIDTH, subsequent_indent="  "))
+            shown.append(wrapped(event))
         return shown if self.findings else [*shown, "nothing happened"]
 
     def plot(self, path: str | PathLike[str] | None = None, *, title: str = "") -> "Figure":

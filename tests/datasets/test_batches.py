@@ -62,7 +62,7 @@ def test_a_slice_of_a_data_set_is_a_part_of_it_and_other_indices_are_refused():
 
 @pytest.mark.parametrize("item", [1, (1,), (torch.zeros(2, 3), 1, 2)])
 def test_what_is_no_pair_is_refused(item):
-    with pytest.raises(TypeError, match="items must be pairs .x, label. with a tensor x .T, N., got"):
+    with pytest.raises(TypeError, match=r"items must be pairs \(x, label\) with a tensor x \(T, N\), got"):
         collate([item, item])
 
 
