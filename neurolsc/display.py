@@ -1,6 +1,7 @@
 """Results as lines and tables of text, and progress bars."""
 
 import sys
+import textwrap
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 from torch import Tensor
 from tqdm.auto import tqdm
 
+WIDTH = 80  # of sentences in print, in characters
 LOG_INTERVAL = 10.0  # seconds between two states of a bar that goes to a file or a pipe
 PATIENCE = 5.0  # seconds after which work that nobody asked to watch shows a bar
 
@@ -34,6 +36,11 @@ class Table:
             cells = map(format, row, forms)
             lines.append("  ".join(cells).rstrip())
         return "\n".join(lines)
+
+
+def wrapped(sentence: object) -> str:
+    """A finding or another sentence in lines of at most 80 characters, indented from the second on."""
+    return textwrap.fill(str(sentence), WIDTH, subsequent_indent="  ", break_long_words=False)
 
 
 class Displayed(ABC):

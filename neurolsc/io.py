@@ -31,6 +31,7 @@ from torch.utils.data import DataLoader, Subset
 
 from neurolsc.network import Embedding, Network, Tied, as_network
 from neurolsc.neurons.cell import CELLS, SURROGATES, Cell
+from neurolsc.surroundings import without_inference_mode
 
 FORMAT = 3
 TRAINED = Path(__file__).parent / "trained"
@@ -68,6 +69,7 @@ def save(network: Network, path: str | PathLike[str]) -> None:
     write_tensors(path, tensors, "network", config)
 
 
+@without_inference_mode()
 def load(path: str | PathLike[str]) -> Network:
     """Read a network; see :func:`neurolsc.load`."""
     if not os.path.exists(path):

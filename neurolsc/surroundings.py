@@ -1,4 +1,7 @@
-"""What may surround a caller's module and must not change what is measured: autocast, a compiler, half precision."""
+"""What may surround a caller's module and must not change what is measured.
+
+It is autocast, inference mode, a compiler, and half precision.
+"""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -20,36 +23,72 @@ HALF = (torch.bfloat16, torch.float16)
 
 
 def in_full_precision(function: Callable[P, R]) -> Callable[P, R]:
-    """Let a function run outside of autocast, on the original modules, and on those of half precision in float32.
+    """Let a function run outside of autocast and inference mode, on the original modules, and in float32 or float64.
 
     The original of a compiled module is the module before ``torch.compile``. Parameters and buffers of half precision
     are float32 while the function runs. Then they have their own dtype and storage again, with the values that the
-    function gave them, rounded.
+    function gave them, rounded. Inference tensors among the arguments are cloned.
     """
 
     @wraps(function)
     def inner(*args: P.args, **keywords: P.kwargs) -> R:
-        values: list[Any] = [_originals(value) for value in args]
-        named: dict[str, Any] = {name: _originals(value) for name, value in keywords.items()}
-        with full_precision(*values, *named.values()):
-            return function(*values, **named)  # type: ignore[arg-type]
+        with without_inference_mode():
+            values: list[Any] = [_originals(without_inference(value)) for value in args]
+            named: dict[str, Any] = {name: _originals(without_inference(value)) for name, value in keywords.items()}
+            with full_precision(*values, *named.values()):
+                return function(*values, **named)  # type: ignore[arg-type]
 
     return inner
 
 
 @contextmanager
 def full_precision(*values: Any) -> Iterator[None]:
-    """Leave autocast, and turn the modules among some values to float32 for a while, as :func:`in_full_precision`.
+    """Leave autocast and inference mode, and turn the modules among some values to float32 for a while.
 
     Args:
         *values: modules, lists of modules, and anything else, which is left as it is.
+
+    Raises:
+        ValueError: if a parameter is an inference tensor.
     """
-    with without_autocast(), ExitStack() as stack:
+    with without_inference_mode(), without_autocast(), ExitStack() as stack:
         for value in values:
             for module in value if isinstance(value, list) else [value]:
                 if isinstance(module, nn.Module):
+                    _refuse_inference(module)
                     stack.enter_context(_as_float32(module))
         yield
+
+
+@contextmanager
+def without_inference_mode() -> Iterator[None]:
+    """Leave inference mode, whose tensors autograd refuses for ever; gradients stay off, as in ``torch.no_grad()``."""
+    if not torch.is_inference_mode_enabled():
+        yield
+        return
+    with torch.inference_mode(False), torch.no_grad():
+        yield
+
+
+def without_inference(value: Any) -> Any:
+    """Clone an inference tensor, or those of a tuple or list; anything else is returned as it is."""
+    if isinstance(value, Tensor) and value.is_inference():
+        return value.clone()
+    if type(value) in (tuple, list):  # no named tuple
+        parts = [without_inference(part) for part in value]
+        if any(new is not old for new, old in zip(parts, value, strict=True)):
+            return type(value)(parts)
+    return value
+
+
+def _refuse_inference(module: nn.Module) -> None:
+    """Refuse a module whose parameters autograd refuses."""
+    for name, value in module.named_parameters():
+        if not is_lazy(value) and value.is_inference():
+            raise ValueError(
+                f"parameters of net, such as {name}, were made inside of torch.inference_mode(), and cannot be trained "
+                "or measured: make net outside of it, or take torch.no_grad()."
+            )
 
 
 @contextmanager

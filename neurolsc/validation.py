@@ -2,12 +2,14 @@
 
 import difflib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import field
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 import torch
 from torch import Tensor
+
+from neurolsc.surroundings import without_inference
 
 
 def numpy_hint(value: object) -> str:
@@ -70,7 +72,7 @@ def as_batch(batch: object, name: str = "a batch") -> BatchParts:
     parts: list[Any] = list(batch) if isinstance(batch, tuple | list) else [batch]
     mask = parts[2] if len(parts) == 3 else None
     if 1 <= len(parts) <= 3 and isinstance(parts[0], Tensor) and isinstance(mask, Tensor | None):
-        return BatchParts(*parts)
+        return BatchParts(*map(without_inference, parts))
     kinds = ", ".join(type(part).__name__ for part in parts[:4])  # of many parts a few say what came
     if isinstance(batch, tuple | list):
         kinds = f"({kinds}{', ...' * (len(parts) > 4)})"
@@ -166,6 +168,14 @@ def meant(known: Iterable[str], *unknown: object) -> str:
     if near:
         return f"; did you mean {', '.join(dict.fromkeys(near))}?"
     return "."
+
+
+def known_options(function: str, given: Iterable[str], known: Sequence[str]) -> None:
+    """Raise a TypeError that names the options which a function does not take, and the nearest that it takes."""
+    if unknown := sorted(set(given) - set(known)):
+        raise TypeError(
+            f"{function}() takes the options {', '.join(known)}; got {', '.join(unknown)}{meant(known, *unknown)}"
+        )
 
 
 def words_of(kind: Any) -> tuple[str, ...]:

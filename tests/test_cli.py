@@ -324,6 +324,9 @@ def test_a_run_becomes_a_file_with_its_report(tmp_path):
 def test_a_run_becomes_a_nir_file_that_gives_its_network_back(tmp_path):
     run = finished(tmp_path / "run")
     succeed("export", run, "--to", "nir", "--dt", "0.05")
+    for none in ("0", "0.1"):
+        assert "--dt does not fit --to netx" in refused("export", run, "--to", "netx", "--dt", none)
+    assert "--samples does not fit --to nir" in refused("export", run, "--to", "nir", "--dt", "1", "--samples", "0")
     before, after = neurolsc.load(run / NETWORK), from_nir(run / "nir" / "network.nir")
     assert [type(cell) for cell in after.cells] == [neurolsc.ALIFPositive] * len(before.cells)
     assert all(torch.equal(after.state_dict()[name], value) for name, value in before.state_dict().items())

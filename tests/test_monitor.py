@@ -597,3 +597,13 @@ def test_the_command_writes_rows_into_its_run_and_goes_on_with_them(tmp_path, mo
     assert "gradient     step" in output
     assert (tmp_path / "run" / "monitor.png").stat().st_size > 10_000
     assert "monitor" not in (tmp_path / "run" / "settings.toml").read_text()
+
+
+@pytest.mark.parametrize("loss", ["a", {"loss": 1.0}, True, 1j, [1.0, 2.0], torch.ones(2), object()])
+def test_a_loss_that_is_no_number_is_refused_by_what_came(loss):
+    monitor = Monitor(own(), *batch(0))
+    with pytest.raises((TypeError, ValueError), match="loss must be one number, got"):
+        monitor.step(loss)
+    assert monitor.updates == 0
+    monitor.step(torch.tensor([1.0]))
+    assert monitor.updates == 1

@@ -19,6 +19,7 @@ from neurolsc import (
     scale_to_radius,
     spectral_radius,
     try_cures,
+    wrap,
 )
 from neurolsc.init import LSUV, Chain, FiringRate, LSCSingular
 from neurolsc.neurons.cell import CELLS
@@ -182,6 +183,18 @@ def test_a_network_of_half_precision_is_set_in_its_own_dtype(make, how):
         found = half.state_dict()[name]
         assert found.dtype == (torch.bfloat16 if value.is_floating_point() else value.dtype), name
         assert torch.equal(found, value.to(found.dtype)), name
+
+
+@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize("make", [SnnTorch, Norse, SpikingJelly])
+def test_wrap_takes_half_precision(make, dtype):
+    x = batch(0)[0]
+    half = make().to(dtype)
+    for given in (x, x.to(dtype)):
+        network = wrap(half, given)
+        close(radii(network), radii(copy.deepcopy(half).float()))
+    with pytest.raises(TypeError, match=r"cannot read an x of torch.float64 .*: its weights are torch.float32"):
+        wrap(make(), x.double())
 
 
 def test_a_monitor_of_half_precision_has_rows_of_float32():

@@ -16,7 +16,7 @@ import neurolsc
 from neurolsc import experiment as experiments
 from neurolsc.cli import options
 from neurolsc.diagnosis import diagnose as diagnose_network
-from neurolsc.display import Table
+from neurolsc.display import Table, wrapped
 from neurolsc.experiment import Experiment, InitSettings, Stopped
 from neurolsc.experiment.config import setting_names
 from neurolsc.experiment.run import NETWORK, SETTINGS, TRAINING, run_folder, write_profile
@@ -133,7 +133,7 @@ def radii(
         experiment = replace(experiment, init=InitSettings("Default"))
     network, findings = experiment.begin()
     for finding in findings:
-        click.echo(finding)
+        click.echo(wrapped(finding))
     x = experiment.first_inputs("train", samples)
     profile = radius_profile(network, x, steps=min(times, x.shape[0]), seed=seed, progress=True)
     click.echo(profile)
@@ -150,7 +150,7 @@ def radii(
         ]
         click.echo(Table(("below threshold", "mean radius", "largest", "outside", "oscillating"), rows))
     for finding in diagnose_network(network, x, seed=seed):
-        click.echo(finding)
+        click.echo(wrapped(finding))
     if truncation:
         _, targets, *_ = experiment.first_samples("train", samples)
         if targets.ndim > 1:  # one for every step, of which x may have fewer
@@ -309,7 +309,7 @@ def export(
     if target == "netx":
         of_the_other = {"dt": dt}
     for name, value in of_the_other.items():
-        if value:
+        if value is not None and value is not False:  # 0 was given, too
             raise click.UsageError(f"--{name} does not fit --to {target}.")
     experiment = Experiment.of(run)
     network = experiments.load_network(run)

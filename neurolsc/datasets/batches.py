@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, Subset
 
 from neurolsc.display import shapes
-from neurolsc.validation import number, numpy_hint, one_of, whole
+from neurolsc.validation import number, numpy_hint, one_of, shown, whole
 
 SAMPLES = Path(__file__).parent / "samples"
 Split = Literal["train", "validation", "test"]
@@ -60,7 +60,9 @@ class Batch(Sequence[Item]):
         return self.x.shape[1]
 
     def __getitem__(self, index: Any) -> Any:
-        """One item, without its padding."""
+        """One item, without its padding; of a slice a list of them."""
+        if isinstance(index, slice):
+            return [self[i] for i in range(len(self))[index]]
         x = self.x.select(1, index)
         if self.mask is None:
             steps = len(x)
@@ -96,11 +98,26 @@ class BatchDataset(Dataset[Item]):
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         raise NotImplementedError
 
-    def __getitem__(self, index: int) -> Any:
-        """One item: x (T, N), and its class or its targets (T, ...)."""
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"items run from 0 to {len(self) - 1}, got {index}.")
-        return self.__getitems__([index % len(self)])[0]
+    def __getitem__(self, index: Any) -> Any:
+        """One item: x (T, N), and its class or its targets (T, ...); of a slice torch's ``Subset`` of them.
+
+        Raises:
+            IndexError: if there is no such item.
+            TypeError: if the index is neither an integer nor a slice.
+        """
+        if isinstance(index, slice):
+            return Subset(self, range(len(self))[index])
+        try:
+            place = operator.index(index)
+        except TypeError:
+            raise TypeError(f"an index must be an int or a slice, got {type(index).__name__}.") from None
+        if not -len(self) <= place < len(self):
+            raise IndexError(f"items run from 0 to {len(self) - 1}, got {place}.")
+        return self.item(place % len(self))
+
+    def item(self, index: int) -> Any:
+        """The item at an index from 0 on."""
+        return self.__getitems__([index])[0]
 
     def __repr__(self) -> str:
         shape = f"x ({self.steps or 'T'}, {self.n_in})"
@@ -134,6 +151,9 @@ def collate(items: Sequence[ItemT]) -> tuple[Tensor, ...]:
         return (items.x, items.labels, items.mask)
     if len(items) == 0:
         raise ValueError("a batch needs at least one item (x (T, N), label), got none.")
+    for item in items:
+        if not isinstance(item, tuple | list) or len(item) != 2:
+            raise TypeError(f"items must be pairs (x, label) with a tensor x (T, N), got {shown(item)}.")
     inputs: list[Any] = [x for x, _ in items]
     targets: list[Any] = [y for _, y in items]
     if not all(isinstance(x, Tensor) for x in inputs):
@@ -230,7 +250,9 @@ class InputBatches(Sequence[tuple[Tensor, ...]]):
         return len(self._parts)
 
     def __getitem__(self, index: Any) -> Any:
-        """The batch x (T, B, N) with its labels, and a mask if its items differ in length."""
+        """The batch x (T, B, N) with its labels, and a mask if its items differ in length; of a slice a list."""
+        if isinstance(index, slice):
+            return [self[i] for i in range(len(self))[index]]
         return collate(fetch(self.dataset, self._parts[index].tolist()))
 
 

@@ -79,6 +79,7 @@ def fetch(root: str | PathLike[str], name: str, *others: str) -> Path:
 
     Raises:
         ConnectionError: if no address has the file.
+        FileNotFoundError: if the file is missing, and so is the folder that root is in.
         ValueError: if root is another file.
     """
     root = Path(root)
@@ -98,7 +99,13 @@ def fetch(root: str | PathLike[str], name: str, *others: str) -> Path:
 
     import pooch  # slow to import, and most runs have their files
 
-    root.mkdir(parents=True, exist_ok=True)
+    is_new = not root.exists()
+    if is_new and not root.absolute().parent.exists():
+        raise FileNotFoundError(
+            f"root: there is no folder {root.parent}, and a download makes only the last folder of {root}. Make it first, "
+            "or use the sample in the package (embedded)."
+        )
+    root.mkdir(exist_ok=True)
     failure = ""
     for address in remote.addresses:
         try:  # a file that is there already, and verified, is taken
@@ -107,6 +114,8 @@ def fetch(root: str | PathLike[str], name: str, *others: str) -> Path:
         except (OSError, ValueError) as error:
             failure = str(error)
     else:  # no address had it
+        if is_new and not any(root.iterdir()):
+            root.rmdir()
         raise ConnectionError(
             f"{remote.archive} could not be downloaded from {' or '.join(remote.addresses)} ({failure}): put it "
             f"into {root} by hand, or use the sample in the package (embedded)."

@@ -15,6 +15,8 @@ from neurolsc.datasets.speech import MOST
 from neurolsc.io import stable_repr
 from neurolsc.validation import number, one_of
 
+LARGEST = 2**32  # numbers in an item
+
 
 @dataclass(eq=False, repr=False)
 class TonicFrames(BatchDataset):
@@ -57,7 +59,7 @@ class TonicFrames(BatchDataset):
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         return Batch(*collate([self[i] for i in indices]))
 
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+    def item(self, index: int) -> tuple[Tensor, int]:
         """One item: x (T, N) and the number of its class."""
         data, target = self._dataset[index]
         if self.dt is not None:
@@ -96,10 +98,10 @@ class TonicFrames(BatchDataset):
         times = events["t"]
         if len(times) and self.start == "first":
             times = times - times.min()
-        if len(times) and not (times >= 0).all():  # NaN as well
+        if len(times) and not ((times >= 0) & (times < np.inf)).all():  # NaN as well
             raise ValueError(
-                f"times must be microseconds from 0, got {times.min()} in item {index}; start='first' counts from the "
-                "first event."
+                f"times must be microseconds from 0, got {times.min()} to {times.max()} in item {index}; start='first' "
+                "counts from the first event."
             )
         width = dt * 1e6
         if math.isclose(width, round(width), rel_tol=1e-9):
@@ -124,6 +126,11 @@ class TonicFrames(BatchDataset):
             steps = int(step.max(initial=0)) + 1
         else:
             steps = self.steps
+        if steps * self.n_in > LARGEST:
+            raise ValueError(
+                f"the last event of item {index} is at {times.max() * 1e-6:.4g} s: {steps:,} steps of {dt * 1e3:g} ms do "
+                "not fit into memory; times are microseconds, and window cuts items."
+            )
         counts = np.bincount((step * self.n_in + place)[step < steps], minlength=steps * self.n_in)
         if self.binary:
             counts = counts > 0

@@ -42,9 +42,6 @@ class Bounds:
     # Share of one input in all weights of a neuron from which on a layer counts as an identity: drawn ones have 0.03
     # where they read 64 inputs, and an identity with 0.3 of the drawn weights 0.5.
     identity: float = 0.3
-    # Signal-to-noise ratio of the gradient times the number of pieces. Noise alone gives 1 on the average, and small
-    # batches of networks that learn have 0.8 as well.
-    noise: float = 0.7
     # Growth of gradients over a whole run. A mean radius above 1 alone is no fault: where a few points have large ones,
     # products shrink. LIF of the study learn as often at 30-fold as without any growth.
     growth: float = 100.0
@@ -192,15 +189,6 @@ FAULTS: tuple[Fault, ...] = (
         "lower the surrogate's peak; else `initialize`",
         rules.explodes_in_depth,
         rules.cure_growth_in_depth,
-        unless_learnt=True,
-    ),
-    Fault(
-        "noisy gradient",
-        f"lowest layer: signal-to-noise ratio below {BOUNDS.noise:g} of that of noise alone",
-        "`initialize`, or a larger batch",
-        rules.is_noise,
-        rules.cure_noise,
-        rules.treat_by_initialising,
         unless_learnt=True,
     ),
     Fault(

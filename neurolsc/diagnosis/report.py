@@ -16,7 +16,7 @@ from neurolsc.diagnosis.causes import fresh_batch_norms, set_statistics
 from neurolsc.diagnosis.faults import BOUNDS, findings
 from neurolsc.diagnosis.losses import Loss, check, objective
 from neurolsc.diagnosis.measurements import Batch, Measurements, measure
-from neurolsc.display import Displayed, Table, or_dash
+from neurolsc.display import Displayed, Table, or_dash, wrapped
 from neurolsc.interop.prepared import prepare
 from neurolsc.network import Network, copied
 from neurolsc.stability.conditions import Finding, finite_distances, surrogate_fault
@@ -207,8 +207,8 @@ class Trial:
 
 
 COLUMNS = (
-    "layer", "spikes", "dead", "busy", "sync", "time r.", "depth r.", "exponent", "sing. t, d", "active sur.", "input",
-    "gradient", "SNR", "< eps",
+    "layer", "spikes", "dead", "busy", "sync", "time", "depth", "exp.", "sing. t,d", "active", "input", "grad.", "SNR",
+    "<eps",
 )  # fmt: skip
 
 
@@ -253,7 +253,7 @@ class Diagnosis(Displayed, Sequence[Finding]):
         return tuple(notes)
 
     def parts(self) -> list[str | Table]:
-        """Return a table with a line for each layer; then the loss, findings, notes and trials, a line each."""
+        """Return a table with a line for each layer; then the loss, findings, notes and trials."""
         profile = self.measurements.profile
         rows = []
         for i, layer in enumerate(self.measurements.layers):
@@ -264,21 +264,21 @@ class Diagnosis(Displayed, Sequence[Finding]):
                     or_dash(layer.activity.dead, ".0%"),
                     or_dash(layer.activity.saturated, ".0%"),
                     or_dash(layer.activity.synchrony, ".2f"),
-                    f"{profile.time_mean[i]:.3f}",
-                    f"{profile.depth_mean[i]:.3f}",
+                    f"{profile.time_mean[i]:.2f}",
+                    f"{profile.depth_mean[i]:.2f}",
                     f"{layer.exponent:+.3f}",
                     f"{layer.singular_time:.2f} {layer.singular_depth:.2f}",
                     or_dash(layer.active_surrogate_fraction, ".0%"),
                     or_dash(layer.similarity_to_input, ".0%"),
-                    or_dash(layer.gradient, ".2e"),
-                    or_dash(layer.noise, ".3g"),
+                    or_dash(layer.gradient, ".1e"),
+                    or_dash(layer.noise, ".2g"),
                     or_dash(layer.below_epsilon, ".0%"),
                 )
             )
         shown: list[str | Table] = [Table(COLUMNS, rows)]
         if self.measurements.loss is not None:
             shown.append(f"loss {self.measurements.loss:.4g}")
-        return [*shown, *self.lines, *self.notes, *map(str, self.trials)]
+        return [*shown, *map(wrapped, (*self.lines, *self.notes, *self.trials))]
 
     @property
     def lines(self) -> list[str]:

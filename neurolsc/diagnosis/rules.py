@@ -93,6 +93,8 @@ def is_dead(case: Case) -> Iterator[Sign]:
         cause = "its thresholds lie above all that it gets"
         if i - 1 in case.dead:
             cause = "the layer below is silent"
+        elif i == 1 and not case.batch.x.any():
+            cause = "the input is all zeros"
         yield Sign(i, "never fires", cause)
 
 
@@ -100,6 +102,8 @@ def cure_dead(case: Case, sign: Sign) -> str:
     """Advise to mend the lowest dead layer first: by the initialisation if it fires in a copy, else by thresholds."""
     if sign.layer != case.dead[0]:
         return f"mend layer {case.dead[0]} first"
+    if sign.layer == 1 and not case.batch.x.any():
+        return "give inputs that are not all 0"
     if mended(case, is_dead, sign):
         return cures.ADVICE
     return "lower its thresholds, or raise its input weights"
@@ -186,26 +190,6 @@ def cure_vanishing(case: Case, sign: Sign) -> str:
     if mended(case, is_vanishing, sign):
         return cures.ADVICE
     return "take a surrogate with wider tails, such as atan, or normalise the currents of each layer"
-
-
-def is_noise(case: Case) -> Iterator[Sign]:
-    """Find a gradient of the lowest trained layer on which the parts of the batch do not agree."""
-    pieces = case.measured.pieces
-    trained = [(i, layer) for i, layer in case.layers if layer.noise is not None]
-    if not trained or found_by(case, has_no_surrogate, is_closed, is_dead, is_vanishing, explodes_in_time):
-        return  # there is no gradient to judge, or one of these faults is the cause
-    i, layer = trained[0]
-    ratio = layer.noise or 0.0
-    if math.isfinite(layer.gradient or 0.0) and ratio * pieces < case.bounds.noise:
-        problem = f"its gradient is noise: between {pieces} parts of the batch the signal-to-noise ratio is {ratio:.2g}"
-        yield Sign(i, problem, f"noise alone gives {1 / pieces:.2g}")
-
-
-def cure_noise(case: Case, sign: Sign) -> str:
-    """Advise the initialisation if parts of the batch then agree on a copy, else a larger batch."""
-    if mended(case, is_noise, sign):
-        return cures.ADVICE
-    return "take a larger batch"
 
 
 def explodes_in_time(case: Case) -> Iterator[Sign]:

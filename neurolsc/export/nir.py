@@ -37,6 +37,7 @@ from neurolsc.io import atomic_write, check_finite, refusing
 from neurolsc.network import Network
 from neurolsc.neurons import ALIF, LI, LIF, ALIFPlus, CubaLIF
 from neurolsc.neurons.cell import CELLS, set_value, step_of
+from neurolsc.surroundings import without_inference_mode
 from neurolsc.validation import number
 
 if TYPE_CHECKING:
@@ -272,6 +273,7 @@ def _neurons(layer: str, cell: Any, dt: float, layer_delay: int) -> tuple[str, A
     return "lif", node, loop
 
 
+@without_inference_mode()
 def from_nir(
     source: "nir.NIRGraph | str | PathLike[str]", *, dt: float | None = None, layer_delay: Literal[0, 1] | None = None
 ) -> Network:

@@ -26,7 +26,7 @@ from neurolsc.io import CONVERTERS, check_finite
 from neurolsc.network import Network
 from neurolsc.neurons import ALIF, LI, LIF, Cell, CubaLIF
 from neurolsc.neurons.cell import NO_STEP, step_of
-from neurolsc.surroundings import eval_mode
+from neurolsc.surroundings import eval_mode, without_inference_mode
 
 EXPORTED = (LIF, CubaLIF, ALIF, LI)
 AFFINE = (nn.Linear, nn.Flatten, nn.Unflatten, nn.Identity, nn.Dropout, nn.BatchNorm1d)  # affine in evaluation mode
@@ -150,6 +150,7 @@ class _Neurons(NamedTuple):
     fires_at_threshold: bool = False  # True: spikes at v = threshold as well; ours spike above it only
 
 
+@without_inference_mode()
 def from_wrapped(network: Network) -> Network:
     """Return the same network in our own cells: layer by layer, with the same spikes.
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
-from neurolsc.display import Table
+from neurolsc.display import Table, wrapped
 from neurolsc.interop.prepared import PreparedBatches, network_of, prepare_batches, some_batches
 from neurolsc.interop.ranks import on_rank_0
 from neurolsc.interop.saved import left_out, values_outside
@@ -110,7 +110,7 @@ class InitReport(tuple[Finding, ...]):
         if self.layers:
             head = ("", "weights", "spikes/step", "threshold", "step", "")
             lines.append(str(Table(head, [layer.cells() for layer in self.layers])))
-        lines += [*map(str, self), self.left_out]
+        lines += map(wrapped, (*self, self.left_out))
         return "\n".join(line for line in lines if line)
 
 
@@ -379,6 +379,12 @@ class Layer:
     def finding(self, problem: str, cure: str) -> Finding:
         """Return a finding on this layer."""
         return Finding(self.index + 1, problem, cure)
+
+    def unread(self) -> Finding:
+        """Return the finding on a layer whose input is zero at all steps."""
+        if self.index == 0:
+            return self.finding("reads nothing: the input is all zeros", "give inputs that are not all 0")
+        return self.finding("reads no spikes", "let the layer below fire")
 
     def normal(self, matrix: WeightMatrix, seed: int) -> Tensor:
         """Draw standard normal numbers in the shape of a matrix, in float64 on the CPU."""

@@ -151,8 +151,8 @@ class Identity(Initialiser):
         if why:
             return LayerReport(number_of_layer, "left", why), []
         if not layer_input.any():
-            silent = layer.finding("reads no spikes", "let the layer below fire")
-            return LayerReport(number_of_layer, "left", "reads no spikes"), [silent]
+            unread = layer.unread()
+            return LayerReport(number_of_layer, "left", unread.problem), [unread]
         threshold = layer.resting_threshold().mean().item()
         if layer.index >= self.lowest and not layer.shares:
             # At a low rate spikes are few: where drawn biases stay, they alone decide which neurons fire.

@@ -421,7 +421,7 @@ class Relay(Initialiser):
             if layer.index < self.drawn:
                 return lowest.set_layer(layer, points, seed)
             if not layer_input.any():
-                return [layer.finding("reads no spikes", "let the layer below fire")]
+                return [layer.unread()]
             if cell.n_hidden < layer_input.shape[-1]:
                 problem = f"as an identity layer it would read {cell.n_hidden} of {layer_input.shape[-1]} neurons"
                 return [layer.finding(problem, _KEEPS), *lowest.set_layer(layer, points, seed)]

@@ -251,7 +251,7 @@ class FluctuationDriven(Initialiser):
                 pairs = bottom_up(network, x, layers)  # type: ignore[arg-type]
             for layer, layer_input in pairs:
                 if layer_input is not None and not layer_input.any():
-                    found.append(layer.finding("reads no spikes", "let the layer below fire"))
+                    found.append(layer.unread())
                     continue
                 below = layer.inputs
                 own = layer.recurrent
@@ -316,7 +316,7 @@ class ActivityPropagation(Initialiser):
         power = first_input(network, inputs).double().square().mean().item()  # mean square of what a layer reads
         layers = layers_of(network, "membrane", "inputs")
         if not power:
-            return (Finding(1, "reads nothing", "give inputs that are not all 0"),)
+            return (Finding(1, "reads nothing: the input is all zeros", "give inputs that are not all 0"),)
         for layer in layers:
             fires = torch.special.ndtr(-layer.resting_threshold()).mean().item()  # of a voltage of variance 1
             drive = sum(m.fan_in * power for m in layer.inputs) + sum(m.fan_in * fires for m in layer.recurrent)

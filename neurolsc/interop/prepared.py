@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from neurolsc.interop.wrap import Layout, wrap, wrap_with_layout
 from neurolsc.interop.wrapped import plain_module
+from neurolsc.metrics import is_binary
 from neurolsc.network import Network
 from neurolsc.neurons.cell import dtype_and_device
 from neurolsc.surroundings import original
@@ -88,7 +89,8 @@ def prepare(
             wanted.
         ValueError: if x is empty, not finite, or does not fit the module; if targets do not fit x, or are missing.
     """
-    batch = as_batch(first_batch(as_batches(x, y)))
+    batches = as_batches(x, y)
+    batch = _of_loader(as_batch(first_batch(batches)), batches)
     if needs_targets and batch.targets is None:
         raise ValueError("targets are needed for a loss: give y, or a batch (x, y).")
     if batch.targets is not None:
@@ -133,7 +135,7 @@ def prepare_batches(net: nn.Module | Iterable[nn.Module], x: Any, *, prefers_mem
         if isinstance(batches, Sequence):
             batches = [_dense_batch(batch) for batch in batches]
         return PreparedBatches(net, batches, AS_READ)
-    first = as_batch(first_batch(batches))
+    first = _of_loader(as_batch(first_batch(batches)), batches)
     reader = Reader.of(net, first, prefers_membrane=prefers_membrane)
     if swapped := swapped_axes(reader.read(first).x, first.targets):
         raise ValueError(f"{swapped}.")
@@ -205,8 +207,8 @@ class Reader:
             return cls(net, layout=None)
         x = _dense_input(batch.x)
         like = dtype_and_device(net)
-        # Only an embedding reads integers, which no wrapped module has.
-        if not x.is_floating_point():
+        # Only an embedding reads integers, which no wrapped module has. Those of spikes are taken as floats.
+        if not x.is_floating_point() and not is_binary(x):
             raise TypeError(f"x must be {like['dtype']}, as the weights of net are, got {x.dtype}: give x.float().")
         return cls(*_wrapped(net, batch._replace(x=x.to(**like)), prefers_membrane))
 
@@ -411,14 +413,21 @@ def as_batches(x: Any, y: Tensor | None = None) -> Iterable[Any]:
         if y is not None:
             raise ValueError("targets are given twice: in the batch (x, targets), and as y.")
         return [tuple(x)]
-    if y is not None:
-        raise ValueError(f"y is for one batch x, but x is a {type(x).__name__}: give batches (x, targets).")
     if isinstance(x, Mapping | str | Iterator) or not isinstance(x, Iterable):
         wanted = "a tensor, a batch (x, targets), a list of batches or a DataLoader"
         raise TypeError(f"x must be {wanted}, got {type(x).__name__}{numpy_hint(x)}.")
     if numpy_hint(x):
         raise TypeError(f"x must be a torch.Tensor, got {type(x).__name__}{numpy_hint(x)}.")
+    if y is not None:
+        raise ValueError(f"y is for one batch x, but x is a {type(x).__name__}: give batches (x, targets).")
     return x
+
+
+def _of_loader(batch: BatchParts, batches: Iterable[Any]) -> BatchParts:
+    """Return a batch with bytes as floats if it is a loader's: its user has no place to convert counts of spikes."""
+    if batch.x.dtype == torch.uint8 and not isinstance(batches, Sequence):
+        return batch._replace(x=batch.x.float())
+    return batch
 
 
 def _is_one_batch(parts: list[Any]) -> bool:

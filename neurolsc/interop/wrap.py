@@ -25,7 +25,7 @@ from neurolsc.interop.wrapped import (
 )
 from neurolsc.network import Network, copied
 from neurolsc.neurons.cell import Cell, dtype_and_device
-from neurolsc.surroundings import eval_mode, in_full_precision
+from neurolsc.surroundings import HALF, eval_mode, in_full_precision
 from neurolsc.validation import dense, one_of, shown
 
 NO_LAYER = (
@@ -154,14 +154,7 @@ def wrap_with_layout(
         The network, and the layout of x; None without x.
     """
     module = plain_module(module)
-    modules: list[Any] = [module]
-    if isinstance(module, Iterable) and not isinstance(module, nn.Module | str):
-        modules = list(module)
-
-    for part in modules:
-        if not isinstance(part, nn.Module):
-            listed = "" if part is module else "a list with "
-            raise TypeError(f"wrap takes a module or a list of modules, got {listed}{shown(part)}.")
+    modules = as_modules(module)
     for part in modules:
         _refuse_values(part)
     one_of("output", output or "spikes", ("spikes", "membrane"))
@@ -173,6 +166,8 @@ def wrap_with_layout(
         parts = list(_parts(modules))
     elif isinstance(module, nn.Module):
         x = _finite(x)
+        if x.dtype in HALF:  # as the module was, which is of float32 for a while
+            x = x.to(dtype_and_device(module)["dtype"])
         _refuse_broken(modules)
         run = _Run(module, x)
         parts = run.parts
@@ -259,6 +254,18 @@ def wrap_with_layout(
     if layout is not None and not last.integrator and "membrane" in outputs:
         layout = layout._replace(leaves_membranes=True)
     return network, layout
+
+
+def as_modules(net: Any) -> list[nn.Module]:
+    """Return a module, or those of a list, as a list; TypeError if it is something else."""
+    modules: list[Any] = [net]
+    if isinstance(net, Iterable) and not isinstance(net, nn.Module | str):
+        modules = list(net)
+    for part in modules:
+        if not isinstance(part, nn.Module):
+            listed = "" if part is net else "a list with "
+            raise TypeError(f"net must be a torch.nn.Module or a list of modules, got {listed}{shown(part)}.")
+    return modules
 
 
 def _finite(x: Tensor) -> Tensor:
@@ -532,7 +539,7 @@ class _Run:
                         f"the model cannot read an x of {self.x.dtype} ({error}): its weights are {wanted}, give x.to({wanted})."
                     ) from error
                 hint = (
-                    f"wrap called the model with its x of shape {tuple(self.x.shape)}: x must be what the model takes, which "
+                    f"the model was called with an x of shape {tuple(self.x.shape)}: x must be what the model takes, which "
                     "is one step, (B, ...), where it does not go through time by itself."
                 )
                 if isinstance(error, TypeError):  # of the model's own code
@@ -895,7 +902,10 @@ class _TensorVersion:
 
     def __init__(self, value: Tensor) -> None:
         self.value = value
-        self.key = (value.data_ptr(), value._version)
+        version = -1  # of an inference tensor, which no one writes to
+        if not value.is_inference():
+            version = value._version
+        self.key = (value.data_ptr(), version)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _TensorVersion) and self.key == other.key

@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import textwrap
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from os import PathLike
@@ -16,19 +15,19 @@ from tqdm.auto import tqdm
 
 from neurolsc.diagnosis.losses import Loss, check, objective
 from neurolsc.diagnosis.measurements import Batch
-from neurolsc.display import Displayed, Table, or_dash
+from neurolsc.display import Displayed, Table, or_dash, wrapped
 from neurolsc.interop.prepared import prepare
+from neurolsc.interop.wrap import as_modules
 from neurolsc.interop.wrapped import warn_of
 from neurolsc.io import write_text
 from neurolsc.monitor.measurements import Probe, Row, Weights, copy_of, not_finite, weights_of
 from neurolsc.monitor.rules import Course, Event, events
 from neurolsc.surroundings import eval_mode, full_precision, original, rank_of_processes
-from neurolsc.validation import whole
+from neurolsc.validation import shown, whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-WIDTH = 80  # of the text, in characters
 COLUMNS = {
     "spikes": ("rate", ".3f"),
     "dead": ("dead", ".0%"),
@@ -42,6 +41,19 @@ COLUMNS = {
     "step": ("step", ".1e"),
 }
 """Columns of the table: for each title the name in a row, without the number of the layer, and the form."""
+
+
+def one_number(loss: object) -> Tensor:
+    """Return a loss as a detached tensor of one number; it is not read, so that no GPU is waited for."""
+    try:
+        value = torch.as_tensor(loss).detach()
+    except (TypeError, ValueError, RuntimeError):  # of a string or another object
+        raise TypeError(f"loss must be one number, got {shown(loss)}.") from None
+    if value.is_complex() or value.dtype == torch.bool:
+        raise TypeError(f"loss must be one number, got {value.dtype}.")
+    if value.numel() != 1:
+        raise ValueError(f"loss must be one number, got a tensor {tuple(value.shape)}.")
+    return value
 
 
 class Monitor(Displayed):
@@ -100,7 +112,7 @@ class Monitor(Displayed):
         callback: Callable[[Row], object] | None = None,
     ) -> None:
         net = original(net)
-        self._net = net if isinstance(net, nn.Module) else nn.ModuleList(net)
+        self._net = net if isinstance(net, nn.Module) else nn.ModuleList(as_modules(net))
         self._wrapped = net  # as it was given: a list of modules is wrapped in its order
         self._given = x, y
         self._loss = objective(loss)
@@ -125,7 +137,7 @@ class Monitor(Displayed):
         if batch.targets is not None:  # a loss that does not fit is refused now, not at the first row
             with full_precision(self._net), eval_mode(self._probe.network), torch.no_grad():
                 out = self._probe.network.run(batch.x, mask=batch.mask).logits
-            check(loss, out, batch.targets, batch.mask)
+                check(loss, out, batch.targets, batch.mask)
         if self._silent:
             return
         if path is not None and os.path.exists(path):
@@ -157,18 +169,18 @@ class Monitor(Displayed):
         if self.closed:
             self._warn("closed", f"the monitor was closed at update {self.updates}: later updates are not measured.")
             return
+        value = None
+        if loss is not None:
+            value = one_number(loss)
         self.updates += 1
         if self._silent:
             return
-        if loss is not None:
-            value = torch.as_tensor(loss).detach()
-            if value.numel() != 1:
-                raise ValueError(f"loss must be one number, got a tensor {tuple(value.shape)}.")
-            self._losses.append((self.updates, value.reshape(()).clone()))  # not yet read: a GPU is not waited for
+        if value is not None:
+            self._losses.append((self.updates, value.reshape(()).clone()))
         if scaler is not None and self._is_skipped(scaler):
             self._skipped += 1
             self._before = None
-            if loss is not None:
+            if value is not None:
                 self._losses.pop()
         until_row = -self.updates % self.every  # updates
         if until_row == 0:
@@ -350,7 +362,7 @@ class Monitor(Displayed):
         loss = f"loss {or_dash(last.get('loss'), '.4g')}, of the probe batch {or_dash(last.get('probe_loss'), '.4g')}"
         shown.append(f"update {self.updates}: {loss}")
         for event in self.findings:
-            shown.append(textwrap.fill(str(event), WIDTH, subsequent_indent="  "))
+            shown.append(wrapped(event))
         return shown if self.findings else [*shown, "nothing happened"]
 
     def plot(self, path: str | PathLike[str] | None = None, *, title: str = "") -> "Figure":

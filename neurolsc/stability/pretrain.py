@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from neurolsc.display import Displayed, Table, progress_bar
+from neurolsc.display import Displayed, Table, progress_bar, wrapped
 from neurolsc.interop.prepared import as_batches, prepare_batches, without_padding
 from neurolsc.interop.ranks import on_rank_0
 from neurolsc.interop.saved import left_out, values_outside
@@ -48,7 +48,7 @@ from neurolsc.stability.rules import (
 )
 from neurolsc.stability.transitions import Transitions, draw_steps, follow, transitions_of
 from neurolsc.surroundings import eval_mode, in_full_precision
-from neurolsc.validation import as_batch, swapped_axes, whole
+from neurolsc.validation import as_batch, known_options, swapped_axes, whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -119,11 +119,12 @@ def pretrain(
     Source: arXiv:2308.12075, Sec. II-D and II-G, and its released code (``loop``).
     """
     whole("checkpoint_every", checkpoint_every)
+    known_options("pretrain", options, [f.name for f in fields(PretrainOptions) if f.name != "target"])
     chosen = PretrainOptions(target=target, **options)
     network, batches, layout, _ = prepare_batches(net, x)
     refuse_shared(network, net)
     values_before = values_outside(net)
-    with restored_on_error(network), eval_mode(network), locked(checkpoint):
+    with restored_on_error(network), eval_mode(network), locked(checkpoint), torch.enable_grad():
         inputs = InputStream(batches)
         goal = radius_target(target, inputs.steps, len(network.cells), chosen.direction)
         run = LOOPS[chosen.loop](Meter(network, goal, chosen, seed), inputs)
@@ -485,7 +486,7 @@ class PretrainResult(Displayed):
             f"through time and {max(self.depth_error):.3f} through depth"
         )
         ended = f"{reached} after {self.steps} steps, {self.seconds:.1f} s"
-        return [ended, *self.profile.parts(), sure, *map(str, self.findings), *filter(None, [self.left_out])]
+        return [ended, *self.profile.parts(), sure, *map(wrapped, filter(None, [*self.findings, self.left_out]))]
 
 
 # ---- inputs

@@ -29,7 +29,7 @@ from neurolsc.stability.profile import depth_radius, time_radius
 from neurolsc.stability.rules import PretrainOptions, Target, as_rule, radius_target
 from neurolsc.stability.transitions import Transitions, draw_steps, stacked
 from neurolsc.surroundings import eval_mode, in_full_precision
-from neurolsc.validation import shown
+from neurolsc.validation import known_options, shown
 
 # ---- radii
 
@@ -82,8 +82,7 @@ def scale_to_radius(
         >>> result.converged, result.profile.time_mean.round(decimals=1).tolist()
         (True, [0.5, 0.5])
     """
-    if unknown := options.keys() - set(OPTIONS):
-        raise TypeError(f"scale_to_radius() takes the options {', '.join(OPTIONS)}; got {', '.join(sorted(unknown))}.")
+    known_options("scale_to_radius", options, OPTIONS)
     chosen = PretrainOptions(target=target, **options)
     started = clock.perf_counter()
     history: list[dict[str, Any]] = []

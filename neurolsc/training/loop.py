@@ -6,7 +6,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -41,7 +41,7 @@ from neurolsc.training.optim import (
     parameter_groups,
     scheduled,
 )
-from neurolsc.validation import number, one_of, positive, setting, whole
+from neurolsc.validation import known_options, number, one_of, positive, setting, whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -183,6 +183,7 @@ class TrainResult(Displayed):
         return [summary, Table(head, rows)]
 
 
+@torch.inference_mode(False)  # which also turns gradients on
 def train(
     network: Network,
     training: Data,
@@ -229,6 +230,7 @@ def train(
 
     Source: arXiv:2308.12075, Sec. II-G.
     """
+    known_options("train", settings, [f.name for f in fields(TrainSettings)])
     chosen = TrainSettings(**settings)
     network = as_network(network)
     _, processes = rank_of_processes()

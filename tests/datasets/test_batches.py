@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.testing import assert_close
 from torch.utils.data import Dataset
 
-from neurolsc.datasets import Batch, collate, hold_out, input_batches
-from neurolsc.datasets.batches import carve
+from neurolsc.datasets import Batch, SpikeLatencyMNIST, collate, from_tonic, hold_out, input_batches
+from neurolsc.datasets.batches import InputBatches, carve
 
 LENGTHS = [3, 9, 4, 4, 7, 12, 5]
 SPEAKERS = np.repeat(np.arange(10), [5, 7, 9, 11, 13, 15, 17, 19, 21, 23])
@@ -35,6 +35,35 @@ def test_items_of_unequal_length_are_padded_with_a_mask():
         assert_close(piece, own)
         assert_close(target, wanted)
     assert collate([(piece, 7 + i) for i, (piece, _) in enumerate(parts)])[1].tolist() == [7, 8, 9]
+
+
+def test_a_slice_of_a_data_set_is_a_part_of_it_and_other_indices_are_refused():
+    digits = SpikeLatencyMNIST.embedded("train")
+    some = digits[:10:3]
+    assert len(some) == 4
+    assert_close(some[1][0], digits[3][0])
+    assert_close(collate(some.__getitems__([0, 3]))[1], digits.labels[[0, 9]])
+    assert len(digits[-3:]) == 3
+    assert digits[torch.tensor(2)][1] == digits[np.int64(2)][1] == digits[2][1]
+    for index, kind in (("a", "str"), ([1, 2], "list"), (1.0, "float")):
+        with pytest.raises(TypeError, match=f"an index must be an int or a slice, got {kind}"):
+            digits[index]
+    fields = [("t", int), ("x", int), ("p", int)]
+    events = [(np.array([(time, 1, 0)], fields), 0) for time in range(5)]
+    frames = from_tonic(events, dt=1e-3, window=0.01, sensor_size=(3, 1, 1), classes=["a"])
+    assert len(frames[1:3]) == 2
+    with pytest.raises(IndexError, match="items run from 0 to 4, got 5"):
+        frames[5]
+    assert [len(x) for x, _ in frames] == 5 * [10]
+    batch = digits.__getitems__([0, 1, 2])
+    assert [label for _, label in batch[1:]] == digits.labels[1:3].tolist()
+    assert [len(y) for _, y in InputBatches(digits, 4)[:2]] == [4, 4]
+
+
+@pytest.mark.parametrize("item", [1, (1,), (torch.zeros(2, 3), 1, 2)])
+def test_what_is_no_pair_is_refused(item):
+    with pytest.raises(TypeError, match=r"items must be pairs \(x, label\) with a tensor x \(T, N\), got"):
+        collate([item, item])
 
 
 X = torch.zeros(5, 3)

@@ -10,7 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from neurolsc.datasets import download
+from neurolsc.datasets import (
+    CIFAR10,
+    SHD,
+    JSBChorales,
+    PennTreebank,
+    SequentialMNIST,
+    SpikeLatencyMNIST,
+    download,
+)
 from neurolsc.datasets.download import FILES, fetch, read_unpacked
 
 JSB = "jsb-chorales-quarter.json"
@@ -56,6 +64,7 @@ def test_a_file_of_the_set_stands_for_its_folder_and_another_is_refused(tmp_path
 
 def test_a_missing_file_is_downloaded_from_the_first_address_that_has_it(tmp_path, publish, host):
     publish(b"{}", JSB, absent_first=True)
+    (tmp_path / "new").mkdir()
     assert fetch(tmp_path / "new" / "root", JSB).read_bytes() == b"{}"
     assert files_in(tmp_path / "new") == [f"root/{JSB}"]
     (host[0] / JSB).unlink()
@@ -89,7 +98,18 @@ def test_another_download_is_refused_and_leaves_nothing(tmp_path, publish, host,
     (host[0] / archive).write_bytes(b"<html>log in</html>")
     with pytest.raises(ConnectionError, match=rf"{archive} could not be downloaded from .* by hand"):
         fetch(tmp_path / "root", name)
-    assert files_in(tmp_path / "root") == []
+    assert not (tmp_path / "root").exists()
+    (tmp_path / "there").mkdir()
+    with pytest.raises(ConnectionError):
+        fetch(tmp_path / "there", name)
+    assert (tmp_path / "there").exists()
+
+
+@pytest.mark.parametrize("make", [SHD, SpikeLatencyMNIST, SequentialMNIST, CIFAR10, PennTreebank, JSBChorales])
+def test_a_root_in_a_folder_that_is_not_there_is_refused_before_a_download(tmp_path, make):
+    with pytest.raises(FileNotFoundError, match=r"there is no folder .*nowhere, and a download makes only the last"):
+        make(tmp_path / "nowhere" / "root", "train")
+    assert not (tmp_path / "nowhere").exists()
 
 
 def test_a_host_that_cannot_be_reached_is_named(tmp_path, monkeypatch):

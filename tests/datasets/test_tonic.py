@@ -127,6 +127,9 @@ def test_classes_are_those_of_the_data_set_or_of_all_its_targets_in_order():
     assert from_tonic(items, **grid).n_classes == 4
 
 
+LATE = np.array([(0.0, 0, 0, 0), (np.inf, 0, 0, 0)], [("t", float), *FIELDS[1:]])
+
+
 def of(item: Any, **changes: Any) -> Any:
     return lambda: from_tonic([item], **SMALL | changes)[0]
 
@@ -139,7 +142,14 @@ def of(item: Any, **changes: Any) -> Any:
         (of((np.zeros((2, 2, 2, 3)), 1)), TypeError, r"got ndarray; of frames leave out dt in item 0"),
         (of((GOOD[0][["t", "x", "p"]], 1)), TypeError, r"sensor \(3, 2, 2\) must be .* with t, x, y, p, got fields"),
         (of((recording((0, 3, 0, 0)), 1)), ValueError, r"x of events must be from 0 to 2 .* got 3 to 3 in item 0"),
-        (of((recording((-5, 0, 0, 0)), 1)), ValueError, r"times must be microseconds from 0, got -5 in item 0"),
+        (of((LATE, 1)), ValueError, "times must be microseconds from 0, got 0.0 to inf in item 0"),
+        (of((LATE, 1), window=None), ValueError, "times must be microseconds from 0, got 0.0 to inf in item 0"),
+        (
+            of((recording((10**15, 0, 0, 0)), 1), window=None),
+            ValueError,
+            r"the last event of item 0 is at 1e\+09 s: .* steps of",
+        ),
+        (of((recording((-5, 0, 0, 0)), 1)), ValueError, r"times must be microseconds from 0, got -5 to -5 in item 0"),
         (of((GOOD[0], 2)), ValueError, "the label 2 of item 0 is none of the 2 classes a, b"),
         (of(GOOD, dt=None, window=None), ValueError, "items are events: give dt"),
     ],

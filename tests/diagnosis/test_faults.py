@@ -384,10 +384,10 @@ def test_gradients_that_vanish_or_grow_over_all_layers_are_named_though_no_layer
     assert found_of(learnt, gradient=shrinking, singular_depth=[1.7] * 10) == []
 
 
-def test_a_gradient_of_noise_is_named_in_the_lowest_layer(ten):
+def test_parts_of_a_batch_that_do_not_agree_are_no_fault(ten):
+    # Noise alone gives 1 / 8. Less shows only that the parts hold other classes, whose gradients cancel in the whole.
     assert ten.measured.pieces == 8
-    assert found_of(ten, noise=[0.6 / 8, *[1.0] * 9]) == [(1, "noisy gradient")]
-    assert found_of(ten, noise=[1.0, *[0.6 / 8] * 9]) == []
+    assert found_of(ten, noise=[0.01 / 8] * 10) == []
 
 
 def test_a_signal_that_three_layers_in_a_row_have_lost_is_named(ten):

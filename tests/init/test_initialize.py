@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from neurolsc import initialize
+from neurolsc import diagnose, initialize
 
 snn = pytest.importorskip("snntorch")
 
@@ -35,6 +35,17 @@ def test_a_learning_rate_that_is_too_high_is_warned_of_and_changes_nothing_that_
     assert "lower the learning rate" in str(report)
     for name, value in blind.state_dict().items():
         assert torch.equal(low.state_dict()[name], value) and torch.equal(high.state_dict()[name], value)
+
+
+@pytest.mark.parametrize("method", [None, "FluctuationDriven()", "ActivityPropagation()"])
+def test_an_input_of_zeros_is_named(net, x, method):
+    for layer in net[:3:2]:
+        nn.init.zeros_(layer.bias)  # which would make neurons fire
+    finding, *_ = initialize(net, torch.zeros_like(x), method=method)
+    assert str(finding) == "layer 1: reads nothing: the input is all zeros; give inputs that are not all 0."
+    (dead, *_) = diagnose(net, torch.zeros_like(x))
+    wanted = "layer 1: never fires (the input is all zeros); give inputs that are not all 0."
+    assert wanted == str(dead)
 
 
 def test_labels_and_learning_rate_come_together_and_are_refused_before_anything_is_set(net, x):

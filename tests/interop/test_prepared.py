@@ -11,7 +11,18 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 from torch.utils.data import DataLoader, TensorDataset
 
-from neurolsc import LIF, Embedding, Network
+from neurolsc import (
+    LIF,
+    Embedding,
+    Monitor,
+    Network,
+    diagnose,
+    initialize,
+    pretrain,
+    radius_profile,
+    try_cures,
+)
+from neurolsc.datasets import SpikeLatencyMNIST, collate
 from neurolsc.interop.prepared import prepare, prepare_batches
 from tests.interop.modules import BATCH, CASES, CLASSES, N_IN, STEPS, N, Tutorial, frames, run_by_its_user, sequence
 
@@ -203,10 +214,49 @@ def test_an_input_of_another_kind_is_refused_with_what_came(x, error, message, o
         prepare(net, x)
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.bool])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64])
 def test_integers_into_a_module_of_floats_are_refused(dtype):
     with pytest.raises(TypeError, match=rf"x must be torch.float32, .*got {dtype}: give x.float\(\)"):
-        prepare(Tutorial(), torch.ones(3, 4, N_IN, dtype=dtype))
+        prepare(Tutorial(), torch.full((3, 4, N_IN), 2, dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.bool])
+def test_spikes_are_taken_as_floats_and_bytes_of_a_loader_too(dtype):
+    net = Tutorial()
+    spikes = torch.rand(STEPS, BATCH, N_IN) < 0.3
+    assert torch.equal(prepare(net, spikes.to(dtype)).x, spikes.float())
+    counts = 3 * spikes.to(torch.uint8)
+
+    def itself(items: list) -> tuple[Tensor, Tensor]:
+        return counts, labels()
+
+    loader = DataLoader(TensorDataset(torch.arange(BATCH)), batch_size=BATCH, collate_fn=itself)
+    assert torch.equal(prepare(net, loader).x, counts.float())
+    (batch,) = prepare_batches(net, loader).batches
+    assert torch.equal(batch.x, counts.float())
+
+
+def test_a_loader_of_our_own_spikes_goes_into_every_function():
+    spikes = SpikeLatencyMNIST.embedded("train")[:8]
+    loader = DataLoader(spikes, batch_size=8, collate_fn=collate)
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(784, 16), snn.Leaky(0.9, init_hidden=True), nn.Linear(16, 10))
+    net.append(snn.Leaky(0.9, init_hidden=True, output=True))
+    assert radius_profile(net, loader, steps=2).time.isfinite().all()
+    Monitor(net, next(iter(loader)), loss="count")
+    diagnose(net, loader, loss="count", samples=1, steps=1)
+    initialize(net, loader)
+    pretrain(net, loader, max_steps=1, steps=2, samples=2, progress=False)
+
+
+def test_what_is_no_batch_is_named_by_what_it_is_also_with_targets():
+    x = sequence()
+    for given, wanted in (({"x": x}, "got dict"), (x.numpy(), "got ndarray: torch.from_numpy makes it one")):
+        with pytest.raises(TypeError, match=wanted):
+            prepare(Tutorial(), given, labels())
+    for function in (diagnose, initialize, radius_profile, pretrain, Monitor, try_cures):
+        with pytest.raises(TypeError, match=r"net must be a torch.nn.Module or a list of modules, got 'net'"):
+            function("net", x)
 
 
 def test_missing_and_doubled_targets_and_what_is_no_module_are_refused():
@@ -217,7 +267,7 @@ def test_missing_and_doubled_targets_and_what_is_no_module_are_refused():
         prepare(net, (x, labels()), labels())
     with pytest.raises(ValueError, match="y is for one batch x, but x is a list"):
         prepare(net, [x], labels())
-    with pytest.raises(TypeError, match="wrap takes a module or a list of modules"):
+    with pytest.raises(TypeError, match=r"net must be a torch.nn.Module or a list of modules"):
         prepare([torch.relu], x)
 
 

@@ -96,7 +96,7 @@ class Counting(nn.Module):
 @pytest.mark.parametrize(
     ("modules", "error", "message"),
     [
-        (lambda: [nn.Linear(3, 3), torch.relu], TypeError, "wrap takes a module or a list of modules"),
+        (lambda: [nn.Linear(3, 3), torch.relu], TypeError, "net must be a torch.nn.Module or a list of modules"),
         (lambda: nn.Sequential(nn.Linear(3, 3), nn.ReLU()), ValueError, "no recurrent layer"),
         (lambda: [nn.Conv2d(1, 2, 3), snn.Leaky(0.9)], ValueError, r"wrap\(net, x\), or input_shape"),
         (lambda: [fc := nn.Linear(3, 3), lif := snn.Leaky(0.9), fc, lif], ValueError, "occurs twice"),

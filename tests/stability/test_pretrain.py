@@ -26,6 +26,7 @@ from neurolsc import (
     pretrain,
     radius_profile,
     scale_to_radius,
+    train,
 )
 from neurolsc.io import read_tree
 from neurolsc.stability.loops import shuffled
@@ -630,3 +631,14 @@ def test_a_finished_checkpoint_goes_on_to_more_steps_and_refuses_other_settings(
         (name,) = changed
         with pytest.raises(ValueError, match=f"is of a pre-training with other settings \\({name} was"):
             go(9, **changed)
+
+
+def test_an_unknown_option_is_named_with_the_nearest_known_one():
+    network = Network([LIF(4, 4)], 2)
+    x = torch.rand(5, 3, 4)
+    with pytest.raises(TypeError, match=r"pretrain\(\) takes the options .*; got max_step; did you mean max_steps\?"):
+        pretrain(network, x, max_step=3)
+    with pytest.raises(TypeError, match=r"scale_to_radius\(\) takes .*; got sample; did you mean samples\?"):
+        scale_to_radius(network, x, sample=3)
+    with pytest.raises(TypeError, match=r"train\(\) takes the options .*; got epoch; did you mean epochs\?"):
+        train(network, [], [], epoch=3)
