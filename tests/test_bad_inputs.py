@@ -147,7 +147,8 @@ INPUTS: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("make", [leaky, ours], ids=["snnTorch", "ours"])
 @pytest.mark.parametrize("given", INPUTS)
-def test_an_input_of_another_kind_works_or_is_refused_by_what_came(given, make, tmp_path):
+def test_an_input_of_another_kind_works_or_is_refused_by_what_came(given, make, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # `to_nir` takes a text in the place of x for a path, and writes there
     found = {}
     for name, function in FUNCTIONS.items():
         if name != "wrap" or make is not ours:
