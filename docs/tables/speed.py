@@ -122,7 +122,7 @@ def users_speed_front() -> list[str]:
         own = by["own"]
         fast = by["accelerated"]
         times = f"{own['both'] / fast['both']:.1f}"
-        memory = f"{own['memory']:.0f} -> {fast['memory']:.0f}"
+        memory = f"{own['memory']:.0f} to {fast['memory']:.0f}"
         body.append([network, f"{own['both']:.0f}", f"{fast['both']:.0f}", times, memory])
     head = ["network, 100 steps", "its own loop, ms", "accelerated, ms", "times as fast", "MiB"]
     return [*rows(head, body), *caption(found["about"], "forward and backward, processor time")]
