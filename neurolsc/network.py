@@ -275,9 +275,9 @@ class Network(nn.Module):
             TypeError: if x is complex.
         """
         if torch.compiler.is_compiling():  # a loop over time would be unrolled: a minute for 50 steps
-            # an error of torch with fullgraph=True: use cell.run there
-            run_beside_graph: Any = torch.compiler.disable(self._run_beside_graph)
-            return run_beside_graph(x, states, mask)
+            # torch's error under fullgraph=True shows the next line, and so what to do
+            run: Any = torch.compiler.disable(self._run_beside_graph)  # not with fullgraph=True: use cell.run there
+            return run(x, states, mask)
         return self._run(x, states, mask)
 
     def _run_beside_graph(self, x: Tensor, states: NetworkState | None, mask: Tensor | None) -> Run:

@@ -326,7 +326,7 @@ def test_a_run_becomes_a_nir_file_that_gives_its_network_back(tmp_path):
     succeed("export", run, "--to", "nir", "--dt", "0.05")
     for none in ("0", "0.1"):
         assert "--dt does not fit --to netx" in refused("export", run, "--to", "netx", "--dt", none)
-    assert "--samples does not fit --to nir" in refused("export", run, "--to", "nir", "--dt", "1", "--samples", "0")
+    assert "--samples does not fit --to nir" in refused("export", run, "--to", "nir", "--dt", "1", "--samples", "2")
     before, after = neurolsc.load(run / NETWORK), from_nir(run / "nir" / "network.nir")
     assert [type(cell) for cell in after.cells] == [neurolsc.ALIFPositive] * len(before.cells)
     assert all(torch.equal(after.state_dict()[name], value) for name, value in before.state_dict().items())

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import neurolsc
+from neurolsc.display import wrapped
 from neurolsc.experiment import (
     DataSettings,
     Experiment,
@@ -110,7 +111,7 @@ def test_an_initialisation_comes_first_and_reports_what_it_did_not_reach(tmp_pat
     by_hand = experiment.build()
     inputs = neurolsc.datasets.input_batches(DATA.load("train"), 32, seed=4)
     found = neurolsc.init.named(experiment.init.init).apply(by_hand, inputs, seed=4)
-    assert found and lines == [str(finding) for finding in found]
+    assert found and "\n".join(lines) == "\n".join(map(wrapped, found))
     assert all(torch.equal(value, by_hand.state_dict()[key]) for key, value in network.state_dict().items())
     report = json.loads((tmp_path / "run/init.json").read_text())
     assert report["init"] == experiment.init.init and report["findings"] == lines and report["seconds"] > 0

@@ -35,12 +35,12 @@ def diagnosis(ill):
 
 
 def test_the_text_has_a_line_per_layer_and_the_findings_below(ill, diagnosis):
-    head, first, second, loss, finding, guess = str(diagnosis).splitlines()
+    head, first, second, loss, *finding, guess = str(diagnosis).splitlines()
     assert head.split()[:3] == ["layer", "spikes", "dead"]
     assert first.split()[:4] == ["1", "0.150", "0%", "0%"]
     assert second.split()[:5] == ["2", "0.000", "100%", "0%", "-"]
     assert loss == f"loss {math.log(20):.4g}"
-    assert finding == str(diagnosis[0])
+    assert max(map(len, finding)) <= 80 and " ".join(line.strip() for line in finding) == str(diagnosis[0])
     assert guess == "note: loss 3 is that of guessing among 20 classes (3)"
 
 
