@@ -193,7 +193,7 @@ def test_a_network_that_does_not_fit_a_chip_is_refused_at_once(tmp_path, words, 
 # ---- Ctrl-C
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_folder_in_use_is_refused_and_ctrl_c_prints_the_command_that_goes_on(tmp_path, capfd):
     run = tmp_path / "my run"
     words = ["train", *SPOKEN, "--epochs", "30", "--patience", "30", "--lr", "0.01", "--out", run]
@@ -275,7 +275,7 @@ def test_diagnose_reads_a_run_with_its_history_tries_cures_and_writes_what_it_pr
     assert "exists already" in refused("diagnose", run, "--out", out)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_demo_trains_its_arms_reports_them_and_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
     lif = {"init": "LayerwiseScaling(recurrence=0)", "cell": "LIF", "tau_v": 50.0, "lr": 2e-3}
     either, fixed = [{"init": "Default", "lr": 1e-2}, lif], commands.DEMO["fixed"] | {"width": 6}

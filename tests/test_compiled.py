@@ -116,7 +116,7 @@ class ByRun(ByStep):
         return z
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [*slow(ByStep), ByRun])
 def test_our_layers_are_a_part_of_a_graph_without_a_warning(kind):
     net = kind()

@@ -157,7 +157,7 @@ def test_tensorboard(tmp_path: Path, monkeypatch):
     assert [event.step for event in board.Scalars("validation_loss")] == [1, 2]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_weights_and_biases_offline(tmp_path: Path, monkeypatch):
     wandb = pytest.importorskip("wandb")
     monkeypatch.chdir(tmp_path)

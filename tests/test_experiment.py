@@ -123,7 +123,7 @@ def test_an_initialisation_comes_first_and_reports_what_it_did_not_reach(tmp_pat
 # ---- stopped and resumed
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_initialisation_that_is_done_is_not_done_again(tmp_path, monkeypatch):
     experiment = replace(INITIALISED, pretraining=None)
     through = experiment.run(tmp_path / "through")
@@ -143,7 +143,7 @@ def test_an_initialisation_that_is_done_is_not_done_again(tmp_path, monkeypatch)
     assert names(tmp_path / "run") == names(tmp_path / "through")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_stopped_in_its_training_ends_in_the_same_bits(tmp_path, monkeypatch):
     experiment = replace(WHOLE, training=replace(WHOLE.training, epochs=3))
     through = experiment.run(tmp_path / "through")

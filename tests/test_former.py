@@ -32,7 +32,7 @@ def as_before(folder: Path) -> None:
         before.write_text(json.dumps(content))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_finished_run_and_a_file_of_settings(tmp_path: Path):
     experiment = replace(INITIALISED, pretraining=None, training=None)
     experiment.run(tmp_path / "run")

@@ -115,7 +115,7 @@ def recurrent() -> SnnTorch:
 
 def slow(*libraries: Callable[[], nn.Module]) -> list:
     """Networks of libraries, whose loops take seconds."""
-    return [pytest.param(make, marks=pytest.mark.slow) for make in libraries]
+    return [pytest.param(make, marks=pytest.mark.long) for make in libraries]
 
 
 NETWORKS = [own, *slow(SnnTorch, Norse, SpikingJelly)]
@@ -579,7 +579,7 @@ def test_a_training_that_was_killed_between_rows_goes_on_with_those_before_its_c
     assert [line for line in lines if "event" not in line] == again.rows
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_command_writes_rows_into_its_run_and_goes_on_with_them(tmp_path, monkeypatch):
     digits = ["--data", "shd", "--channels", "70", "--dt", "0.05", "--repeat", "1"]
     words = ["--width", "8", "--init", "Default", *digits, "--epochs", "3", "--monitor", "2", "--out", tmp_path / "run"]

@@ -87,7 +87,7 @@ def every_picture(profile, make_spikes) -> dict[str, Callable[..., Figure]]:
     }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_picture_is_a_figure_with_the_title_that_it_is_given_and_is_written_where_a_path_is(
     every_picture, tmp_path
 ):

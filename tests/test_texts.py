@@ -23,14 +23,8 @@ def test_the_tables_of_a_page_are_those_of_the_results(page: Path):
     assert tables.filled(text) == text, "run `make tables`"
 
 
-README, *PAGES = sessions.PAGES
-EACH_PAGE = [
-    pytest.param(README, marks=pytest.mark.slow),
-    *(pytest.param(page, marks=pytest.mark.long) for page in PAGES),
-]
-
-
-@pytest.mark.parametrize("page", EACH_PAGE, ids=lambda page: page.name)
+@pytest.mark.long
+@pytest.mark.parametrize("page", sessions.PAGES, ids=lambda page: page.name)
 def test_a_session_prints_what_is_shown(page: Path, tmp_path: Path):
     shown = list(sessions.shown(page.read_text(encoding="utf-8")))
     assert shown

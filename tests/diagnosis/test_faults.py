@@ -38,7 +38,7 @@ def named(diagnosis, layer: int | None) -> list[str]:
 # ---- planted
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("kind", HEALTHY)
 def test_nothing_is_found_in_a_healthy_network(kind):
     network, data = healthy(*HEALTHY[kind])
@@ -124,7 +124,7 @@ def test_after_an_initialisation_nobody_is_sent_to_it(text, rate, digits):
 # ---- growth through time, and what it is due to
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_reset_that_explodes_is_named_and_detaching_it_helps():
     network, data = exploding()
     diagnosis = diagnose(network, data)
@@ -399,7 +399,7 @@ def test_a_signal_that_three_layers_in_a_row_have_lost_is_named(ten):
     assert found_of(ten, similarity_to_input=spread) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_gradient_that_a_narrow_surrogate_takes_is_not_sent_to_the_initialisation(make_spikes):
     snn = pytest.importorskip("snntorch")
     torch.manual_seed(0)
@@ -467,7 +467,7 @@ def test_a_step_is_too_large_earlier_where_spikes_are_read_out(make_spikes):
     assert not [f for f in findings(replace(case, lr=0.6 / case.step_sizes[1])) if "too high" in f.name]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_batch_norm_undoes_a_step_that_all_weights_of_a_neuron_take(make_spikes):
     snn = pytest.importorskip("snntorch")
     torch.manual_seed(0)
@@ -558,7 +558,7 @@ def test_a_start_is_slow_where_its_loss_stays_above_guessing(make_network, make_
     assert not found(0.99 * case.start)  # two losses of noise
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_learning_rate_that_is_too_high_is_named_and_a_lower_one_helps(digits):
     network, data = digits
     weights = copy.deepcopy(network.state_dict())

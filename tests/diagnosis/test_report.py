@@ -18,7 +18,7 @@ from neurolsc.stability.conditions import Finding
 from neurolsc.tasks import ClassPerStep, cross_entropy
 from tests.diagnosis.networks import PLANTS, healthy
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")

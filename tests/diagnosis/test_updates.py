@@ -49,7 +49,7 @@ def test_copies_are_trained_on_64_samples_and_the_report_says_so(samples: int, w
     assert f"10 updates {words} at 10 bring its loss to" in fast.problem
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_diagnosis_does_not_wait_for_torchs_compiler():
     code = """
 import sys, torch, neurolsc

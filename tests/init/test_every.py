@@ -100,7 +100,7 @@ def test_frozen_parameters_dtype_and_modes_stay_and_what_is_no_network_is_refuse
         named(spec).apply(nn.Linear(N_IN, 3), [few()])  # type: ignore[arg-type]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("spec", [s for s in SPECS if s not in ("Default", "FourConditions")])
 def test_networks_of_norse_are_set_and_absent_connections_stay(spec):
     network, before = NETWORKS["norse"](), weights(NETWORKS["norse"]())

@@ -200,7 +200,7 @@ def test_a_trial_of_the_papers_grid_runs_on_tiny_data(name: str, grid: int, tmp_
     assert (job.run(), job.folder.exists()) == (True, True)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["2", "S1"])
 def test_scores_are_drawn(name: str, tmp_path: Path):
     rows = results(find(name), PAPER, lambda settings: 0.5 if settings["lr"] < 1e-2 else "FloatingPointError: nan")

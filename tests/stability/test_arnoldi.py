@@ -278,7 +278,7 @@ def test_radii_of_some_random_layers_are_right():
     assert not [r for r in rows if r.wrong]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_radii_of_all_random_layers_are_right():
     torch.set_default_dtype(torch.float32)
     rows = survey(range(ALL))

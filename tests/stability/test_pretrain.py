@@ -78,7 +78,7 @@ def test_reaches_one_half_and_both_layers_fire(rule, make_network, batches):
         assert [cell.theta_rest.mean().item() for cell in network.cells] == pytest.approx(rest, rel=0.1)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("target", ["balanced", lambda steps, layers: (0.6, 0.6 / layers)], ids=["balanced", "own"])
 def test_reaches_targets_that_differ_by_direction(target, make_network, batches):
     result = pretrain(make_network(), batches, target=target, progress=False)
@@ -89,7 +89,7 @@ def test_reaches_targets_that_differ_by_direction(target, make_network, batches)
     assert (result.profile.firing_rate > 0).all()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "target"), [(RNN, 1.0), (GRU, 0.5), (LSTM, 1.0)])
 def test_gated_cells_reach_their_targets(kind, target, make_spikes):
     network = Network([kind(30, 20), kind(20, 20)], 4)
@@ -101,7 +101,7 @@ def test_gated_cells_reach_their_targets(kind, target, make_spikes):
         torch.testing.assert_close(means, torch.full_like(means, target), rtol=0, atol=0.02)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_feed_forward_layers_reach_1_through_depth_and_have_none_through_time():
     network = Network([FeedForward(20, 20) for _ in range(6)], 3, layer_delay=0)
     inputs = [torch.rand(1, 32, 20) for _ in range(4)]

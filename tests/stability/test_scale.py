@@ -39,7 +39,7 @@ def test_reaches_the_target_in_one_sweep(kind, target, make_network, make_spikes
     assert result.steps == len(result.history)
 
 
-@pytest.mark.parametrize(("cell", "target"), [(GRU, 1.0), pytest.param(LSTM, 0.5, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("cell", "target"), [(GRU, 1.0), pytest.param(LSTM, 0.5, marks=pytest.mark.long)])
 def test_both_radii_of_gated_cells_are_reached_though_each_scale_moves_both(cell, target, make_spikes):
     torch.manual_seed(1)
     network = Network([cell(24, 24), cell(24, 24)], 3)

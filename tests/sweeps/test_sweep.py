@@ -80,7 +80,7 @@ def test_a_folder_named_by_a_dot_leaves_the_dots_of_an_error(tmp_path: Path, mon
     assert row["error"].startswith("ValueError: train.h5")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_is_over_is_not_repeated_and_a_changed_grid_keeps_it(tmp_path: Path):
     sweep(tmp_path / "s", Here(), **PAIR)
     before = finished(tmp_path / "s")
@@ -211,7 +211,7 @@ def test_an_arm_whose_every_value_failed_is_a_line_and_leaves_nothing_to_run(tmp
     assert table[2:] == [["1", "-", "2 (2 failed)", "-"], ["2", "0.01", "2", "50.0 ± 0.0 %"]]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_table_and_figure_of_a_sweep(tmp_path: Path, monkeypatch):
     content = SMALL | CHOOSING | {"grid": {"layers": [1, 2], "lr": [1e-3, 1e-2], "seed": [3]}}
     made = grid(tmp_path / "g", **content)
@@ -235,7 +235,7 @@ def test_table_and_figure_of_a_sweep(tmp_path: Path, monkeypatch):
     assert titles == [f"{about}; bands from lowest to highest seed", about]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_sweep_whose_trials_all_fail_is_an_error_and_says_why(tmp_path: Path):
     path = write_grid(tmp_path / "grid.toml", **PAIR | {"fixed": FIXED | {"lr": 1e30, "clip_gradient": 0.0}})
     output = refused("sweep", path, "--out", tmp_path / "s", "--workers", "1")

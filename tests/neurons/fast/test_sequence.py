@@ -200,7 +200,7 @@ def test_jacobians_and_products_with_the_hessian():
     assert_both(lambda way: functional.hvp(lambda w: output(way, w).sum(), w, torch.ones_like(w)))
 
 
-@pytest.mark.slow  # the first transformed function of a process takes torch ten seconds
+@pytest.mark.long  # the first transformed function of a process takes torch ten seconds
 def test_transforms_of_torch_func():
     cell, x = firing(ALIFPlus, 12, 4), spikes()
     parameters = {f"cell.{name}": p.detach() for name, p in cell.named_parameters()}
