@@ -126,7 +126,7 @@ class Measurements:
     # back, mean over samples that are so long; NaN where none is
     back: Tensor | None = None
     classes: int | None = None  # number of classes, where the loss of guessing is ln(classes); else None
-    pieces: int = 0  # parts of the batch between which signal and noise are told apart
+    pieces: int = 0  # number of parts of the batch whose gradients are compared
 
     def __repr__(self) -> str:
         return f"Measurements({len(self.layers)} layers, {'no ' if self.loss is None else ''}loss and gradients)"

@@ -262,7 +262,7 @@ def run_sweep(
     if retry:
         for trial in grid.trials:
             row = make_row(trial, folder, grid)
-            # at most twice: the note of an error, then perhaps a damaged run beside it
+            # at most twice: the note of an error, then perhaps a damaged run next to it
             while row is not None and row["error"] is not None:
                 Job(trial, folder).forget()
                 row = make_row(trial, folder, grid)

@@ -198,7 +198,7 @@ def not_in_place(args: Sequence[Any], kwargs: dict[str, Any]) -> bool | None:
 
 
 def without_indices(args: Sequence[Any], kwargs: dict[str, Any]) -> bool | None:
-    """Say True of a convolution or pooling, and None of a pooling that returns indices beside its result."""
+    """Say True of a convolution or pooling, and None of a pooling that returns indices as well."""
     if kwargs.get("return_indices"):
         return None
     return True

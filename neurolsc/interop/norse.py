@@ -489,7 +489,7 @@ class NorseCell(WrappedCell):
 
     def advance(self, current: Tensor, z: Tensor, state: State) -> State:
         """Return the state after a step of the layer's own forward, from a current and the last output z (B, ...)."""
-        if not self.integrator:  # z itself, so that a derivative by the last output can be told from one by the state
+        if not self.integrator:  # z itself, so that derivatives by the last output and by the state are separate
             state = state._replace(**{self.sent: z})
         before = self.state_of_layer(*state[: len(self.state_of_layer._fields)])
         with borrowed(self.layer, record_states=False):

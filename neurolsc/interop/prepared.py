@@ -50,7 +50,7 @@ class PreparedBatches(NamedTuple):
     network: Network
     batches: Iterable[Any]  # each x (T, B, n_in), or (x, targets) or (x, targets, mask)
     layout: str  # where time and batch were found in the user's x
-    leaves_membranes: bool = False  # True if the module returns membranes beside the spikes that are read
+    leaves_membranes: bool = False  # True if the module returns membranes as well as the spikes that are read
 
 
 def prepare(
@@ -121,7 +121,7 @@ def prepare_batches(net: nn.Module | Iterable[nn.Module], x: Any, *, prefers_mem
         prefers_membrane: as in :func:`prepare`.
 
     Returns:
-        The network, the batches, the layout of the user's x in words, and whether the module returns membranes beside
+        The network, the batches, the layout of the user's x in words, and whether the module returns membranes next to
         the spikes that are read.
 
     Raises:
@@ -435,7 +435,7 @@ def _is_one_batch(parts: list[Any]) -> bool:
     if len(parts) not in (2, 3) or not all(isinstance(part, Tensor) for part in parts):
         return False
     x, targets = parts[:2]
-    # The second tensor is no input: it has one axis, or is of integers beside an x that is not.
+    # The second tensor is no input: it has one axis, or holds integers where x does not.
     return targets.ndim == 1 or (x.is_floating_point() and not targets.is_floating_point())
 
 

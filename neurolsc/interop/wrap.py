@@ -47,7 +47,7 @@ class Layout(NamedTuple):
     steps: int  # T
     sample: tuple[int, ...]  # shape of one sample of one step
     one_step: bool = False  # True if a call of the model is one step, and its user's loop goes through time
-    leaves_membranes: bool = False  # True if the model returns membranes beside the spikes that are read
+    leaves_membranes: bool = False  # True if the model returns membranes as well as the spikes that are read
 
     def by_step(self, x: Tensor) -> Tensor:
         """Return an input of the model, of any number of samples, as (T, B, ...)."""
