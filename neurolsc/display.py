@@ -38,7 +38,7 @@ class Table:
         return "\n".join(lines)
 
 
-def wrapped(sentence: object) -> str:
+def in_80_columns(sentence: object) -> str:
     """A finding or another sentence in lines of at most 80 characters, indented from the second on."""
     return textwrap.fill(str(sentence), WIDTH, subsequent_indent="  ", break_long_words=False)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import neurolsc
-from neurolsc.display import wrapped
+from neurolsc.display import in_80_columns
 from neurolsc.experiment import (
     DataSettings,
     Experiment,
@@ -111,7 +111,7 @@ def test_an_initialisation_comes_first_and_reports_what_it_did_not_reach(tmp_pat
     by_hand = experiment.build()
     inputs = neurolsc.datasets.input_batches(DATA.load("train"), 32, seed=4)
     found = neurolsc.init.named(experiment.init.init).apply(by_hand, inputs, seed=4)
-    assert found and "\n".join(lines) == "\n".join(map(wrapped, found))
+    assert found and "\n".join(lines) == "\n".join(map(in_80_columns, found))
     assert all(torch.equal(value, by_hand.state_dict()[key]) for key, value in network.state_dict().items())
     report = json.loads((tmp_path / "run/init.json").read_text())
     assert report["init"] == experiment.init.init and report["findings"] == lines and report["seconds"] > 0

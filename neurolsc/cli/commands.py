@@ -16,7 +16,7 @@ import neurolsc
 from neurolsc import experiment as experiments
 from neurolsc.cli import options
 from neurolsc.diagnosis import diagnose as diagnose_network
-from neurolsc.display import Table, wrapped
+from neurolsc.display import Table, in_80_columns
 from neurolsc.experiment import Experiment, InitSettings, Stopped
 from neurolsc.experiment.config import setting_names
 from neurolsc.experiment.run import NETWORK, SETTINGS, TRAINING, run_folder, write_profile
@@ -133,7 +133,7 @@ def radii(
         experiment = replace(experiment, init=InitSettings("Default"))
     network, findings = experiment.begin()
     for finding in findings:
-        click.echo(wrapped(finding))
+        click.echo(in_80_columns(finding))
     x = experiment.first_inputs("train", samples)
     profile = radius_profile(network, x, steps=min(times, x.shape[0]), seed=seed, progress=True)
     click.echo(profile)
@@ -150,7 +150,7 @@ def radii(
         ]
         click.echo(Table(("below threshold", "mean radius", "largest", "outside", "oscillating"), rows))
     for finding in diagnose_network(network, x, seed=seed):
-        click.echo(wrapped(finding))
+        click.echo(in_80_columns(finding))
     if truncation:
         _, targets, *_ = experiment.first_samples("train", samples)
         if targets.ndim > 1:  # one for every step, of which x may have fewer

@@ -16,7 +16,7 @@ from neurolsc.diagnosis.causes import fresh_batch_norms, set_statistics
 from neurolsc.diagnosis.faults import BOUNDS, findings
 from neurolsc.diagnosis.losses import Loss, check, objective
 from neurolsc.diagnosis.measurements import Batch, Measurements, measure
-from neurolsc.display import Displayed, Table, or_dash, wrapped
+from neurolsc.display import Displayed, Table, in_80_columns, or_dash
 from neurolsc.interop.prepared import prepare
 from neurolsc.network import Network, copied
 from neurolsc.stability.conditions import Finding, finite_distances, surrogate_fault
@@ -278,7 +278,7 @@ class Diagnosis(Displayed, Sequence[Finding]):
         shown: list[str | Table] = [Table(COLUMNS, rows)]
         if self.measurements.loss is not None:
             shown.append(f"loss {self.measurements.loss:.4g}")
-        return [*shown, *map(wrapped, (*self.lines, *self.notes, *self.trials))]
+        return [*shown, *map(in_80_columns, (*self.lines, *self.notes, *self.trials))]
 
     @property
     def lines(self) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
-from neurolsc.display import Table, wrapped
+from neurolsc.display import Table, in_80_columns
 from neurolsc.interop.prepared import PreparedBatches, network_of, prepare_batches, some_batches
 from neurolsc.interop.ranks import on_rank_0
 from neurolsc.interop.saved import left_out, values_outside
@@ -110,7 +110,7 @@ class InitReport(tuple[Finding, ...]):
         if self.layers:
             head = ("", "weights", "spikes/step", "threshold", "step", "")
             lines.append(str(Table(head, [layer.cells() for layer in self.layers])))
-        lines += map(wrapped, (*self, self.left_out))
+        lines += map(in_80_columns, (*self, self.left_out))
         return "\n".join(line for line in lines if line)
 
 

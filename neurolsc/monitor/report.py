@@ -15,7 +15,7 @@ from tqdm.auto import tqdm
 
 from neurolsc.diagnosis.losses import Loss, check, objective
 from neurolsc.diagnosis.measurements import Batch
-from neurolsc.display import Displayed, Table, or_dash, wrapped
+from neurolsc.display import Displayed, Table, in_80_columns, or_dash
 from neurolsc.interop.prepared import prepare
 from neurolsc.interop.wrap import as_modules
 from neurolsc.interop.wrapped import warn_of
@@ -362,7 +362,7 @@ class Monitor(Displayed):
         loss = f"loss {or_dash(last.get('loss'), '.4g')}, of the probe batch {or_dash(last.get('probe_loss'), '.4g')}"
         shown.append(f"update {self.updates}: {loss}")
         for event in self.findings:
-            shown.append(wrapped(event))
+            shown.append(in_80_columns(event))
         return shown if self.findings else [*shown, "nothing happened"]
 
     def plot(self, path: str | PathLike[str] | None = None, *, title: str = "") -> "Figure":

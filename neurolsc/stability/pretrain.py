@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from neurolsc.display import Displayed, Table, progress_bar, wrapped
+from neurolsc.display import Displayed, Table, in_80_columns, progress_bar
 from neurolsc.interop.prepared import as_batches, prepare_batches, without_padding
 from neurolsc.interop.ranks import on_rank_0
 from neurolsc.interop.saved import left_out, values_outside
@@ -486,7 +486,7 @@ class PretrainResult(Displayed):
             f"through time and {max(self.depth_error):.3f} through depth"
         )
         ended = f"{reached} after {self.steps} steps, {self.seconds:.1f} s"
-        return [ended, *self.profile.parts(), sure, *map(wrapped, filter(None, [*self.findings, self.left_out]))]
+        return [ended, *self.profile.parts(), sure, *map(in_80_columns, filter(None, [*self.findings, self.left_out]))]
 
 
 # ---- inputs
