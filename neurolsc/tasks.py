@@ -66,7 +66,7 @@ class Classification:
         return {name: getattr(metrics, name)(logits, targets) for name in self.kinds}
 
     def _counted(self, logits: Tensor, targets: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-        """The arguments with the steps that count: without a mask only these, with one all steps and a smaller mask."""
+        """Leave the last `last` steps of a sample: cut off the others, or, with a mask, mask them and set them to 0."""
         if self.last is None:
             return logits, targets, mask
         if mask is None:

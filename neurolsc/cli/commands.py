@@ -357,7 +357,7 @@ def export(
     is_flag=False,
     flag_value="",
     metavar="[ADDRESS]",
-    help="Run on the Ray cluster at this address; without one on that of this machine, or a new one.",
+    help="Run on the Ray cluster at this address; without an address on that of this machine, else on a new one.",
 )
 @click.option("--retry", is_flag=True, help="Run failed trials anew.")
 def sweep(grid: Path, out: Path | None, workers: int, device: str, ray: str | None, retry: bool) -> None:
@@ -366,14 +366,14 @@ def sweep(grid: Path, out: Path | None, workers: int, device: str, ray: str | No
     A trial is a combination of settings. Each is a run with a folder of its own in the sweep's; all of them are rows of
     table.csv. Whatever stops the sweep, the same command goes on where it was: no finished trial is repeated.
     """
-    read = experiments.read_grid(grid)
+    trials = experiments.read_grid(grid)
     if out is None:
-        out = Path("runs") / read.name
+        out = Path("runs") / trials.name
     if ray is None:
         pool = experiments.Processes(workers)
     else:
         pool = experiments.RayTasks(ray)
-    rows = experiments.run_sweep(read, out, pool, retry=retry, device=device)
+    rows = experiments.run_sweep(trials, out, pool, retry=retry, device=device)
     click.echo(f"{len(rows)} trials in {out / TABLE}")
     _report_failures(rows)
 

@@ -238,7 +238,7 @@ class Case:
 
     @property
     def updates(self) -> str:
-        """The updates on copies, in words."""
+        """The number of updates that copies of the network were trained for, and on what, in words."""
         samples = self.batch.x.shape[1]
         if samples <= UPDATE_SAMPLES:
             batch = "this batch"

@@ -91,6 +91,7 @@ def objective(loss: object) -> Objective:
     if hasattr(loss, "loss") and hasattr(loss, "measures"):  # a task, of neurolsc or a user's own
         return Objective(loss.loss, of_classes=isinstance(loss, Classification))  # type: ignore[attr-defined]
     if callable(loss):
+        # a function does not tell whether its targets are classes
         return Objective(OfUser(loss), of_classes=False)  # type: ignore[arg-type]
     words = ", ".join(map(repr, WORDS))
     raise TypeError(f"loss must be {words}, a task or a function of (out, y), got {type(loss).__name__}.")

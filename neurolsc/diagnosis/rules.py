@@ -242,7 +242,7 @@ def bearable(found: Growth) -> float:
 
 
 def treat_growth(case: Case, layers: Sequence[int]) -> Treatment | None:
-    """Return a treatment that lowers the parts which make gradients grow in some layers, counted from 1.
+    """Return a treatment that weakens the parts which make gradients grow in some layers, counted from 1.
 
     It scales weights or other parameters and detaches resets. None if nothing can be done in any of the layers.
     """
@@ -255,7 +255,7 @@ def treat_growth(case: Case, layers: Sequence[int]) -> Treatment | None:
             continue
         if found.part == "reset":
             switch = cell.reset_switch()
-            if switch is not None and switch.cure:
+            if switch is not None and switch.cure:  # a user can detach it
                 detached.append(i - 1)
             continue
         names = [found.part]

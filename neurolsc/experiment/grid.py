@@ -114,8 +114,9 @@ class Grid:
         """Number of trials that the whole sweep runs.
 
         Args:
-            rows: the table so far. An arm that finds no choice in it (:meth:`without_choice`) runs no further seeds; of
-                every other arm a choice is expected.
+            rows: the table so far. An arm is the trials that differ only in seed and chosen value. One for which the
+                table shows that no value can be chosen (:meth:`without_choice`) runs no further seeds. Every other arm
+                is counted as if a value will be chosen.
         """
         if self.choice is None:
             return len(self.trials)

@@ -353,7 +353,10 @@ class _State:
         return self.grid.wanted(scores)
 
     def jobs(self) -> list[Job]:
-        """The jobs that are left."""
+        """The jobs that have neither finished nor failed.
+
+        A trial whose value is chosen is tested: that is another job than the training, and left until it has run.
+        """
         jobs = []
         for trial, chosen in self.plan().items():
             job = Job(trial, self.folder, test=chosen and self.grid.test, device=self.device)

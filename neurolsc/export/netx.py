@@ -43,6 +43,11 @@ from neurolsc.network import Network
 from neurolsc.neurons import ALIF, LI, LIF, CubaLIF
 from neurolsc.surroundings import eval_mode
 
+# What a core of Loihi holds.
+CORE_NEURONS = 1024
+CORE_AXONS = 4096
+CORE_BITS = 2**20  # of synapses
+
 GOLDEN_SAMPLES = 4  # calibration samples of which a file holds input and spikes
 BECOMES = {  # what a cell and its reset become on the chip, in words
     (LIF, "zero"): "LIF, reset to zero: CUBA",
@@ -67,7 +72,7 @@ class LayerReport:
     threshold_error: float  # largest, as a share of the threshold
     decay_error: float  # largest difference of the share of the voltage that a step retains
     synapse_bits: int
-    cores: int  # at 1024 neurons, 4096 axons and 2^20 bits each
+    cores: int  # on Loihi, by CORE_NEURONS, CORE_AXONS and CORE_BITS
 
 
 @dataclass(frozen=True)
@@ -232,10 +237,11 @@ def make_report(
         exact = torch.cat([getattr(cell, w).double() for w in matrices], 1)
         integer = torch.cat([getattr(near, w) for w in matrices], 1)
         error = (integer - exact) / theta.unsqueeze(1)
-        lost = (exact != 0) & (integer.abs() < 1e-12)  # a threshold that is added to the diagonal leaves 1e-16
+        # `dequantize` adds the reset's threshold to the diagonal, so that a zero there may be 1e-16
+        lost = (exact != 0) & (integer.abs() < 1e-12)
         m, n = layer.weight.shape
         fan_in = n if layer.weight_rec is None else n + m
-        bits = fan_in * m * 9  # 9 for each weight
+        bits = fan_in * m * 9  # 8 bits and a sign for each weight
         layers.append(
             LayerReport(
                 neuron=BECOMES[kind, "none" if kind is LI else cell.reset.name],
@@ -247,7 +253,7 @@ def make_report(
                 threshold_error=(rounded / theta - 1).abs().max().item(),
                 decay_error=(near.decay_v - cell.decay_v).abs().max().item(),
                 synapse_bits=bits,
-                cores=max(math.ceil(m / 1024), math.ceil(fan_in / 4096), math.ceil(bits / 2**20)),
+                cores=max(math.ceil(m / CORE_NEURONS), math.ceil(fan_in / CORE_AXONS), math.ceil(bits / CORE_BITS)),
             )
         )
     report = ExportReport(tuple(layers), quantized.readout_scale)

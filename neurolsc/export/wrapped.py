@@ -401,7 +401,8 @@ def delayed(network: Network) -> Network:
     Its logits come as many steps later as it has layers, an LI included. A bias must not act before the delayed input
     arrives. So if there is a bias, each layer gets one more neuron, a bias neuron, whose synapses are the biases. That
     of the first layer fires in every step; that of a layer above is switched on by the bias neuron of the layer below.
-    The bias of an LI comes from a second bias neuron in the layer below, which the first one switches on.
+    An LI is a layer more, and it would remember a bias that comes a step early. So its bias comes from a second bias
+    neuron in the layer below, which the first one switches on.
 
     Args:
         network: what :func:`quantize` accepts, biases of LIF and CubaLIF only. With ``layer_delay=1`` it is returned as
@@ -429,7 +430,7 @@ def delayed(network: Network) -> Network:
         bias = torch.zeros(1)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         if bias.any() or any(cell.get_buffer("b_v").any() for cell in cells):
-            count = 0  # of the bias neurons of a layer, after the loop of the last one
+            count = 0  # bias neurons of the layer
             for i, cell in enumerate(cells):
                 old: Any = cell
                 kind: Any = exported_kind(old)
@@ -447,7 +448,7 @@ def delayed(network: Network) -> Network:
                     matrix[:n, : before.shape[1]] = before
                 extended.w_rec[:n, n] = old.b_v
                 if not zero:
-                    extended.w_rec[n:, n:] = torch.eye(count)  # adds back what a reset subtracts
+                    extended.w_rec[n:, n:] = torch.eye(count)  # cancels the threshold that the reset subtracts
                 extended.w_rec[n + 1 :, n] = FIRES  # the first bias neuron switches on the second
                 extended.b_v.zero_()
                 if switched:
@@ -460,7 +461,7 @@ def delayed(network: Network) -> Network:
                     setattr(extended, tau, pad(getattr(old, tau), (0, count), value=NO_MEMORY))
                 cells[i] = extended
             weight = pad(weight, (0, count))
-            weight[:, -1] = bias  # the last bias neuron, the only one or the second
+            weight[:, -1] = bias  # from the last layer's bias neuron, or from its second one
         if tail is None:
             readout = nn.Linear(weight.shape[1], network.n_out, bias=False, **like)
             readout.weight.copy_(weight)

@@ -400,10 +400,10 @@ def set_identity(layer: Layer, layer_input: Tensor, drive: Tensor, drawn: Sequen
         over the mean of the numbers of spikes that it reads and that it sends.
     """
     cell = layer.cell
-    left = voltage_left(layer, drive)
-    for matrix, weights in zip(layer.recurrent, drawn, strict=True):
-        matrix.set(weights)  # what is 0 in them is no connection, and stays
-        set_nonzero(matrix, diagonal(matrix, -left))
+    left = voltage_left(layer, drive)  # sets the input weights, too
+    for matrix, weights in zip(layer.recurrent, drawn, strict=True):  # of known cells there is one
+        matrix.set(weights)  # so that set_nonzero sees which connections exist
+        set_nonzero(matrix, diagonal(matrix, -left))  # the others of them become 0, and can be trained
     sent = cell.run(layer_input, cell.initial_state(layer_input.shape[1]))[0]
     # a wider layer reads the neurons below in turn
     wanted = layer_input[..., torch.arange(cell.n_hidden, device=layer_input.device) % layer_input.shape[-1]]

@@ -778,7 +778,7 @@ def _differ(came: Tensor, wanted: Tensor) -> bool:
 
 
 def _parts(modules: Iterable[nn.Module], *, nested: bool = False) -> Iterator[nn.Module]:
-    """Yield recurrent layers and the largest modules without one between them, in the order of definition.
+    """Yield recurrent layers and, between them, the largest modules that hold none, in the order of definition.
 
     Args:
         modules: the modules.
@@ -794,7 +794,7 @@ def _parts(modules: Iterable[nn.Module], *, nested: bool = False) -> Iterator[nn
             yield from _parts([lifted], nested=nested)
         elif library_of(module):
             yield module
-        # a container is opened, and what holds a layer or a dropout that a cell replaces (see step_of)
+        # Opened are containers, and modules that hold a layer, or spikingjelly's dropout, which `step_of` replaces.
         elif isinstance(module, nn.ModuleList | nn.ModuleDict) or any(
             library_of(part) or (part is not module and is_dropout(part)) for part in module.modules()
         ):

@@ -132,12 +132,12 @@ class Probe:
         return row
 
     def _step_sizes(self, run: Run) -> list[float]:
-        """Return for each layer the number of thresholds by which its voltages move if all input weights grow by 1.
+        """Return for each layer by how many thresholds its mean voltage moves if all input weights grow by 1.
 
-        NaN where it is not known. `run` is a run of the probe batch.
+        NaN for a layer of which no impulse response is known. `run` is a run of the probe batch.
         """
         decays = [constant.decay for cell in self.network.cells for constant in time_constants(cell)]
-        # An impulse response takes as long as a run: it is measured again only if decays have changed.
+        # An impulse response costs as much as a run: it is measured again only if decays have changed.
         if not self._memory or decays_differ(decays, self._decays):
             self._decays = decays
             self._memory = summed_responses(self.network, len(self.batch.x))

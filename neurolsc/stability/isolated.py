@@ -117,9 +117,9 @@ def _variable_alone(k: Tensor, left: list[int]) -> int | None:
 
 
 def block_norms(k: Tensor) -> Tensor:
-    r"""Largest singular values (P, n) of the blocks k (P, V, V, n) of single neurons.
+    r"""Largest singular values (P, n) of the blocks k (P, V, V, n) of single neurons, at P points.
 
-    Blocks of two variables, with the entries (a, b; c, d), have without cancellation
+    Of a block of two variables with the entries (a, b; c, d) it is computed without cancellation:
 
     .. math:: \sigma = \tfrac12 \Big( \sqrt{(a + d)^2 + (b - c)^2} + \sqrt{(a - d)^2 + (b + c)^2} \Big)
     """
@@ -131,9 +131,9 @@ def block_norms(k: Tensor) -> Tensor:
         b = k[:, 0, 1]
         c = k[:, 1, 0]
         d = k[:, 1, 1]
-        outer = torch.hypot(a + d, b - c)
-        inner = torch.hypot(a - d, b + c)
-        return (outer + inner) / 2
+        sum_of_both = torch.hypot(a + d, b - c)  # of the two singular values
+        difference = torch.hypot(a - d, b + c)
+        return (sum_of_both + difference) / 2
     return torch.linalg.matrix_norm(k.permute(0, 3, 1, 2), 2)
 
 

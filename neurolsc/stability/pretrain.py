@@ -123,7 +123,8 @@ def pretrain(
     chosen = PretrainOptions(target=target, **options)
     network, batches, layout, _ = prepare_batches(net, x)
     refuse_shared(network, net)
-    values_before = values_outside(net)
+    values_before = values_outside(net)  # thresholds and the like, to say in the result which have changed
+    # `network` shares its parameters with `net`.
     with restored_on_error(network), eval_mode(network), locked(checkpoint), torch.enable_grad():
         inputs = InputStream(batches)
         goal = radius_target(target, inputs.steps, len(network.cells), chosen.direction)
@@ -142,7 +143,7 @@ def pretrain(
                     if run.step and run.step % checkpoint_every == 0:
                         write_tree(checkpoint, before)
                 started = clock.perf_counter()
-                profile = run.advance()  # None until pre-training has ended
+                profile = run.advance()  # of the trained network, at the end; until then None
                 row = run.history[-1]
                 row["seconds"] = clock.perf_counter() - started
                 if profile is not None:

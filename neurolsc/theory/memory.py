@@ -526,8 +526,8 @@ def level_time_constants(network: Network, *, scale: InputScale | None = "varian
     .. math:: \gamma = \sqrt{1 - \lambda^2} \text{ (variance)}, \qquad \gamma = 1 - \lambda \text{ (mean)}, \qquad
               \lambda = e^{-1/\tau}
 
-    When τ moves, ``"variance"`` keeps the variance of a state of uncorrelated inputs; ``"mean"`` keeps its mean, and so
-    a threshold's rest. None leaves inputs as they are and trains :math:`\sqrt\tau` (:class:`RootTime`).
+    When τ moves, ``"variance"`` keeps the variance of a state that uncorrelated inputs drive; ``"mean"`` keeps its
+    mean, and so a threshold at rest. None leaves inputs as they are and trains :math:`\sqrt\tau` (:class:`RootTime`).
 
     These are parametrisations of :mod:`torch.nn.utils.parametrize` on the cells. :func:`plain_time_constants` removes
     them, as saving and exports need.

@@ -242,18 +242,18 @@ def unpack(batch: Any, device: torch.device) -> tuple[Tensor, Tensor, Tensor | N
         Input (T, B, N); targets, (B,) or (T, B, ...); and mask (T, B), None if all samples last for T steps.
 
     Raises:
-        TypeError: if the batch is of another kind.
+        TypeError: if the batch is no tuple of x, targets and perhaps a mask, or its targets are no tensor.
         ValueError: if its shapes do not fit each other.
     """
     x, targets, mask = as_batch(batch)
     if not isinstance(targets, Tensor):
         raise TypeError(
-            f"a batch must have targets, tensors x (T, B, N) and labels (B,), got {type(targets).__name__}: "
-            "neurolsc.datasets.collate makes such."
+            f"targets of a batch must be a tensor, labels (B,) or (T, B, ...), got {type(targets).__name__}: "
+            "neurolsc.datasets.collate makes such batches."
         )
     if swapped := swapped_axes(x, targets):
         raise ValueError(f"{swapped}.")
-    Batch(x, targets)  # refuses shapes that do not fit
+    Batch(x, targets)  # refuses shapes that do not fit; as_batch has checked the mask
     return x.to(device), targets.to(device), None if mask is None else mask.to(device)
 
 
