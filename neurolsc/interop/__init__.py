@@ -1,6 +1,7 @@
 """Other people's neurons as our cells, and our cells as their layers.
 
-- ``wrap``: a model as a network of cells over the same parameters, whatever library it is of.
+- ``wrap``: a model as a network of cells over the same parameters, whatever library it is of; ``example_run`` finds
+  in which order the model uses its layers, and where time is in x.
 - ``accelerate``: a user's network as it is, over all steps at once; ``lazy`` puts off what its forward computes,
   ``lazy_functions`` says which functions of PyTorch can be, and ``fused`` which layers.
 - ``prepared``: a user's module and x as such a network and what it reads.

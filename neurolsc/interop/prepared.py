@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from neurolsc.interop.wrap import Layout, wrap, wrap_with_layout
+from neurolsc.interop.example_run import Layout
+from neurolsc.interop.wrap import wrap, wrap_with_layout
 from neurolsc.interop.wrapped import plain_module
 from neurolsc.metrics import is_binary
 from neurolsc.network import Network
