@@ -7,6 +7,7 @@ pages of the API.
 
 import ast
 import json
+import os
 import re
 import tomllib
 from collections.abc import Iterator
@@ -18,19 +19,26 @@ ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 API = ROOT / "docs" / "api"
 PLACE = re.compile(r"^<!-- example: (\w+) -->$", re.M)
+PICTURE = re.compile(r"^!\[([^\]]*)\]\(([^)\s]+\.png)\)", re.M)
+ARROW = re.compile(r"(?<=\d) → (?=\d)")
 _LINK = re.compile(r"(!?)\[([^\]]+)\]\((?!https?:)([^)\s]+)\)")
 _ENTRY = re.compile(r"^::: (?P<name>\S+)(?:\n    options: \{(?P<options>.*)\})?", re.M)
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Fill the front page, the changelog, the gallery and the first page of the API."""
+    """Fill the pages that stand elsewhere: README, changelog, gallery, benchmarks, the names of the API."""
     if page.file.src_uri == "index.md":
-        return markdown.replace("<!-- readme -->", front_page())
+        markdown = front_page()
     if page.file.src_uri == "gallery.md":
-        return PLACE.sub(lambda place: example(ROOT / "examples" / f"{place[1]}.py"), markdown)
+        markdown = PLACE.sub(lambda place: example(ROOT / "examples" / f"{place[1]}.py"), markdown)
     if page.file.src_uri == "changelog.md":
-        return with_links((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
-    return markdown.replace("<!-- names -->", names()) if page.file.src_uri == "api/index.md" else markdown
+        markdown = with_links((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
+    if page.file.src_uri == "benchmarks.md":
+        markdown = with_links((ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8"), "benchmarks")
+    if page.file.src_uri == "api/index.md":
+        markdown = markdown.replace("<!-- names -->", names())
+    markdown = PICTURE.sub(r"[\g<0>](\2)", markdown)  # a click shows it in its own size
+    return ARROW.sub("\u00a0→\u00a0", markdown)  # "64 → 82" stays on one line of a narrow table
 
 
 def on_post_build(config: Any, **_: Any) -> None:
@@ -46,14 +54,19 @@ def front_page() -> str:
     return with_links((ROOT / "README.md").read_text(encoding="utf-8"))
 
 
-MOVED = {"docs/tutorials": "tutorials/1_first_network.md", "examples": "gallery.md", "CHANGELOG.md": "changelog.md"}
+MOVED = {
+    "docs/tutorials": "tutorials/1_first_network.md",
+    "examples": "gallery.md",
+    "CHANGELOG.md": "changelog.md",
+    "benchmarks/README.md": "benchmarks.md",
+}
 
 
-def with_links(text: str) -> str:
+def with_links(text: str, folder: str = "") -> str:
     """A text of the repository with links of the site.
 
     Files that the site does not have are linked in the repository whose address pyproject.toml gives, and without an
-    address they lose their link.
+    address they lose their link. `folder` is the one in which the text stands.
     """
     repository = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"].get(
         "Repository"
@@ -61,9 +74,13 @@ def with_links(text: str) -> str:
 
     def link(match: re.Match[str]) -> str:
         mark, words, to = match.groups()
-        page = MOVED.get(to, to.removeprefix("docs/"))
-        if page != to:
-            return f"{mark}[{words}]({page})"
+        file, sign, place = to.partition("#")
+        if file:  # else a place in the same text
+            file = os.path.normpath(os.path.join(folder, file))
+        page = MOVED.get(file, file.removeprefix("docs/"))
+        if page != file or not file:
+            return f"{mark}[{words}]({page}{sign}{place})"
+        to = file + sign + place
         return f"{mark}[{words}]({repository}/blob/main/{to})" if repository else words
 
     return _LINK.sub(link, text)

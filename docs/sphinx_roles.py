@@ -1,4 +1,4 @@
-"""Show Sphinx forms of our docstrings (``:math:``, ``.. math::``, ``:class:``) in Markdown."""
+"""Show Sphinx forms of our docstrings (``:math:``, ``.. math::``, ``:class:``) in Markdown, and examples as code."""
 
 import inspect
 import re
@@ -10,6 +10,7 @@ BLOCK = re.compile(
     r"^(?P<indent> *)\.\. math:: *(?P<first>[^\n]*)(?P<rest>(?:\n(?:(?P=indent) +[^\n]*| *(?=\n)))*)", re.M
 )
 INLINE = re.compile(r":math:`([^`]+)`")
+EXAMPLE = re.compile(r"^( *)Example:$", re.M)
 ROLE = re.compile(r":(?:class|func|meth|mod|attr|data|obj|exc):`~?([^`]+)`")
 
 
@@ -25,6 +26,7 @@ def display(match: re.Match[str]) -> str:
 
 def to_markdown(text: str) -> str:
     """The text of a docstring, its Sphinx forms in Markdown."""
+    text = EXAMPLE.sub(r"\1Examples:", text)  # the section that griffe knows
     text = INLINE.sub(r"$\1$", BLOCK.sub(display, text))
     return ROLE.sub(r"`\1`", text)
 

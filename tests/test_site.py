@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("mkdocs", reason="the site needs the extra docs")
 
-from docs import hooks
+from docs import hooks, index_readme, notebooks, sphinx_roles
 
 PUBLIC = [
     "neurolsc",
@@ -98,3 +98,39 @@ def test_no_link_of_readme_is_lost_where_the_repository_has_an_address(monkeypat
     for link in links:
         path = hooks.ROOT / "docs" / link.partition("#")[0]
         assert link.startswith("https://") or path.exists() or path.with_suffix(".py").exists(), link
+
+
+def test_the_benchmarks_are_a_page_with_the_links_of_the_site():
+    text = (hooks.ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    page = hooks.with_links(text, "benchmarks")
+    assert "(changelog.md)" in page
+    assert "(study_tables.md#networks-of-snntorch)" in page
+    assert "](../" not in page
+    assert hooks.with_links("[there](#place)") == "[there](#place)"
+    assert "(benchmarks.md#a-users-own-loop-userspy)" in hooks.front_page()
+
+
+@pytest.mark.parametrize("address", ["", "https://example.org/neurolsc"])
+def test_readme_has_no_relative_link_on_an_index(address: str):
+    urls = {"Repository": address} if address else {}
+    metadata = {"urls": urls}
+    index_readme.IndexReadme(str(hooks.ROOT), {}).update(metadata)
+    text = metadata["readme"]["text"]
+    assert "[Stabilizing RNN Gradients through Pre-training](https://arxiv.org" in text
+    links = LINK.findall(text)
+    assert all(link.startswith("https://") for link in links)
+    assert (f"{address}/blob/main/docs/diagnose.md" in links) == bool(address)
+    assert "diagnose`" in text
+
+
+def test_examples_of_docstrings_are_a_section_that_the_api_shows_as_code():
+    assert sphinx_roles.to_markdown("A.\n\nExample:\n    >>> 1\n    1\n").startswith("A.\n\nExamples:\n    >>>")
+
+
+def test_tutorials_that_are_not_run_are_pages_without_output(monkeypatch):
+    monkeypatch.setenv("TUTORIALS", "unrun")
+    notebook = notebooks.cached(notebooks.TUTORIALS[0])
+    assert not any(cell.get("outputs") for cell in notebook.cells)
+    text, pictures = notebooks.page(notebook, "1_first_network")
+    assert "```python\n" in text
+    assert not pictures

@@ -122,19 +122,21 @@ def certificate(cell: Cell, input_bound: float) -> Certificate:
 
     .. math:: \|\varphi(h, x) - \varphi(h', x')\| \le \lambda\, \|h - h'\| + L_x\, \|x - x'\|
 
-    - **RNN**, linear or not: :math:`\lambda = L_a \|W_{rec}\|_2` and :math:`L_x = L_a
-      \|W_{in}\|_2` with the largest slope :math:`L_a` of the activation; a feed-forward layer has rate 0.
-    - **LSTM**: the norm of a state (h, c) is its largest absolute entry; that of a matrix is its largest sum of
-      absolute values in a row. With recurrent weights W and input weights U of the gates i, f, o and of the candidate
-      z, the forget gate is at most :math:`f = \sigma(\|W_f\| + \|U_f\| B_x + \|b_f\|)`, and
+    **RNN**, linear or not: :math:`\lambda = L_a \|W_{rec}\|_2` and :math:`L_x = L_a \|W_{in}\|_2` with the largest
+    slope :math:`L_a` of the activation; a feed-forward layer has rate 0.
 
-      .. math:: \lambda = f + \tfrac14 \|W_i\| + \|W_z\| + \frac{\|W_f\|}{4 (1 - f)} + \tfrac14 \|W_o\|
+    **LSTM**: the norm of a state (h, c) is its largest absolute entry; that of a matrix is its largest sum of absolute
+    values in a row. With recurrent weights W and input weights U of the gates i, f, o and of the candidate z, the
+    forget gate is at most :math:`f = \sigma(\|W_f\| + \|U_f\| B_x + \|b_f\|)`, and
 
-      It is below 1 under the conditions of Proposition 2. Proof: by Lemma 4 :math:`\|c\| \le 1 / (1 - f)`, so all
-      terms but the last bound the change of c. The output h = o tanh c changes by at most :math:`\|o - o'\| +
-      \|c - c'\|`, which adds the last term. (The proof is ours: our copy of the source breaks off within it.)
-    - **LRU**: :math:`\lambda = \max_i |\lambda_i|`, always below 1. The input that counts is the output of its layer
-      norm, which is bounded whatever x is.
+    .. math:: \lambda = f + \tfrac14 \|W_i\| + \|W_z\| + \frac{\|W_f\|}{4 (1 - f)} + \tfrac14 \|W_o\|
+
+    It is below 1 under the conditions of Proposition 2. Proof: by Lemma 4 :math:`\|c\| \le 1 / (1 - f)`, so all terms
+    but the last bound the change of c. The output h = o tanh c changes by at most :math:`\|o - o'\| + \|c - c'\|`,
+    which adds the last term. (The proof is ours: our copy of the source breaks off within it.)
+
+    **LRU**: :math:`\lambda = \max_i |\lambda_i|`, always below 1. The input that counts is the output of its layer
+    norm, which is bounded whatever x is.
 
     Args:
         cell: the cell; its parameters are not changed. Runs start at 0.
