@@ -17,13 +17,30 @@ from torch.nn import functional
 
 from neurolsc.interop.lazy import CannotDeferError, Group, LazyTensor, Recording, gathered, is_constant, now
 from neurolsc.interop.wrapped import Accelerated, library_of
-from neurolsc.neurons.fast.scan import Neuron, Slope, can_scan, linear, recurrent_scan, scan
+from neurolsc.neurons.fast.scan import (
+    ALL,
+    ATAN,
+    BOX,
+    FAST_SIGMOID,
+    GIVEN,
+    LEAK_OF_ALL,
+    LEAK_OF_STATE,
+    NO_LEAK,
+    NONE,
+    NOTHING,
+    QUADRATIC,
+    SIGMOID,
+    SIGN,
+    SUBTRACT,
+    ZERO,
+    Neuron,
+    Slope,
+    can_scan,
+    linear,
+    recurrent_scan,
+    scan,
+)
 from neurolsc.surrogate import in_two_methods
-
-# Numbers as in scan_kernels, whose import takes half a second.
-SUBTRACT, ZERO, NONE, ALL = range(4)  # resets
-GIVEN, NOTHING, ATAN, FAST_SIGMOID, SIGMOID, SIGN, QUADRATIC = range(7)  # derivatives of spikes
-BOX, LEAK_OF_ALL, LEAK_OF_STATE, NO_LEAK = range(4)  # forms of a step of neurons with a voltage alone
 
 
 class NeuronGroup(Group):
