@@ -17,7 +17,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from neurolsc.neurons.fast.gpu_kernels import _tile, times
+from neurolsc.neurons.fast import gpu_kernels
+from neurolsc.neurons.fast.gpu_kernels import times
 from neurolsc.neurons.fast.gpu_steps import (
     GIVEN,
     adaptive_lif,
@@ -94,12 +95,12 @@ def forward(
         return
     launch = _launch(neuron, z, connection)
     del launch["PASSES"]  # a matter of gradients
-    z0, weight = x, x  # in place of tensors that are not wanted the kernel gets others, which it does not touch
+    # in place of tensors that are not wanted the kernel gets another, which it does not touch
+    z0 = x
+    weight = x
     if connection is not None:
         z0 = connection.z0
-        weight = _weight(connection)
-        if weight.shape != z0.shape:
-            weight = weight.T.contiguous()
+        weight = _weight(connection, transposed=True)
     with torch.cuda.device_of(x):
         forward_kernel[_programs(size, z, launch)](
             *(x, start, _with_gain(neuron, params), z0, weight, z, *_three(states), u),
@@ -154,7 +155,9 @@ def reverse(
     voltages = u if neuron.saves_voltage else states[neuron.voltage]
     before = [state[max(steps - 2, 0)] for state in _three(states)]
     over_time = [given, outer[0], *_three(outer[1:])]
-    weight = u if connection is None else _weight(connection)
+    weight = u
+    if connection is not None:
+        weight = _weight(connection, transposed=False)
     with torch.cuda.device_of(u):
         reverse_kernel[_programs(size, states[0], launch)](
             *(start, _with_gain(neuron, params), weight, *before, voltages[-1], *(rows[-1] for rows in over_time)),
@@ -178,7 +181,7 @@ def _launch(neuron: Neuron, z: Tensor, connection: Connection | None) -> dict[st
     launch = {"KIND": neuron.name, "STATES": neuron.states, "READS": 0, **switches}
     if connection is not None and connection.weight.ndim == 2:
         n = z.shape[-1]
-        return launch | {"READS": 2} | _tile(z[0].view(-1, n))
+        return launch | {"READS": 2} | gpu_kernels._tile(z[0].view(-1, n))
     if connection is not None:
         launch["READS"] = 1
     return launch | {"R": ENTRIES, "C": 1, "K": 1, "num_warps": ENTRIES // 32, "num_stages": 1}
@@ -202,12 +205,14 @@ def _with_gain(neuron: Neuron, params: Tensor) -> Tensor:
     return torch.cat([params[:1].reciprocal(), params[1:]])
 
 
-def _weight(connection: Connection) -> Tensor:
-    """Return recurrent weights (n, n), or the factors of own spikes in the shape of the spikes."""
+def _weight(connection: Connection, *, transposed: bool) -> Tensor:
+    """Return recurrent weights (n, n), transposed or not; or the factors of own spikes in the shape of the spikes."""
     weight = connection.weight
-    if weight.ndim == 2:
-        return weight.contiguous()
-    return weight.expand_as(connection.z0).contiguous()
+    if weight.ndim < 2:
+        weight = weight.expand_as(connection.z0)
+    elif transposed:
+        weight = weight.T
+    return weight.contiguous()
 
 
 def _three(tensors: Sequence[Tensor]) -> list[Tensor]:
