@@ -175,10 +175,10 @@ def reverse(
 
 def _launch(neuron: Neuron, z: Tensor, connection: Connection | None) -> dict[str, Any]:
     """Return the kernels' switches and launch options for spikes (T, ..., n)."""
-    switches = dict.fromkeys(("RESET", "DELAYED", "SPIKING", "PASSES", "FORM", "AT_THRESHOLD"), 0)
-    switches |= {name: int(flag) for name, flag in zip(SWITCHES[neuron.name], neuron.flags, strict=True)}
-    switches.pop("DIVIDES", None)  # for _with_gain
-    launch = {"KIND": neuron.name, "STATES": neuron.states, "READS": 0, **switches}
+    launch: dict[str, Any] = {"KIND": neuron.name, "STATES": neuron.states, "READS": 0}
+    launch |= dict.fromkeys(("RESET", "DELAYED", "SPIKING", "PASSES", "FORM", "AT_THRESHOLD"), 0)
+    launch |= {name: int(flag) for name, flag in zip(SWITCHES[neuron.name], neuron.flags, strict=True)}
+    launch.pop("DIVIDES", None)  # a matter of _with_gain
     if connection is not None and connection.weight.ndim == 2:
         n = z.shape[-1]
         return launch | {"READS": 2} | gpu_kernels._tile(z[0].view(-1, n))
@@ -243,7 +243,7 @@ def tile(first, size, n, READS: tl.constexpr, R: tl.constexpr, C: tl.constexpr):
 
 
 @triton.jit
-def row(rows, i: tl.constexpr, size, at, mask, ROWS: tl.constexpr):
+def row(rows, i, size, at, mask, ROWS: tl.constexpr):
     """Return a tile of row i of `rows` (ROWS, M); zeros where there is no such row."""
     values = tl.zeros(at.shape, rows.dtype.element_ty)
     if i < ROWS:
@@ -252,7 +252,7 @@ def row(rows, i: tl.constexpr, size, at, mask, ROWS: tl.constexpr):
 
 
 @triton.jit
-def store_row(rows, i: tl.constexpr, size, at, mask, values, ROWS: tl.constexpr):
+def store_row(rows, i, size, at, mask, values, ROWS: tl.constexpr):
     """Write a tile into row i of `rows` (ROWS, M), if there is such a row."""
     if i < ROWS:
         tl.store(rows + i * size + at, values, mask)
@@ -303,9 +303,11 @@ def forward_kernel(
     p5 = row(params, 5, size, at, mask, PARAMS)
     p6 = row(params, 6, size, at, mask, PARAMS)
     last = z0
+    sent = tl.zeros_like(y0)
+    factor = sent
     if READS == OWN_SPIKE:
-        factor = tl.load(weight + at, mask, 0.0)
         sent = tl.load(z0 + at, mask, 0.0)
+        factor = tl.load(weight + at, mask, 0.0)
     for _ in range(steps):
         x_t = tl.load(x + at, mask, 0.0)
         if READS == OWN_SPIKE:
@@ -410,6 +412,7 @@ def reverse_kernel(
     sum_5 = zero
     sum_6 = zero
     back = zero  # gradient by the spikes of a step, by way of the currents of the next one
+    factor = zero
     if READS == OWN_SPIKE:
         factor = tl.load(weight + at, mask, 0.0)
     for i in range(steps):
@@ -420,6 +423,8 @@ def reverse_kernel(
         q = tl.load(from_z + at, mask, 0.0) + back
         y0 = tl.load(state_0 + at, mask, 0.0)
         g0 += tl.load(from_0 + at, mask, 0.0)
+        y1 = zero
+        y2 = zero
         if STATES > 1:
             y1 = tl.load(state_1 + at, mask, 0.0)
             g1 += tl.load(from_1 + at, mask, 0.0)
