@@ -1,11 +1,15 @@
 """How much faster does a network of snnTorch, norse or spikingjelly run after `neurolsc.accelerate`?
 
     python benchmarks/users_speed.py [--networks "tutorial 5"] [--steps 25 100] [--rounds 7] [--compile] [--memory]
+    python benchmarks/users_speed.py --device cuda --memory
 
 Each network runs as its user wrote it and accelerated, in turn, forward alone (what is needed for a backward pass is
 kept) and forward and backward. One thread, processor time, the shortest of all rounds. With --compile, `torch.compile`
 of the user's network runs beside them; it takes minutes to compile a loop of 25 steps. Memory is the growth of the
 largest resident size during one forward and backward pass in a fresh process. Half an hour of one core.
+
+On a GPU it is the time until the GPU has done its work, and the memory that torch allocates at most. The results are
+then written to users_speed_gpu.json, not to users_speed.json.
 """
 
 import argparse
@@ -34,7 +38,7 @@ from torch import Tensor, nn
 
 from neurolsc import accelerate
 
-RESULTS = Path(__file__).parent / "results" / "users_speed.json"
+RESULTS = Path(__file__).parent / "results"
 CLASSES = 10
 FAST = surrogate.fast_sigmoid(slope=25)
 
@@ -155,13 +159,13 @@ class Case:
     call: Callable[[Any], Tensor]
 
 
-def case(name: str, steps: int) -> Case:
+def case(name: str, steps: int, device: str) -> Case:
     torch.manual_seed(0)
     if name == "tutorial 5":
-        x = torch.rand(128, 784)
-        return Case(Tutorial5(steps), x, lambda model: model(x)[1].square().mean())
+        x = torch.rand(128, 784).to(device)
+        return Case(Tutorial5(steps).to(device), x, lambda model: model(x)[1].square().mean())
     if name == "tutorial 6":
-        images = torch.rand(32, 1, 28, 28)
+        images = torch.rand(32, 1, 28, 28).to(device)
 
         def forward_pass(model: Any) -> Tensor:
             utils.reset(net)
@@ -171,9 +175,9 @@ def case(name: str, steps: int) -> Case:
                 mem_rec.append(mem)
             return torch.stack(mem_rec).square().mean()
 
-        net = tutorial_6()
+        net = tutorial_6().to(device)
         return Case(net, images, forward_pass)
-    x = (torch.rand(steps, 64, 140) < 0.1).float()
+    x = (torch.rand(steps, 64, 140) < 0.1).float().to(device)
     makers: dict[str, Callable[[], nn.Module]] = {
         "Leaky 3 x 128": lambda: leaky(128, 3, recurrent=False),
         "RLeaky 3 x 128": lambda: leaky(128, 3, recurrent=True),
@@ -182,7 +186,7 @@ def case(name: str, steps: int) -> Case:
         "norse LIFRecurrent 3 x 128": lambda: norse_layers(128, 3, recurrent=True),
         "spikingjelly multi-step 3 x 128": lambda: jelly(128, 3, "m"),
     }
-    net = makers[name]()
+    net = makers[name]().to(device)
 
     def call(model: Any) -> Tensor:
         functional.reset_net(net)
@@ -204,9 +208,17 @@ NETWORKS = (
 )
 
 
-def timed(name: str, steps: int, rounds: int, *, compiled: bool) -> dict[str, dict[str, float]]:
-    """Milliseconds of processor time of each contestant, forward alone and with backward."""
-    found = case(name, steps)
+def seconds(device: str) -> float:
+    """Processor time; on a GPU the time now, when it has done all that was asked of it."""
+    if device == "cpu":
+        return time.process_time()
+    torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def timed(name: str, steps: int, rounds: int, device: str, *, compiled: bool) -> dict[str, dict[str, float]]:
+    """Milliseconds of each contestant, forward alone and with backward."""
+    found = case(name, steps, device)
     contestants: dict[str, Any] = {"own": found.net, "accelerated": accelerate(found.net, found.example)}
     if compiled:
         contestants["torch.compile"] = torch.compile(found.net)
@@ -214,11 +226,11 @@ def timed(name: str, steps: int, rounds: int, *, compiled: bool) -> dict[str, di
     for number in range(rounds + 1):
         for contestant, model in contestants.items():
             found.net.zero_grad()
-            start = time.process_time()
+            start = seconds(device)
             loss = found.call(model)
-            middle = time.process_time()
+            middle = seconds(device)
             loss.backward()
-            end = time.process_time()
+            end = seconds(device)
             if number == 0:  # compiles, and fills caches
                 continue
             spent = best.setdefault(contestant, {"forward": float("inf"), "both": float("inf")})
@@ -227,16 +239,21 @@ def timed(name: str, steps: int, rounds: int, *, compiled: bool) -> dict[str, di
     return best
 
 
-def grown(name: str, steps: int, contestant: str) -> float:
-    """MiB by which one forward and backward pass raises the largest resident size of this process."""
-    small = case(name, 4)
+def grown(name: str, steps: int, contestant: str, device: str) -> float:
+    """MiB by which one forward and backward pass raises the memory of this process; on a GPU what torch allocates."""
+    small = case(name, 4, device)
     small.call(accelerate(small.net, small.example) if contestant == "accelerated" else small.net).backward()
-    found = case(name, steps)
+    found = case(name, steps, device)
     model = found.net
     if contestant == "accelerated":
         short = found.example[:4] if found.example.ndim == 3 else found.example
         model = accelerate(found.net, short)
     found.net.zero_grad()
+    if device != "cpu":
+        torch.cuda.reset_peak_memory_stats()
+        held = torch.cuda.memory_allocated()
+        found.call(model).backward()
+        return (torch.cuda.max_memory_allocated() - held) / 2**20
     Path("/proc/self/clear_refs").write_text("5")  # the largest size is that of now
     before = resident("VmRSS")
     found.call(model).backward()
@@ -249,8 +266,9 @@ def resident(name: str) -> float:
     return next(float(line.split()[1]) for line in lines if line.startswith(name)) / 1024
 
 
-def grown_in_a_process(name: str, steps: int, contestant: str) -> float:
+def grown_in_a_process(name: str, steps: int, contestant: str, device: str) -> float:
     arguments = [sys.executable, __file__, "--networks", name, "--steps", str(steps), "--memory-of", contestant]
+    arguments += ["--device", device]
     done = subprocess.run(arguments, check=True, capture_output=True, text=True)
     return float(done.stdout.split()[-1])
 
@@ -276,16 +294,24 @@ def main() -> None:
     parser.add_argument(
         "--rounds", type=int, default=7, help="of timing; 0 leaves the times of the results as they are"
     )
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--compile", action="store_true", help="run torch.compile of each network beside it")
     parser.add_argument("--memory", action="store_true", help="measure memory, too, at 100 steps")
     parser.add_argument("--memory-of", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
+    device: str = chosen.device
+    if device == "cuda" and not torch.cuda.is_available():
+        print("torch finds no CUDA device here: nothing was measured, and nothing is written.")
+        return
+    results = RESULTS / "users_speed.json"
+    if device == "cuda":
+        results = RESULTS / "users_speed_gpu.json"
     warnings.simplefilter("ignore", UserWarning)
     torch.set_num_threads(1)
     if chosen.memory_of:
-        print(grown(chosen.networks[0], chosen.steps[0], chosen.memory_of))
+        print(grown(chosen.networks[0], chosen.steps[0], chosen.memory_of, device))
         return
-    old = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"runs": []}
+    old = json.loads(results.read_text()) if results.exists() else {"runs": []}
     runs = {(run["network"], run["steps"], run["contestant"]): run for run in old["runs"]}
     about = {
         "date": datetime.date.today().isoformat(),
@@ -293,18 +319,20 @@ def main() -> None:
         **{name: version(name) for name in ("torch", "snntorch", "norse", "spikingjelly", "numba")},
         "samples": "128 (tutorial 5), 32 (tutorial 6), 64",
     }
+    if device == "cuda":
+        about |= {"device": torch.cuda.get_device_name(), "triton": version("triton")}
     for name in chosen.networks:
         for steps in chosen.steps:
-            found = timed(name, steps, chosen.rounds, compiled=chosen.compile) if chosen.rounds else {}
+            found = timed(name, steps, chosen.rounds, device, compiled=chosen.compile) if chosen.rounds else {}
             for contestant, spent in found.items():
                 run = runs.setdefault((name, steps, contestant), {})
                 run.update(network=name, steps=steps, contestant=contestant, **spent)
             print(f"{name}, T = {steps}, ms: {found}", flush=True)
             if chosen.memory and steps == 100:
                 for contestant in ("own", "accelerated"):
-                    runs[name, steps, contestant]["memory"] = grown_in_a_process(name, steps, contestant)
+                    runs[name, steps, contestant]["memory"] = grown_in_a_process(name, steps, contestant, device)
             ordered = sorted(runs.values(), key=place_of)
-            RESULTS.write_text(json.dumps({"about": about, "runs": ordered}, indent=1) + "\n")
+            results.write_text(json.dumps({"about": about, "runs": ordered}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 from neurolsc.interop.fused import layers_of
 from neurolsc.interop.lazy import LazyTensor, Recording, replaced
 from neurolsc.interop.wrapped import Accelerated, borrowed, plain_module, warn_of
+from neurolsc.neurons.fast.scan import has_kernels
 from neurolsc.neurons.fast.sequence import transformed
 from neurolsc.surroundings import eval_mode, original
 
@@ -34,7 +35,7 @@ def accelerate(net: nn.Module, x: Tensor) -> Any:
     is needed: each layer once for all steps, by a kernel that saves its voltages alone. Functions of PyTorch between
     neurons (Linear, convolutions, pooling, batch norm in evaluation, dropout, arithmetic) are called once over (T B).
     Everything else runs in plain steps, as ever, and a warning names layers that do. So do all layers under autocast,
-    ``torch.compile`` and ``torch.func``, and on a GPU.
+    ``torch.compile`` and ``torch.func``, and on a GPU that has no kernels.
 
     Where a call of net is one step and the loop over time is around it, the calls return lazy tensors, which hold what
     will be computed: ``torch.stack``, a loss, or anything else that needs a value, computes all steps at once.
@@ -102,14 +103,17 @@ class _Accelerated(Accelerated, nn.Module):
         """Call the user's forward, with its neurons run at once where that can be; return what it returns."""
         fast_class = type(self)
         plain = partial(self.plain_class.forward, self)
-        if fast_class.runs_plainly is not None or must_run_plainly(self, args, kwargs):
+        device = None
+        if fast_class.runs_plainly is None:
+            device = device_of_kernels(self, args, kwargs)
+        if device is None:
             if fast_class.loop_outside:  # calls before may have left lazy tensors in the layers
                 with_tensors(self)
             return plain(*replaced(args), **replaced(kwargs))
         recording = fast_class.recording
         # A loop outside goes on with the steps of its last calls, until a value of them is asked for.
         if not fast_class.loop_outside or recording is None or recording.flushed:
-            recording = Recording()
+            recording = Recording(device)
         if fast_class.loop_outside:
             fast_class.recording = recording
         try:
@@ -182,17 +186,28 @@ def _accelerated(net: nn.Module, loop_outside: bool = False, runs_plainly: str |
     return fast
 
 
-def must_run_plainly(net: nn.Module, args: Any, kwargs: Any) -> bool:
-    """True where a call cannot be put off: under compilers, torch.func, autocast or global hooks, on a GPU, in half."""
+def device_of_kernels(net: nn.Module, args: Any, kwargs: Any) -> torch.device | None:
+    """Return the device on which a call is put off, and its neurons run by kernels.
+
+    None where it must run plainly: under compilers, torch.func, autocast or global hooks, in half precision, where its
+    tensors lie on several devices, and on a device without kernels.
+    """
     tensors = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, Tensor)]
     if transformed(tensors) or _has_any_global_hook():
-        return True
-    if torch.is_autocast_enabled("cpu"):
-        return True
-    return any(
-        tensor.device.type != "cpu" or (tensor.is_floating_point() and tensor.dtype not in PRECISIONS)
-        for tensor in (*tensors, *net.parameters())
-    )
+        return None
+    devices = set()
+    for tensor in (*tensors, *net.parameters()):
+        if tensor.is_floating_point() and tensor.dtype not in PRECISIONS:
+            return None
+        devices.add(tensor.device)
+    if len(devices) > 1:
+        return None
+    device = torch.device("cpu")  # of a network without tensors
+    if devices:
+        device = devices.pop()
+    if torch.is_autocast_enabled(device.type) or not has_kernels(device):
+        return None
+    return device
 
 
 PRECISIONS = (torch.float32, torch.float64)  # of the kernels
@@ -320,7 +335,8 @@ def _outcome(net: nn.Module, called: nn.Module, x: Tensor, *, calls: int) -> _Ou
         calls: the number of calls in a row.
     """
     with ExitStack() as stack:
-        for context in (eval_mode(net), torch.enable_grad(), torch.random.fork_rng(devices=[])):
+        generators = [x.device] if x.is_cuda else []  # besides that of the CPU
+        for context in (eval_mode(net), torch.enable_grad(), torch.random.fork_rng(devices=generators)):
             stack.enter_context(context)
         modules: Any = net.modules()
         for module in modules:
@@ -372,7 +388,7 @@ def _share(came: Tensor, wanted: Tensor, tolerance: float = 1e-4) -> float:
     """
     if not wanted.numel():
         return 0.0
-    came = came.double()
-    wanted = wanted.double()
+    came = came.cpu().double()  # not every device has float64
+    wanted = wanted.cpu().double()
     near = (came - wanted).abs() <= tolerance * wanted.abs().nan_to_num().max()
     return (~(near | (came == wanted) | (came.isnan() & wanted.isnan()))).double().mean().item()

@@ -42,7 +42,7 @@ def prepared(cell: WrappedCell, x: Tensor, state: Sequence[Tensor], late: Tensor
     Returns:
         The kernel and the currents; None if the cell needs plain steps.
     """
-    if late is not None or not by_sample(cell.before):
+    if late is not None or not by_sample(cell.before) or torch.is_autocast_enabled(x.device.type):
         return None
     layer = fused_layer(cell.layer)
     if not isinstance(layer, FusedLayer) or not can_scan([*state, *cell.parameters()]):
@@ -95,4 +95,4 @@ def last_states(after: Tensor, before: Tensor, end: Tensor, lengths: Tensor | No
     if lengths is None:
         return end
     at_all_times = torch.cat([before[None], after])  # entry t is the state after t steps
-    return at_all_times[lengths, torch.arange(len(lengths))]
+    return at_all_times[lengths, torch.arange(len(lengths), device=lengths.device)]

@@ -17,13 +17,31 @@ from torch.nn import functional
 
 from neurolsc.interop.lazy import CannotDeferError, Group, LazyTensor, Recording, gathered, is_constant, now
 from neurolsc.interop.wrapped import Accelerated, library_of
-from neurolsc.neurons.fast.scan import Neuron, Slope, can_scan, linear, recurrent_scan, scan
+from neurolsc.neurons.fast.scan import (
+    ALL,
+    ATAN,
+    BOX,
+    FAST_SIGMOID,
+    GIVEN,
+    LEAK_OF_ALL,
+    LEAK_OF_STATE,
+    NO_LEAK,
+    NONE,
+    NOTHING,
+    QUADRATIC,
+    SIGMOID,
+    SIGN,
+    SUBTRACT,
+    ZERO,
+    Neuron,
+    Slope,
+    can_scan,
+    linear,
+    recurrent_scan,
+    scan,
+)
+from neurolsc.neurons.fast.sequence import WIDEST
 from neurolsc.surrogate import in_two_methods
-
-# Numbers as in scan_kernels, whose import takes half a second.
-SUBTRACT, ZERO, NONE, ALL = range(4)  # resets
-GIVEN, NOTHING, ATAN, FAST_SIGMOID, SIGMOID, SIGN, QUADRATIC = range(7)  # derivatives of spikes
-BOX, LEAK_OF_ALL, LEAK_OF_STATE, NO_LEAK = range(4)  # forms of a step of neurons with a voltage alone
 
 
 class NeuronGroup(Group):
@@ -240,8 +258,7 @@ class FusedLayer(ABC):
         Raises:
             CannotDeferError: if no kernel runs tensors of this dtype or device.
         """
-        # numbers take the dtype of the currents; tensors keep theirs
-        values = [torch.as_tensor(p, dtype=None if isinstance(p, Tensor) else drive.dtype) for p in params]
+        values = [beside(p, drive) for p in params]
         if not can_scan([drive, *start, *values]):
             raise CannotDeferError(
                 f"no kernel runs {type(self.layer).__name__} on {drive.device.type} in {drive.dtype}."
@@ -253,6 +270,22 @@ class FusedLayer(ABC):
         if slope.kind == NOTHING:  # no gradient goes through the spikes, as in the library
             return scanned._replace(z=scanned.z.detach())
         return scanned
+
+
+def beside(value: Any, drive: Tensor) -> Tensor:
+    """Return a parameter as a tensor on the device of the currents; a tensor that holds no number stays where it is."""
+    if not isinstance(value, Tensor):
+        return torch.as_tensor(value, dtype=drive.dtype, device=drive.device)
+    if value.ndim == 0 and value.device.type == "cpu":  # which PyTorch, too, takes beside tensors of any device
+        return value.to(drive.device)
+    return value
+
+
+def too_wide(weight: Tensor) -> str | None:
+    """Return why no kernel runs neurons with such recurrent weights (n, n); None if one does."""
+    if weight.device.type != "cpu" and len(weight) > WIDEST:
+        return f"a GPU's kernel runs up to {WIDEST} recurrent neurons, and it has {len(weight)}"
+    return None
 
 
 # ---- snnTorch
@@ -322,6 +355,8 @@ class FusedSnnTorch(FusedLayer):
             )
         if "forward" in vars(recurrent):
             return "its recurrent connection has a method of its own"
+        if isinstance(recurrent, nn.Linear):
+            return too_wide(recurrent.weight)
         return None
 
     def forward(self, input_: Any, *passed: Any, **named: Any) -> Any:
@@ -442,6 +477,8 @@ class FusedNorse(FusedLayer):
             return f"its threshold method {layer.p.method!r} has no known derivative"
         if kind == "LIFBox" and reset_of_box(layer.p) is None:
             return f"its reset method is {shown(layer.p.reset_method)}"
+        if hasattr(layer, "recurrent_weights"):
+            return too_wide(layer.recurrent_weights)
         return None
 
     def forward(self, input_tensor: Any, state: Any = None) -> Any:
@@ -495,7 +532,7 @@ class FusedNorse(FusedLayer):
         state = self.at_rest(drive if self.has_time else drive[0])
         self.state_class = type(state)
         if any(value is None for value in start):
-            start = [torch.as_tensor(value).detach().expand(drive.shape[1:]) for value in state]
+            start = [beside(value, drive).detach().expand(drive.shape[1:]) for value in state]
         recurrent = []
         if self.recurrent:
             recurrent = [start[0], weights, None]  # spikes, weights, and no bias

@@ -260,6 +260,9 @@ def now(value: Any) -> Any:
 class Recording:
     """The calls of one run of a user's ``forward``, as far as they have been written down.
 
+    Args:
+        device: where all tensors of the run lie.
+
     Attributes:
         count: the number of calls.
         pending: the groups with calls that have not been computed, in the order in which they were first called.
@@ -271,7 +274,8 @@ class Recording:
         running: True inside the user's forward.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
         self.count = 0
         self.pending: dict[Group, None] = {}
         self.groups: dict[Any, Group] = {}
@@ -615,7 +619,7 @@ class LazyTensor:
     @property
     def device(self) -> torch.device:
         if self.tensor is None:
-            return torch.device("cpu")  # calls are written down on a CPU alone
+            return self.recording.device
         return self.tensor.device
 
     @property

@@ -162,12 +162,12 @@ def times(vectors, matrix, n, within, R: tl.constexpr, C: tl.constexpr, K: tl.co
     """
     sample = tl.arange(0, R)[:, None, None]
     column = tl.arange(0, C)[None, None, :]
-    total = tl.zeros((R, K, C), tl.float32)
+    total = tl.zeros((R, K, C), vectors.dtype.element_ty)
     for k in range(0, n, K):
         row = k + tl.arange(0, K)[None, :, None]
         part = tl.load(vectors + sample * n + row, within[:, None, None] & (row < n), 0.0)
         met = tl.sum((part != 0).to(tl.int32), 0, keep_dims=True) > 0  # type: ignore[operator]
-        total += part * tl.load(matrix + row * n + column, met & (column < n), 0.0).to(tl.float32)
+        total += part * tl.load(matrix + row * n + column, met & (column < n), 0.0).to(part.dtype)
     return tl.sum(total, 1)
 
 

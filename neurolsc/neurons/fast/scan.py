@@ -3,7 +3,8 @@
 The input of a neuron without recurrent weights does not depend on its output, so that a whole sequence of currents is
 known before its first step. :func:`scan` runs it by the kernels of :mod:`neurolsc.neurons.fast.scan_kernels`, entry by
 entry, and saves the states and voltages alone. :func:`recurrent_scan` calls the same kernels step by step, with a
-product between two steps: a sum of rows of the weights forward, a dense one backward.
+product between two steps: a sum of rows of the weights forward, a dense one backward. On a GPU both call the kernels of
+:mod:`neurolsc.neurons.fast.gpu_scan`.
 
 Shapes: M entries of a layer, one for each neuron of each sample, flattened; T steps.
 """
@@ -16,7 +17,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from neurolsc.neurons.fast.sequence import transformed
+from neurolsc.neurons.fast.sequence import runs_triton, transformed
+
+# Numbers of the kernels. Formulas of the derivative of a spike by its voltage, with one number a:
+GIVEN, NOTHING, ATAN, FAST_SIGMOID, SIGMOID, SIGN, QUADRATIC = range(7)
+
+# Resets, numbered as snnTorch does. ALL sets the voltage to 0 after the input of the step is added, ZERO before.
+SUBTRACT, ZERO, NONE, ALL = range(4)
+
+# How a voltage moves: norse's LIFBox; spikingjelly's LIF with decay_input, and without it; spikingjelly's IFNode.
+BOX, LEAK_OF_ALL, LEAK_OF_STATE, NO_LEAK = range(4)
 
 
 class Slope(NamedTuple):
@@ -60,14 +70,20 @@ class Scanned(NamedTuple):
 def can_scan(tensors: Sequence[Tensor]) -> bool:
     """True if the kernels can run neurons of these currents (first), states and parameters.
 
-    They run float32 or float64 on a CPU, and under no transform.
+    They run float32 or float64, all on a CPU or on one GPU, and under no transform.
     """
     first = tensors[0]
     return (
         first.dtype in (torch.float32, torch.float64)
-        and all(t.device.type == "cpu" for t in tensors)
+        and all(t.device == first.device for t in tensors)
+        and has_kernels(first.device)
         and not transformed(tensors)
     )
+
+
+def has_kernels(device: torch.device) -> bool:
+    """True if there are kernels for a device: a CPU, or a GPU on which Triton runs."""
+    return device.type == "cpu" or runs_triton(device)
 
 
 def scan(
@@ -139,22 +155,28 @@ class _Scan(torch.autograd.Function):
     def forward(
         ctx: Any, neuron: Neuron, slope: Slope, shape: tuple[int, ...], x: Tensor, start: Tensor, params: Tensor
     ) -> Any:
-        from neurolsc.neurons.fast import cpu_kernels, scan_kernels  # the import of Numba takes half a second
-
         steps = shape[0]
         size = x.shape[1]
         # tensors of the final shape, not views of flat ones: libraries detach what is returned in place
         z = x.new_empty(shape)
         states = [x.new_empty(shape) for _ in range(neuron.states)]
         u = x.new_empty(steps if neuron.saves_voltage else 1, size)  # one row is not used
-        outputs = flat_array(z), tuple(map(flat_array, states)), u.numpy()
-        inputs = [t.detach().numpy() for t in (x, start, params)]
-        kernel = getattr(scan_kernels, neuron.name)
+        ctx.gpu = runs_triton(x.device)
+        if ctx.gpu:
+            from neurolsc.neurons.fast import gpu_scan
 
-        def piece(first: int, last: int) -> None:
-            kernel(*inputs, *neuron.flags, *outputs, first, last)
+            gpu_scan.forward(neuron, x, start, params, z, states, u)
+        else:
+            from neurolsc.neurons.fast import cpu_kernels, scan_kernels  # the import of Numba takes half a second
 
-        cpu_kernels.in_parts(size, size * steps // PER_THREAD, piece)
+            outputs = flat_array(z), tuple(map(flat_array, states)), u.numpy()
+            inputs = [t.detach().numpy() for t in (x, start, params)]
+            kernel = getattr(scan_kernels, neuron.name)
+
+            def piece(first: int, last: int) -> None:
+                kernel(*inputs, *neuron.flags, *outputs, first, last)
+
+            cpu_kernels.in_parts(size, size * steps // PER_THREAD, piece)
         ctx.save_for_backward(start, params, u, *states)
         ctx.neuron = neuron
         ctx.slope = slope
@@ -165,8 +187,6 @@ class _Scan(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
         """Return the gradients by x (T or 1, M), start (states, M) and params (K, M); None for the others."""
-        from neurolsc.neurons.fast import cpu_kernels, scan_kernels
-
         if torch.is_grad_enabled():
             raise RuntimeError("an accelerated network has no second derivative: take it of the user's own module.")
         neuron: Neuron = ctx.neuron
@@ -174,12 +194,22 @@ class _Scan(torch.autograd.Function):
         steps = len(states[0])
         size = u.shape[1]
         given = given_slopes(ctx.slope, neuron, u, states, params)
-        (by_spikes, *by_states), by_ends = outer_gradients(gradients, neuron.states, u)
-        by_x = u.new_zeros(ctx.rows_of_x, size)
+        outer, by_ends = outer_gradients(gradients, neuron.states, u)
         # begins as the gradient by the last states, which the kernel carries back to the first, in place
         by_start = torch.stack(by_ends)
-        by_params = torch.zeros_like(params)
         learnt = ctx.needs_input_grad[5]  # params
+        if ctx.gpu:
+            from neurolsc.neurons.fast import gpu_scan
+
+            by_x, by_params, _ = gpu_scan.reverse(
+                neuron, ctx.slope, start, params, states, u, given, outer, by_start, learnt
+            )
+            return None, None, None, of_rows(by_x, ctx.rows_of_x), by_start, by_params
+        from neurolsc.neurons.fast import cpu_kernels, scan_kernels
+
+        by_x = u.new_zeros(ctx.rows_of_x, size)
+        by_params = torch.zeros_like(params)
+        by_spikes, *by_states = outer
         arrays = (  # in the order of the kernel's arguments
             start.numpy(), params.numpy(), *neuron.flags, tuple(map(flat_array, states)), u.numpy(),
             ctx.slope.kind, float(ctx.slope.a), given.numpy(), flat_array(by_spikes), tuple(map(flat_array, by_states)),
@@ -248,22 +278,28 @@ class _RecurrentScan(torch.autograd.Function):
         z0: Tensor,
         weight: Tensor,
     ) -> Any:
-        from neurolsc.neurons.fast import scan_kernels
-
         steps = shape[0]
         size = x.shape[1]
         square = weight.ndim == 2
         z = x.new_empty(shape)
         states = [x.new_empty(shape) for _ in range(neuron.states)]
         u = x.new_empty(steps if neuron.saves_voltage else 1, size)
-        if square:
-            weight_t = weight.T.contiguous()
-        else:  # one factor, or one for each neuron
-            weight_t = weight.expand(1, shape[-1]).contiguous()
-        inputs = [t.detach().numpy() for t in (x, start, params)]
-        outputs = flat_array(z), tuple(map(flat_array, states)), u.numpy()
-        kernel = getattr(scan_kernels, f"{neuron.name}_recurrent")
-        kernel(*inputs, *neuron.flags, *outputs, z0.detach().flatten().numpy(), weight_t.detach().numpy(), square)
+        ctx.gpu = runs_triton(x.device)
+        if ctx.gpu:
+            from neurolsc.neurons.fast import gpu_scan
+
+            gpu_scan.forward(neuron, x, start, params, z, states, u, gpu_scan.Connection(z0, weight))
+        else:
+            from neurolsc.neurons.fast import scan_kernels
+
+            if square:
+                weight_t = weight.T.contiguous()
+            else:  # one factor, or one for each neuron
+                weight_t = weight.expand(1, shape[-1]).contiguous()
+            inputs = [t.detach().numpy() for t in (x, start, params)]
+            outputs = flat_array(z), tuple(map(flat_array, states)), u.numpy()
+            kernel = getattr(scan_kernels, f"{neuron.name}_recurrent")
+            kernel(*inputs, *neuron.flags, *outputs, z0.detach().flatten().numpy(), weight_t.detach().numpy(), square)
         ctx.save_for_backward(start, params, u, z0, weight, z, *states)
         ctx.neuron = neuron
         ctx.slope = slope
@@ -273,67 +309,98 @@ class _RecurrentScan(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        from neurolsc.neurons.fast import scan_kernels
-
         if torch.is_grad_enabled():
             raise RuntimeError("an accelerated network has no second derivative: take it of the user's own module.")
         neuron: Neuron = ctx.neuron
         start, params, u, z0, weight, z, *states = ctx.saved_tensors
-        steps = len(z)
-        size = u.shape[1]
         n = z.shape[-1]
         given = given_slopes(ctx.slope, neuron, u, states, params)
         outer, ends = outer_gradients(gradients, neuron.states, u)
-        by_x = u.new_zeros(steps, size)
         by_start = torch.stack(ends)  # by the states behind the present step
-        by_params = torch.zeros_like(params)
-        kernel = getattr(scan_kernels, f"{neuron.name}_back")
-        after = tuple(map(flat_array, states))
         learnt = ctx.needs_input_grad[5]  # params
-        totals = by_start.numpy(), by_params.numpy(), learnt
-        formula = ctx.slope.kind, float(ctx.slope.a)
-        constants = params.numpy()
-        first = start.numpy()
-        voltage = u.numpy()
-        slopes = given.numpy()
-        by_currents = by_x.numpy()
-        from_states = tuple(by.numpy() for by in outer[1:])
-        square = weight.ndim == 2
-        by_spikes = u.new_zeros(1, size)  # of the present step: first the share through the recurrent weights
-        for t in range(steps - 1, -1, -1):
-            if gradients[0] is not None:
-                by_spikes += outer[0][t]
-            before = first
-            if t:
-                if len(after) == 1:
-                    before = after[0][t - 1 : t]  # a view, where nothing is to be stacked
-                else:
-                    before = np.stack([state[t - 1] for state in after])
-            # the kernel sees a run of one step, and fills this row of by_x
-            kernel(
-                before, constants, *neuron.flags, tuple(state[t : t + 1] for state in after), step_of(voltage, t),
-                *formula, step_of(slopes, t), by_spikes.numpy(), tuple(step_of(by, t) for by in from_states),
-                by_currents[t : t + 1], *totals, 0, size,
-            )  # fmt: skip
-            # through the recurrent weights to the spikes before this step, in the memory of by_spikes
-            by_current = by_x[t].view(-1, n)
-            if square:
-                torch.mm(by_current, weight, out=by_spikes.view(-1, n))
-            else:
-                torch.mul(by_current, weight, out=by_spikes.view(-1, n))
+        run = ctx.slope, start, params, states, u, given, outer, by_start, learnt
+        if ctx.gpu:
+            from neurolsc.neurons.fast import gpu_scan
+
+            by_x, by_params, by_z0 = gpu_scan.reverse(neuron, *run, gpu_scan.Connection(z0, weight))
+        else:
+            by_x, by_params, by_z0 = back_through_steps(neuron, *run, weight)
         by_weight = None
         if ctx.needs_input_grad[7]:  # weight
             read = torch.cat([z0[None], z[:-1]]).view(-1, n)
-            if square:
+            if weight.ndim == 2:
                 by_weight = weight_gradient(read, by_x.view(-1, n))
             else:
                 by_weight = by_x.view(-1, n) * read
             by_weight = by_weight.sum_to_size(weight.shape)  # over steps and samples, and neurons that share a factor
-        if ctx.rows_of_x > 1 or steps == 1:
-            by_input = by_x
-        else:  # all steps read the same current
-            by_input = by_x.sum(0, keepdim=True)
-        return None, None, None, by_input, by_start, by_params, by_spikes.view_as(z0), by_weight
+        return None, None, None, of_rows(by_x, ctx.rows_of_x), by_start, by_params, by_z0.view_as(z0), by_weight
+
+
+def back_through_steps(
+    neuron: Neuron,
+    slope: Slope,
+    start: Tensor,
+    params: Tensor,
+    states: Sequence[Tensor],
+    u: Tensor,
+    given: Tensor,
+    outer: Sequence[Tensor],
+    by_start: Tensor,
+    learnt: bool,
+    weight: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute the gradients of recurrent neurons on a CPU: a kernel runs each step, and a product follows it.
+
+    The arguments and the result are those of :func:`neurolsc.neurons.fast.gpu_scan.reverse`; weight is as in
+    :func:`recurrent_scan`.
+    """
+    from neurolsc.neurons.fast import scan_kernels
+
+    steps = len(states[0])
+    size = u.shape[1]
+    n = states[0].shape[-1]
+    by_x = u.new_zeros(steps, size)
+    by_params = torch.zeros_like(params)
+    kernel = getattr(scan_kernels, f"{neuron.name}_back")
+    after = tuple(map(flat_array, states))
+    totals = by_start.numpy(), by_params.numpy(), learnt
+    formula = slope.kind, float(slope.a)
+    constants = params.numpy()
+    first = start.numpy()
+    voltage = u.numpy()
+    slopes = given.numpy()
+    by_currents = by_x.numpy()
+    from_states = tuple(by.numpy() for by in outer[1:])
+    square = weight.ndim == 2
+    by_spikes = u.new_zeros(1, size)  # of the present step: first the share through the recurrent weights
+    for t in range(steps - 1, -1, -1):
+        by_spikes += step_of(outer[0], t)
+        before = first
+        if t:
+            if len(after) == 1:
+                before = after[0][t - 1 : t]  # a view, where nothing is to be stacked
+            else:
+                before = np.stack([state[t - 1] for state in after])
+        # the kernel sees a run of one step, and fills this row of by_x
+        kernel(
+            before, constants, *neuron.flags, tuple(state[t : t + 1] for state in after), step_of(voltage, t),
+            *formula, step_of(slopes, t), by_spikes.numpy(), tuple(step_of(by, t) for by in from_states),
+            by_currents[t : t + 1], *totals, 0, size,
+        )  # fmt: skip
+        # through the recurrent weights to the spikes before this step, in the memory of by_spikes
+        by_current = by_x[t].view(-1, n)
+        if square:
+            torch.mm(by_current, weight, out=by_spikes.view(-1, n))
+        else:
+            torch.mul(by_current, weight, out=by_spikes.view(-1, n))
+    return by_x, by_params, by_spikes
+
+
+def of_rows(by_x: Tensor, rows: int) -> Tensor:
+    """Return the gradient by currents that have T rows, or 1 which all steps read, from that by each step (T, M)."""
+    if rows == len(by_x):
+        return by_x
+    return by_x.sum(0, keepdim=True)
 
 
 def step_of(rows: Any, t: int) -> Any:
@@ -348,6 +415,8 @@ def weight_gradient(read: Tensor, by_sent: Tensor) -> Tensor:
 
     `read` (R, n) is what the weights multiply, mostly spikes, `by_sent` (R, m) the gradient by the product.
     """
+    if read.device.type != "cpu":
+        return by_sent.T @ read
     from neurolsc.neurons.fast import cpu_kernels
 
     entries = cpu_kernels.nonzeros(read)

@@ -18,14 +18,25 @@ import numpy as np
 from numba import njit
 
 from neurolsc.neurons.fast.cpu_kernels import Array, _add_rows, _places, compiled
+from neurolsc.neurons.fast.scan import (
+    ALL,
+    ATAN,
+    BOX,
+    FAST_SIGMOID,
+    GIVEN,
+    LEAK_OF_ALL,
+    LEAK_OF_STATE,
+    NO_LEAK,
+    NONE,
+    NOTHING,
+    QUADRATIC,
+    SIGMOID,
+    SIGN,
+    SUBTRACT,
+    ZERO,
+)
 
 PIECE = 512  # entries of a piece: some rows of it fit the first cache
-
-# Formulas of the derivative of a spike by its voltage, with one number a (see _slopes).
-GIVEN, NOTHING, ATAN, FAST_SIGMOID, SIGMOID, SIGN, QUADRATIC = range(7)
-
-# Resets, numbered as snnTorch does. ALL sets the voltage to 0 after the input of the step is added, ZERO before.
-SUBTRACT, ZERO, NONE, ALL = range(4)
 
 NOUGHT = np.int64(0)  # as a bare 0, a constant of its own type, it would have a kernel compiled once more
 
@@ -919,10 +930,6 @@ def adaptive_lif_back(
                 g[j] -= g[j] * gain[j]
             for j in range(size):
                 g_b[j] -= g_b[j] * pull[j]
-
-
-# How a voltage moves: norse's LIFBox; spikingjelly's LIF with decay_input, and without it; spikingjelly's IFNode.
-BOX, LEAK_OF_ALL, LEAK_OF_STATE, NO_LEAK = range(4)
 
 
 @_compiled

@@ -135,12 +135,19 @@ def suits_gpu(like: Tensor, tensors: Sequence[Tensor]) -> bool:
     """True if the GPU's kernels can run a layer with such a voltage (B, n_hidden), state and parameters."""
     batch, n = like.shape
     return (
-        like.device.type == "cuda"
-        and n <= WIDEST
+        n <= WIDEST
         and batch * n < 2**28  # places in memory are counted in int32
         and all((t.dtype, t.device) == (torch.float32, like.device) for t in tensors)
+        and runs_triton(like.device)
+    )
+
+
+def runs_triton(device: torch.device) -> bool:
+    """True for an NVIDIA GPU on which Triton compiles the kernels."""
+    return (
+        device.type == "cuda"
         and torch.version.hip is None  # no AMD GPU
-        and torch.cuda.get_device_capability(like.device) >= (8, 0)  # Ampere or newer
+        and torch.cuda.get_device_capability(device) >= (8, 0)  # Ampere or newer
         and gpu_kernels() is not None
     )
 
