@@ -62,8 +62,8 @@ def test_a_name_tells_function_and_settings():
     one = Trial(squares, {"start": 1, "count": 2})
     assert one.name.startswith("squares,start=1,count=2-")
     others = [Trial(squares, {"start": 1, "count": 3}), Trial(halves, {"start": 1, "count": 2})]
-    others.append(Trial(squares, {"start": 1, "count": 2, "root": "a/" * 200}))
-    assert len({one.name, *(other.name for other in others)}) == 4
+    others += [Trial(squares, {"start": 1, "count": 2, "root": "a/" * 200 + end}) for end in "bc"]
+    assert len({one.name, *(other.name for other in others)}) == 5
     assert all(len(other.name) < 100 and "/" not in other.name for other in others)
 
 
@@ -118,7 +118,8 @@ def test_a_dry_run_lists_and_counts_the_trials_of_all_figures(tmp_path: Path, mo
     told = CliRunner().invoke(main, ["all", "--dry-run", "--out", str(tmp_path / "paper")])
     lines = told.stdout.splitlines()
     for figure in FIGURES.values():
-        trials = trials_of(figure, Scale())
+        trials = [trial for grid in figure.grids(Scale()) for trial in grid.trials]
+        trials += figure.trials(Scale())
         end = lines.index(f"{figure.title}, size small: {len(trials)} trials")
         assert lines[end - len(trials) : end] == [trial.name for trial in trials]
     assert told.exit_code == 0 and not (tmp_path / "paper").exists()
