@@ -46,7 +46,7 @@ def batch_of(data: BatchDataset, count: int, steps: int) -> tuple[Tensor, Tensor
 # ---------------------------------------------------------------- Fig. 2
 
 
-ITERATED = (1, 2, 4, 8, 16, 32)  # steps r of which a model is made
+ITERATED = (1, 2, 4, 8, 16, 32)  # how many steps r of a model one step of the iterated model takes
 
 
 def iterated_rates(kind: str, *, width: int, epochs: int, root: str, **ascent: int) -> Row:
@@ -318,6 +318,7 @@ INITIALISERS = {"rate-matched": "FiringRate(0.1)", "radius 0.5": "LSC(0.5, metho
 
 
 def reach(name: str, tau: float | None, network: Network, data: BatchDataset) -> Row:
+    """Measure a network on four spoken digits, and return the :class:`Reach`."""
     x, labels, *_ = collate([data[i] for i in range(4)])
     errors = truncation_errors(network, x, lambda o: Classification().loss(o, labels))
     with torch.no_grad():
@@ -327,6 +328,7 @@ def reach(name: str, tau: float | None, network: Network, data: BatchDataset) ->
 
 
 def reach_as_initialised(cell: str, initialiser: str, tau: float, *, width: int, dt: float) -> Row:
+    """Initialise two layers with these time constants, in steps of dt seconds, and measure their reach."""
     data = DataSettings("shd", dt=dt, channels=140, repeat=1).load("train")
     slow: dict[str, Any] = {"tau_theta": 2 * tau, "b_theta": 0.5 / tau} if cell == "ALIFPlus" else {}
     settings = NetworkSettings(cell=cell, width=width, layers=2, tau_v=tau, **slow)
@@ -337,6 +339,7 @@ def reach_as_initialised(cell: str, initialiser: str, tau: float, *, width: int,
 
 
 def reach_as_trained(file: str) -> Row:
+    """Measure the reach of a network of the package."""
     data = DataSettings("shd", dt=0.02, channels=140, repeat=1, binary=True).load("train")
     return reach(f"{file}, trained", None, load(file), data)
 

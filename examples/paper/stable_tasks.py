@@ -315,6 +315,7 @@ def truncated(kind: str, k: int, of: str, *, width: int, epochs: int, root: str)
 
 
 def truncated_score(kind: str, k: int, of: str, **size: Any) -> Row:
+    """Train a truncated model: its test score."""
     value, _ = truncated(kind, k, of, **size)
     return {"score": value}
 
