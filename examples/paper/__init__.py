@@ -2,9 +2,10 @@
 
 ``python -m examples.paper 2 --out runs/figure-2`` from the repository makes Fig. 2.
 
-`figure` is what all have: how large it is made, trials or none, numbers, a picture, and what of the claims was found;
-then `paths` (Fig. 1), `rates` (Fig. 2 and S1), `recurrent` (Fig. 3 and Table S1), `lru` (Fig. 4 and Table I),
-`covariance` (Fig. S2 and S3), and their `pictures`.
+`figure` is what all have: how large it is made, trials or none, numbers, a picture, and what of the claims was found.
+Its trials are those of a sweep, or functions whose results `trials` keeps. Then come `paths` (Fig. 1), `rates` (Fig. 2
+and S1), `recurrent` (Fig. 3 and Table S1), `lru` (Fig. 4 and Table I), `covariance` (Fig. S2 and S3), and their
+`pictures`.
 
 Those of the curse of memory (arXiv:2405.21064), named ``memory-1`` and so on, are in `landscapes` (Fig. 1, 2, 6, 7, 8
 and 10), `students` of a linear `teacher` (Fig. 3, 4, 9, 10 d and 11) and `propagation` (Fig. 5, 14 and 15).

@@ -25,7 +25,9 @@ CLAIMS = Path(__file__).parents[2] / "benchmarks" / "results" / "claims.json"
 @click.option("--out", type=click.Path(path_type=Path), default=Path("runs/paper"), show_default=True)
 @click.option("--epochs", type=click.IntRange(1), help="Most epochs of a training. [default: that of the size]")
 @click.option("--seeds", type=click.IntRange(1), help="Seeds of every arm. [default: one, or the paper's four]")
-@click.option("--workers", type=click.IntRange(1), default=os.cpu_count() or 1, show_default=True)
+@click.option(
+    "--workers", type=click.IntRange(1), default=os.cpu_count() or 1, show_default=True, help="Processes of trials."
+)
 @click.option("--dry-run", is_flag=True, help="List the trials and run none.")
 def main(
     figure: str,
@@ -39,8 +41,9 @@ def main(
 ) -> None:
     """Train what a figure needs, draw it, and say in one line what of the claim was found.
 
-    A stopped command goes on where it was. With "all" every figure is made, and the claims are
-    written to benchmarks/results/claims.json as well.
+    Every training is a trial that is kept in the folder "trials", under a name with its settings:
+    a stopped command passes over those that are there. With "all" every figure is made, and the
+    claims are written to benchmarks/results/claims.json as well.
     """
     chosen = list(FIGURES.values()) if figure == "all" else [find(figure)]
     scale = Scale(size, root, epochs, seeds)  # type: ignore[arg-type]

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
-from examples.paper.figure import ALWAYS, PICTURE, Count, Figure, Judgement, Result, Scale
+from examples.paper.figure import ALWAYS, PICTURE, Count, Figure, Judgement, Scale
 from examples.paper.pictures import plot_covariances
 from examples.paper.recurrent import TASKS, network, of_network
+from examples.paper.trials import Row, Trial
 from neurolsc import theory
 from neurolsc.datasets import Words, input_batches
 from neurolsc.experiment.config import DataSettings, NetworkSettings, make
@@ -57,6 +59,24 @@ class Decay:
         return float(away.max()) if len(away) else 0.0
 
 
+def decay(task: str, cell: str, init: str, width: int | None, data: dict[str, Any]) -> Row:
+    """Measure a network of Table S1, or of another width: covariances with one step, that step, and the mean 2-norm."""
+    settings = of_network(network(cell, task) | TASKS[task])
+    if width is not None:
+        settings |= {name: width for name in ("width", "embedding") if name in settings}
+    loaded = DataSettings(**data).load("train")
+    words = loaded.n_words if isinstance(loaded, Words) else None
+    made = make(NetworkSettings, settings).build(loaded.n_in, loaded.n_classes, words)
+    batches = input_batches(loaded, SAMPLES, seed=0)
+    named(init).apply(made, batches)
+    sizes = singular_values(made, batches[0])[0][0]
+    # at rest the derivative is the same in all samples: the first step at which most have a size of their own
+    step = next((step for step, row in enumerate(sizes) if len(row.unique()) > len(row) / 2), 0)
+    found = theory.covariance_decay(sizes, step=step)._asdict()
+    about = {"step": step, "samples": sizes.shape[1], "mean": float(sizes.mean())}
+    return about | {part: values.tolist() for part, values in found.items()}
+
+
 class CovarianceFigure(Figure[list[Decay]]):
     """Fig. S2."""
 
@@ -66,24 +86,23 @@ class CovarianceFigure(Figure[list[Decay]]):
     def datasets(self, scale: Scale) -> set[str]:
         return {scale.data(task)["data"] for task in TASKS}
 
-    def measure(self, scale: Scale, results: Sequence[Result]) -> list[Decay]:
-        return [self._decay(scale, task, cell) for task in TASKS for cell in CELLS]
+    def trials(self, scale: Scale) -> list[Trial]:
+        trials = []
+        for task in TASKS:
+            data = scale.data(task) | ({} if scale.full else _SMALL[task])
+            for cell in CELLS:
+                how = {"init": self.init, "width": None if scale.full else WIDTH, "data": data}
+                trials.append(Trial(decay, {"task": task, "cell": cell} | how))
+        return trials
 
-    def _decay(self, scale: Scale, task: str, cell: str) -> Decay:
-        data_settings = DataSettings(**scale.data(task), **({} if scale.full else _SMALL[task]))
-        data = data_settings.load("train")
-        settings = of_network(network(cell, task) | TASKS[task])
-        if not scale.full:
-            settings |= {name: WIDTH for name in ("width", "embedding") if name in settings}
-        words = data.n_words if isinstance(data, Words) else None
-        made = make(NetworkSettings, settings).build(data.n_in, data.n_classes, words)
-        batches = input_batches(data, SAMPLES, seed=0)
-        named(self.init).apply(made, batches)
-        sizes = singular_values(made, batches[0])[0][0]
-        # at rest the derivative is the same in all samples: the first step at which most have a size of their own
-        step = next((step for step, row in enumerate(sizes) if len(row.unique()) > len(row) / 2), 0)
-        decay = theory.covariance_decay(sizes, step=step)
-        return Decay(data_settings.title, cell, step, sizes.shape[1], float(sizes.mean()), decay)
+    def measure(self, scale: Scale, results: Sequence[Row]) -> list[Decay]:
+        found = []
+        for row in results:
+            parts = (torch.tensor(row[part], dtype=torch.float64) for part in theory.CovarianceDecay._fields)
+            of = DataSettings(**row["data"]).title
+            covariances = theory.CovarianceDecay(*parts)
+            found.append(Decay(of, row["cell"], row["step"], row["samples"], row["mean"], covariances))
+        return found
 
     def draw(self, found: list[Decay], out: Path) -> None:
         rows: dict[str, dict[str, theory.CovarianceDecay]] = {}

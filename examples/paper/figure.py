@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
+from examples.paper.trials import Trial, run_trials
 from neurolsc.experiment import Experiment, Grid, run_sweep
 from neurolsc.experiment.config import WITHOUT_SAMPLE
 from neurolsc.experiment.sweep import Pool
@@ -146,16 +147,25 @@ class Figure(ABC, Generic[T]):
     title: ClassVar[str]  # what the paper calls it
 
     def grids(self, scale: Scale) -> tuple[Grid, ...]:
-        """What has to be trained: a grid for each data set; none if nothing has to."""
+        """What has to be trained as the command line trains: a grid for each data set; none if nothing has to."""
         return ()
+
+    def trials(self, scale: Scale) -> list[Trial]:
+        """What else takes long, above all trainings of another kind; none if nothing does."""
+        return []
 
     def datasets(self, scale: Scale) -> set[str]:
         """Its data sets, by what the setting ``data`` calls them."""
         return {grid.trials[0].data.data for grid in self.grids(scale)}
 
     @abstractmethod
-    def measure(self, scale: Scale, results: Sequence[Result]) -> T:
-        """What is drawn and judged, from the trials that are over, or without any."""
+    def measure(self, scale: Scale, results: Sequence[Any]) -> T:
+        """What is drawn and judged.
+
+        Args:
+            scale: how large the figure is made.
+            results: a :class:`Result` of each grid, then the row of each of the other trials.
+        """
 
     @abstractmethod
     def draw(self, found: T, out: Path) -> None:
@@ -170,16 +180,18 @@ class Figure(ABC, Generic[T]):
         return []
 
 
-def trials_of(figure: Figure, scale: Scale) -> list[Experiment]:
+def trials_of(figure: Figure, scale: Scale) -> list[Experiment | Trial]:
     """The trials that a figure will have run in the end."""
-    return [trial for grid in figure.grids(scale) for trial in grid.trials]
+    of_grids = [trial for grid in figure.grids(scale) for trial in grid.trials]
+    return [*of_grids, *figure.trials(scale)]
 
 
 def reproduce(figure: Figure, out: Path, scale: Scale, pool: Pool, *, progress: bool = True) -> str:
     """Run what a figure has to train, draw it, and say in one line what of the paper was found.
 
     Written are ``figure.png``, or the tables ``table.csv`` and ``table.md``, and that line as ``reading.txt``, with its
-    claims as ``reading.json``. Trials lie in ``trials``, a sweep for each data set; a stopped call goes on.
+    claims as ``reading.json``. Trials lie in ``trials``: a sweep for each data set, or a row for each other trial. A
+    stopped call goes on.
     """
     data, results = figure.datasets(scale), []
     missing = sorted(data if scale.full else data & set(WITHOUT_SAMPLE))
@@ -192,7 +204,10 @@ def reproduce(figure: Figure, out: Path, scale: Scale, pool: Pool, *, progress: 
     for grid in figure.grids(scale):
         folder = out / "trials" / grid.name
         results.append(Result(grid, tuple(run_sweep(grid, folder, pool, progress=progress)), folder))
-    found = figure.measure(scale, results)
+    rows: list[dict[str, Any]] = []
+    if trials := figure.trials(scale):
+        rows = run_trials(trials, out / "trials", pool, title=figure.title, progress=progress)
+    found = figure.measure(scale, [*results, *rows])
     figure.draw(found, out)
     notes = figure.notes()
     if results:

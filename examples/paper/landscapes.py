@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from examples.paper.figure import PICTURE, Figure, Judgement, Result, Scale
+from examples.paper.trials import Row, Trial
 from neurolsc import theory
 from neurolsc.plots import color, finish, panels, styled
 
@@ -237,6 +238,27 @@ class ParametrisationFigure(Figure[dict[str, dict[float, tuple[float, float]]]])
         ]
 
 
+def on_ring(angle: float) -> Tensor:
+    return torch.polar(torch.tensor(0.99, dtype=torch.float64), torch.tensor(angle).double())
+
+
+def way(angle: str, steps: int, rate: float) -> Row:
+    """Real and imaginary parts of λ at every step of Adam, and the loss of the last; by the angle's parametrisation."""
+    teacher = on_ring(ANGLE)
+    form = theory.Polar(theory.Tanh(), angle)
+    free = [part.clone().requires_grad_() for part in form.inverse(on_ring(math.pi / 4))]
+    adam, students = torch.optim.Adam(free, rate), []
+    for _ in range(steps):
+        student = form.value(*free)
+        students.append(student.detach())
+        adam.zero_grad()
+        loss(student, teacher, scaled=True).backward()
+        adam.step()
+    found = torch.stack(students)
+    last = loss(found[-1], teacher, scaled=True).item()
+    return {"way": [found.real.tolist(), found.imag.tolist()], "loss": last}
+
+
 @dataclass(frozen=True)
 class Paths:
     """Ways of λ while it is learnt, by angle's parametrisation."""
@@ -251,24 +273,17 @@ class AngleFigure(Figure[Paths]):
 
     name, title = "memory-7", "Memory, Fig. 7"
 
-    def measure(self, scale: Scale, results: Sequence[Result]) -> Paths:
-        steps, rate = (50_000, 1e-3) if scale.full else (600, 1e-2)
-        ring = torch.tensor(0.99, dtype=torch.float64)
-        teacher, start = (torch.polar(ring, torch.tensor(a).double()) for a in (ANGLE, math.pi / 4))
+    def trials(self, scale: Scale) -> list[Trial]:
+        how = {"steps": 50_000, "rate": 1e-3} if scale.full else {"steps": 600, "rate": 1e-2}
+        return [Trial(way, {"angle": angle} | how) for angle in ("plain", "exponential", "level")]
+
+    def measure(self, scale: Scale, results: Sequence[Row]) -> Paths:
         ways, losses = {}, {}
-        for angle in ("plain", "exponential", "level"):
-            form = theory.Polar(theory.Tanh(), angle)
-            free = [part.clone().requires_grad_() for part in form.inverse(start)]
-            adam, way = torch.optim.Adam(free, rate), []
-            for _ in range(steps):
-                student = form.value(*free)
-                way.append(student.detach())
-                adam.zero_grad()
-                loss(student, teacher, scaled=True).backward()
-                adam.step()
-            ways[angle] = torch.stack(way)
-            losses[angle] = loss(ways[angle][-1], teacher, scaled=True).item()
-        return Paths(complex(teacher), ways, losses)
+        for row in results:
+            real, imaginary = torch.tensor(row["way"], dtype=torch.float64)
+            ways[row["angle"]] = torch.complex(real, imaginary)
+            losses[row["angle"]] = row["loss"]
+        return Paths(complex(on_ring(ANGLE)), ways, losses)
 
     @styled
     def draw(self, found: Paths, out: Path) -> None:

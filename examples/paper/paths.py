@@ -5,12 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from examples.paper.figure import ALWAYS, PICTURE, Count, Figure, Judgement, Result, Scale
 from examples.paper.pictures import plot_grid, plot_pascal, plot_paths
+from examples.paper.trials import Row, Trial
 from neurolsc import theory
 from neurolsc.datasets import input_batches
 from neurolsc.experiment.config import DataSettings
@@ -141,6 +143,24 @@ def growth(logs: Tensor) -> float:
     return float((logs[:part].mean() - logs[-part:].mean()) * _DECADES)
 
 
+LAYERS = 7  # of the GRU
+
+
+def pretrained_gru(radius: float, width: int, samples: int, batches: int, lsc: str, data: dict[str, Any]) -> Row:
+    """Pre-train a GRU to a radius; outputs of a neuron (T, B), logarithms of the derivative (T,), and missed radii."""
+    loaded = DataSettings(**data).load("train")
+    inputs = input_batches(loaded, samples, count=batches, seed=0)
+    torch.manual_seed(0)
+    cells = [GRU(n_in, width) for n_in in (loaded.n_in, *[width] * (LAYERS - 1))]
+    network = Network(cells, nn.Identity(), layer_delay=0)
+    missed = len(named(f"LSC({radius}, {lsc})").apply(network, inputs))
+    x = inputs[0][:, :6].to_dense().float().requires_grad_()
+    outputs = network.run(x).logits
+    (gradient,) = torch.autograd.grad(outputs.sum(), x)
+    logs = gradient.double().norm(dim=2).mean(1).log()
+    return {"outputs": outputs[..., 0].tolist(), "logs": logs.tolist(), "missed": missed}
+
+
 class PascalFigure(Figure[list[Derivative]]):
     """Fig. 1 c."""
 
@@ -149,28 +169,23 @@ class PascalFigure(Figure[list[Derivative]]):
     def datasets(self, scale: Scale) -> set[str]:
         return {"shd"}
 
-    def measure(self, scale: Scale, results: Sequence[Result]) -> list[Derivative]:
-        return [*map(_pascal, (0.5, 1.0)), *(self._gru(scale, radius) for radius in (0.5, 1.0))]
+    def trials(self, scale: Scale) -> list[Trial]:
+        how: dict[str, Any] = {"width": 117, "samples": 100, "batches": 4, "lsc": "loop='paper'"}
+        data = scale.data("shd")
+        if not scale.full:
+            how = {"width": 24, "samples": 32, "batches": 16, "lsc": "rule='paper', max_steps=40, samples=2, steps=4"}
+            data |= {"dt": 0.02, "channels": 140, "repeat": 1}
+        return [Trial(pretrained_gru, {"radius": radius} | how | {"data": data}) for radius in (0.5, 1.0)]
 
-    def _gru(self, scale: Scale, radius: float) -> Derivative:
-        binned = {} if scale.full else {"dt": 0.02, "channels": 140, "repeat": 1}
-        data = DataSettings(**scale.data("shd"), **binned).load("train")
-        batches = input_batches(data, 100 if scale.full else 32, count=4 if scale.full else 16, seed=0)
-        width, layers = 117 if scale.full else 24, 7
-        torch.manual_seed(0)
-        cells = [GRU(n_in, width) for n_in in (data.n_in, *[width] * (layers - 1))]
-        network = Network(cells, nn.Identity(), layer_delay=0)
-        how = "loop='paper'" if scale.full else "rule='paper', max_steps=40, samples=2, steps=4"
-        lsc = f"LSC({radius}, {how})"
-        missed = len(named(lsc).apply(network, batches))
-        x = batches[0][:, :6].to_dense().float().requires_grad_()
-        outputs = network.run(x).logits
-        (gradient,) = torch.autograd.grad(outputs.sum(), x)
-        logs = gradient.double().norm(dim=2).mean(1).log()
-        bound = _bound(len(x), layers, radius)
-        return Derivative(
-            f"GRU, {layers} x {width}", radius, outputs[..., 0].detach(), logs, bound + (logs - bound).max(), missed
-        )
+    def measure(self, scale: Scale, results: Sequence[Row]) -> list[Derivative]:
+        found = [_pascal(radius) for radius in (0.5, 1.0)]
+        for row in results:
+            outputs, logs = torch.tensor(row["outputs"]), torch.tensor(row["logs"], dtype=torch.float64)
+            bound = _bound(len(logs), LAYERS, row["radius"])
+            bound = bound + (logs - bound).max()
+            network = f"GRU, {LAYERS} x {row['width']}"
+            found.append(Derivative(network, row["radius"], outputs, logs, bound, row["missed"]))
+        return found
 
     def draw(self, found: list[Derivative], out: Path) -> None:
         curves = {f"{d.network}, radii {d.radius:g}": (d.outputs, d.logs, d.bound) for d in found}

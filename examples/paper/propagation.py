@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, glu
 
 from examples.paper.figure import PICTURE, Figure, Judgement, Result, Scale
+from examples.paper.trials import Row, Trial
 from neurolsc import theory
 from neurolsc.neurons import GRU, Cell, DiagonalRNN, LRUState
 from neurolsc.neurons.lru import linear_scan
@@ -89,6 +90,20 @@ def group(name: str) -> str:
     return PARTS.get(name.rpartition(".")[2], "recurrent")
 
 
+def before_training(kind: str, memory: float, seed: int, *, steps: int, batch: int, width: int) -> Row:
+    """Mean squares of the states of the first and of the last layer, and of gradients by group of parameters."""
+    torch.manual_seed(seed)
+    x, network = sentences(steps + 1, batch, width, seed), Deep(kind, width, memory)
+    guess, h = network(x[:-1])
+    ((guess - x[1:]) ** 2).sum(-1).mean().div(2).backward()  # eq. 156
+    states = [h[place].detach().abs().square().mean().item() for place in (0, -1)]
+    parts: dict[str, list[Tensor]] = {}
+    for name, p in network.named_parameters():
+        parts.setdefault(group(name), []).append(p.grad.flatten())
+    gradients = {name: torch.cat(part).square().mean().item() for name, part in parts.items()}
+    return {"states": states, "gradients": gradients}
+
+
 @dataclass(frozen=True)
 class Signals:
     """Mean squares by kind and memory."""
@@ -102,28 +117,28 @@ class PropagationFigure(Figure[Signals]):
 
     name, title = "memory-5", "Memory, Fig. 5"
 
-    def measure(self, scale: Scale, results: Sequence[Result]) -> Signals:
-        steps, batch, width, draws = (512, 8, 256, 8) if scale.full else (256, 4, 24, 3)
+    def trials(self, scale: Scale) -> list[Trial]:
+        size = {"steps": 512, "batch": 8, "width": 256} if scale.full else {"steps": 256, "batch": 4, "width": 24}
         memories = (0.5, 0.9, 0.99, 0.999) if scale.full else (0.5, 0.9, 0.99)
-        states: dict[str, dict[float, tuple[float, float]]] = {kind: {} for kind in KINDS}
-        gradients: dict[str, dict[float, dict[str, float]]] = {kind: {} for kind in KINDS}
-        for kind in KINDS:
-            for memory in memories:
-                squares: dict[str, list[float]] = {}
-                for seed in range(scale.seeds or draws):
-                    torch.manual_seed(seed)
-                    x, network = sentences(steps + 1, batch, width, seed), Deep(kind, width, memory)
-                    guess, h = network(x[:-1])
-                    ((guess - x[1:]) ** 2).sum(-1).mean().div(2).backward()  # eq. 156
-                    for place in (0, -1):
-                        squares.setdefault(f"h {place}", []).append(h[place].detach().abs().square().mean().item())
-                    parts: dict[str, list[Tensor]] = {}
-                    for name, p in network.named_parameters():
-                        parts.setdefault(group(name), []).append(p.grad.flatten())
-                    for name, part in parts.items():
-                        squares.setdefault(name, []).append(torch.cat(part).square().mean().item())
-                states[kind][memory] = mean(squares.pop("h 0")), mean(squares.pop("h -1"))
-                gradients[kind][memory] = {name: mean(values) for name, values in squares.items()}
+        seeds = range(scale.seeds or (8 if scale.full else 3))
+        return [
+            Trial(before_training, {"kind": kind, "memory": memory, "seed": seed} | size)
+            for kind in KINDS
+            for memory in memories
+            for seed in seeds
+        ]
+
+    def measure(self, scale: Scale, results: Sequence[Row]) -> Signals:
+        states: dict[str, dict[float, tuple[float, float]]] = {}
+        gradients: dict[str, dict[float, dict[str, float]]] = {}
+        by_network: dict[tuple[str, float], list[Row]] = {}
+        for row in results:
+            by_network.setdefault((row["kind"], row["memory"]), []).append(row)
+        for (kind, memory), rows in by_network.items():
+            first, last = zip(*(row["states"] for row in rows), strict=True)
+            states.setdefault(kind, {})[memory] = mean(first), mean(last)
+            names = rows[0]["gradients"]
+            gradients.setdefault(kind, {})[memory] = {n: mean(row["gradients"][n] for row in rows) for n in names}
         return Signals(states, gradients)
 
     @styled

@@ -4,7 +4,7 @@ Models are trained as those of Table 1 (`stable_tasks`).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean
@@ -16,7 +16,8 @@ from torch.optim import SGD
 
 from examples.paper.figure import ALWAYS, PICTURE, Count, Figure, Judgement, Result, Scale, write_tables
 from examples.paper.pictures import plot_lines
-from examples.paper.stable_tasks import KINDS, data_of, drawn, trained, truncated
+from examples.paper.stable_tasks import KINDS, data_of, drawn, size_of, trained, truncated
+from examples.paper.trials import Row, Trial, of_row
 from neurolsc import LRU, LSTM, RNN, Network, load
 from neurolsc.datasets import collate
 from neurolsc.datasets.batches import BatchDataset
@@ -45,6 +46,24 @@ def batch_of(data: BatchDataset, count: int, steps: int) -> tuple[Tensor, Tensor
 # ---------------------------------------------------------------- Fig. 2
 
 
+ITERATED = (1, 2, 4, 8, 16, 32)  # how many steps r of a model one step of the iterated model takes
+
+
+def iterated_rates(kind: str, *, width: int, epochs: int, root: str, **ascent: int) -> Row:
+    """Train a model: its measured rates on chorales over r steps, for every r."""
+    parts = data_of("jsb", root)
+    x, _ = batch_of(parts["test"], 8, 40)
+    cell = trained(kind, parts, width=width, epochs=epochs).cell
+    return {"rates": [measured_rate(cell, x.float(), steps=r, **ascent) for r in ITERATED]}
+
+
+def rate_by_context(context: int, *, width: int, epochs: int, root: str, **ascent: int) -> Row:
+    """Train an RNN on so many inputs: its test score, and its measured rate of one step."""
+    x, _ = batch_of(data_of("jsb", root)["test"], 8, 40)
+    score, cell = truncated("RNN", context, "jsb", width=width, epochs=epochs, root=root)
+    return {"score": score, "rate": measured_rate(cell, x.float(), **ascent)}
+
+
 @dataclass(frozen=True)
 class Price:
     """Rates of iterated models, and what unconstrained ones gain by short contexts."""
@@ -62,19 +81,17 @@ class PriceFigure(Figure[Price]):
     def datasets(self, scale: Scale) -> set[str]:
         return {"jsb"}
 
-    def measure(self, scale: Scale, results: Sequence[Result]) -> Price:
-        parts = data_of("jsb", scale)
-        x, _ = batch_of(parts["test"], 8, 40)
-        ascent = {"ascent": 300 if scale.full else 40, "pairs": 32 if scale.full else 8}
-        iterated: dict[str, dict[int, float]] = {}
-        for kind in KINDS:
-            cell = trained(kind, parts, scale).cell
-            iterated[kind] = {r: measured_rate(cell, x.float(), steps=r, **ascent) for r in (1, 2, 4, 8, 16, 32)}
-        by_context = {}
-        for k in self.context:
-            score, cell = truncated("RNN", k, scale)
-            by_context[k] = (score, measured_rate(cell, x.float(), **ascent))
-        return Price(iterated, by_context)
+    def trials(self, scale: Scale) -> list[Trial]:
+        how = size_of(scale) | ({"ascent": 300, "pairs": 32} if scale.full else {"ascent": 40, "pairs": 8})
+        iterated = [Trial(iterated_rates, {"kind": kind} | how) for kind in KINDS]
+        return [*iterated, *(Trial(rate_by_context, {"context": k} | how) for k in self.context)]
+
+    def measure(self, scale: Scale, results: Sequence[Row]) -> Price:
+        iterated, by_context = results[: len(KINDS)], results[len(KINDS) :]
+        return Price(
+            {row["kind"]: dict(zip(ITERATED, row["rates"], strict=True)) for row in iterated},
+            {row["context"]: (row["score"], row["rate"]) for row in by_context},
+        )
 
     def draw(self, found: Price, out: Path) -> None:
         rates = {kind: (list(rate), list(rate.values())) for kind, rate in found.iterated.items()}
@@ -122,6 +139,17 @@ class PriceFigure(Figure[Price]):
 # ---------------------------------------------------------------- Fig. 3
 
 
+def decay(kind: str, sort: str, *, width: int, epochs: int, root: str) -> Row:
+    """How gradients of a network, as drawn, trained, or trained and projected, fade with distance."""
+    parts = data_of("jsb", root)
+    x, y = batch_of(parts["test"], 8, 40)
+    if sort == "drawn":
+        network, _ = drawn(kind, width, 0)
+    else:
+        network = trained(kind, parts, stable=sort == "stable", width=width, epochs=epochs).network
+    return {"decay": truncation_errors(network, x, lambda o: TASK.loss(o, y)).decay.tolist()}
+
+
 class DecayFigure(Figure[dict[str, Tensor]]):
     """Fig. 3: gradients by inputs at a distance, as drawn and trained."""
 
@@ -130,16 +158,12 @@ class DecayFigure(Figure[dict[str, Tensor]]):
     def datasets(self, scale: Scale) -> set[str]:
         return {"jsb"}
 
-    def measure(self, scale: Scale, results: Sequence[Result]) -> dict[str, Tensor]:
-        parts, found = data_of("jsb", scale), {}
-        x, y = batch_of(parts["test"], 8, 40)
-        for kind in KINDS:
-            first, _ = drawn(kind, 128 if scale.full else 16, 0)
-            networks = {"drawn": first, "trained": trained(kind, parts, scale).network}
-            networks["stable"] = trained(kind, parts, scale, stable=True).network
-            for name, network in networks.items():
-                found[f"{kind}, {name}"] = truncation_errors(network, x, lambda o: TASK.loss(o, y)).decay
-        return found
+    def trials(self, scale: Scale) -> list[Trial]:
+        sorts = ("drawn", "trained", "stable")
+        return [Trial(decay, {"kind": kind, "sort": sort} | size_of(scale)) for kind in KINDS for sort in sorts]
+
+    def measure(self, scale: Scale, results: Sequence[Row]) -> dict[str, Tensor]:
+        return {f"{row['kind']}, {row['sort']}": torch.tensor(row["decay"]) for row in results}
 
     def draw(self, found: dict[str, Tensor], out: Path) -> None:
         lines = [
@@ -163,6 +187,23 @@ class DecayFigure(Figure[dict[str, Tensor]]):
 # ---------------------------------------------------------------- Fig. 5
 
 
+def distances(context: int, *, width: int, steps: int, updates: int, pieces: int, root: str) -> Row:
+    """How far recurrent weights are from those of full training after every update of truncated training."""
+    x, y = batch_of(data_of("jsb", root)["train"], pieces, steps)
+    courses = []
+    for k in (context, steps):
+        network, cell = drawn("RNN", width, 0)
+        optimizer, course = SGD(network.parameters(), 0.01), []
+        for _ in range(updates):
+            optimizer.zero_grad()
+            TASK.loss(network.readout(truncated_states(cell, x.float(), k)), y).backward()
+            torch.nn.utils.clip_grad_norm_(network.parameters(), 5.0)
+            optimizer.step()
+            course.append(cell.w_rec.detach().clone())
+        courses.append(course)
+    return {"distances": [(a - b).norm().item() for a, b in zip(*courses, strict=True)]}
+
+
 class ProximityFigure(Figure[dict[int, list[float]]]):
     """Fig. 5: how far truncated and full training part."""
 
@@ -172,21 +213,14 @@ class ProximityFigure(Figure[dict[int, list[float]]]):
     def datasets(self, scale: Scale) -> set[str]:
         return {"jsb"}
 
-    def measure(self, scale: Scale, results: Sequence[Result]) -> dict[int, list[float]]:
-        steps, updates, width = (40, 60, 64) if scale.full else (24, 8, 8)
-        x, y = batch_of(data_of("jsb", scale)["train"], 8 if scale.full else 2, steps)
-        courses = {}
-        for k in (*self.contexts, steps):
-            network, cell = drawn("RNN", width, 0)
-            optimizer, courses[k] = SGD(network.parameters(), 0.01), []
-            for _ in range(updates):
-                optimizer.zero_grad()
-                TASK.loss(network.readout(truncated_states(cell, x.float(), k)), y).backward()
-                torch.nn.utils.clip_grad_norm_(network.parameters(), 5.0)
-                optimizer.step()
-                courses[k].append(cell.w_rec.detach().clone())
-        full = courses.pop(steps)
-        return {k: [(a - b).norm().item() for a, b in zip(course, full, strict=True)] for k, course in courses.items()}
+    def trials(self, scale: Scale) -> list[Trial]:
+        how: dict[str, Any] = {"width": 8, "steps": 24, "updates": 8, "pieces": 2, "root": scale.root}
+        if scale.full:
+            how |= {"width": 64, "steps": 40, "updates": 60, "pieces": 8}
+        return [Trial(distances, {"context": k} | how) for k in self.contexts]
+
+    def measure(self, scale: Scale, results: Sequence[Row]) -> dict[int, list[float]]:
+        return {row["context"]: row["distances"] for row in results}
 
     def draw(self, found: dict[int, list[float]], out: Path) -> None:
         lines = {f"k = {k}": (range(1, len(d) + 1), d) for k, d in found.items()}
@@ -283,30 +317,50 @@ class Reach:
 INITIALISERS = {"rate-matched": "FiringRate(0.1)", "radius 0.5": "LSC(0.5, method='scale')"}
 
 
+def reach(name: str, tau: float | None, network: Network, data: BatchDataset) -> Row:
+    """Measure a network on four spoken digits, and return the :class:`Reach`."""
+    x, labels, *_ = collate([data[i] for i in range(4)])
+    errors = truncation_errors(network, x, lambda o: Classification().loss(o, labels))
+    with torch.no_grad():
+        rate = mean(z.mean().item() for z in network.run(x).spikes)
+    norm = backward_norms(network, x, steps=10).max().item()
+    return asdict(Reach(name, tau, errors.needed(), errors.needed(chunks=True), len(x), norm, rate))
+
+
+def reach_as_initialised(cell: str, initialiser: str, tau: float, *, width: int, dt: float) -> Row:
+    """Initialise two layers with these time constants, in steps of dt seconds, and measure their reach."""
+    data = DataSettings("shd", dt=dt, channels=140, repeat=1).load("train")
+    slow: dict[str, Any] = {"tau_theta": 2 * tau, "b_theta": 0.5 / tau} if cell == "ALIFPlus" else {}
+    settings = NetworkSettings(cell=cell, width=width, layers=2, tau_v=tau, **slow)
+    network = settings.build(data.n_in, data.n_classes)
+    batches = [collate([data[i] for i in range(16)])[0]]
+    named(INITIALISERS[initialiser]).apply(network, batches, seed=0)
+    return reach(f"{cell}, {initialiser}", tau, network, data)
+
+
+def reach_as_trained(file: str) -> Row:
+    """Measure the reach of a network of the package."""
+    data = DataSettings("shd", dt=0.02, channels=140, repeat=1, binary=True).load("train")
+    return reach(f"{file}, trained", None, load(file), data)
+
+
 class SpikesFigure(Figure[list[Reach]]):
     """How many steps of truncated backpropagation a spiking network needs, by time constant and initialiser; ours."""
 
     name, title = "stable-spikes", "Truncation of spiking networks"
 
-    def measure(self, scale: Scale, results: Sequence[Result]) -> list[Reach]:
-        binned: dict[str, Any] = {"dt": 0.02, "channels": 140, "repeat": 1}
-        if scale.full:
-            binned |= {"dt": 0.01}
-        data = DataSettings("shd", **binned).load("train")
-        batches = [collate([data[i] for i in range(16)])[0]]
-        x, labels, *_ = collate([data[i] for i in range(4)])
-        found, width = [], 64 if scale.full else 12
-        for cell in ("LIF", "ALIFPlus"):
-            for initialiser, text in INITIALISERS.items():
-                for tau in (2.0, 5.0, 10.0, 20.0, 50.0) if scale.full else (2.0, 20.0):
-                    slow: dict[str, Any] = {"tau_theta": 2 * tau, "b_theta": 0.5 / tau} if cell == "ALIFPlus" else {}
-                    settings = NetworkSettings(cell=cell, width=width, layers=2, tau_v=tau, **slow)
-                    network = settings.build(data.n_in, data.n_classes)
-                    named(text).apply(network, batches, seed=0)
-                    found.append(reach(f"{cell}, {initialiser}", tau, network, x, labels))
-        chip = DataSettings("shd", dt=0.02, channels=140, repeat=1, binary=True).load("train")
-        x, labels, *_ = collate([chip[i] for i in range(4)])
-        return [*found, reach("spoken-digits-alif, trained", None, load("spoken-digits-alif"), x, labels)]
+    def trials(self, scale: Scale) -> list[Trial]:
+        size = {"width": 64, "dt": 0.01} if scale.full else {"width": 12, "dt": 0.02}
+        trials = [
+            Trial(reach_as_initialised, {"cell": cell, "initialiser": initialiser, "tau": tau} | size)
+            for cell in ("LIF", "ALIFPlus")
+            for initialiser in INITIALISERS
+            for tau in ((2.0, 5.0, 10.0, 20.0, 50.0) if scale.full else (2.0, 20.0))
+        ]
+        return [*trials, Trial(reach_as_trained, {"file": "spoken-digits-alif"})]
+
+    def measure(self, scale: Scale, results: Sequence[Row]) -> list[Reach]:
+        return [of_row(Reach, row) for row in results]
 
     def draw(self, found: list[Reach], out: Path) -> None:
         rows = [
@@ -360,14 +414,6 @@ class SpikesFigure(Figure[list[Reach]]):
         return [
             "not of the paper: steps are back from each loss, one a step; a radius of 0.5 shortens time constants, too"
         ]
-
-
-def reach(name: str, tau: float | None, network: Network, x: Tensor, labels: Tensor) -> Reach:
-    errors = truncation_errors(network, x, lambda o: Classification().loss(o, labels))
-    with torch.no_grad():
-        rate = mean(z.mean().item() for z in network.run(x).spikes)
-    norm = backward_norms(network, x, steps=10).max().item()
-    return Reach(name, tau, errors.needed(), errors.needed(chunks=True), len(x), norm, rate)
 
 
 def shown(steps: Sequence[int | None]) -> str:

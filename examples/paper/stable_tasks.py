@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Optimizer
 
-from examples.paper.figure import ALWAYS, PICTURE, Count, Figure, Judgement, Result, Scale, write_tables
+from examples.paper.figure import ALWAYS, PICTURE, Count, Figure, Judgement, Scale, write_tables
 from examples.paper.pictures import plot_lines
+from examples.paper.trials import Row, Trial
 from neurolsc import LSTM, RNN, Cell, Embedding, FeedForward, Network, evaluate, train
 from neurolsc.datasets import ATIS, Text, collate
 from neurolsc.datasets.batches import BatchDataset
@@ -25,7 +26,6 @@ from neurolsc.experiment.config import DataSettings
 from neurolsc.metrics import span_f1
 from neurolsc.stability import certificate, project, truncated_states
 from neurolsc.tasks import BinaryPerStep, ClassPerStep, Task
-from neurolsc.training.loop import Row
 
 KINDS = ("RNN", "LSTM")
 Parts = Mapping[str, Any]  # data by split
@@ -81,15 +81,20 @@ def title_of(name: str, scale: Scale) -> str:
     return f"{of} (sample)" if name == "jsb" else f"sample text for {of}"
 
 
-def data_of(name: str, scale: Scale, *, steps: int = 35, carried: bool = True) -> dict[str, BatchDataset]:
-    """The splits of a task; texts in windows of so many steps, whose states are carried on or not."""
-    found, streams = {}, 20 if scale.root else 8
+def data_of(name: str, root: str, *, steps: int = 35, carried: bool = True) -> dict[str, BatchDataset]:
+    """The splits of a task, of the root's or of the samples in the package.
+
+    Texts come in windows of so many steps, whose states are carried on or not.
+    """
+    found = {}
+    streams = 20 if root else 8
+    scale = Scale(root=root)
     for split in ("train", "validation", "test"):
         if name == "jsb":
             found[split] = DataSettings(**scale.data("jsb")).load(split)  # type: ignore[arg-type]
         elif name == "atis":
-            found[split] = ATIS(Path(scale.root) / "atis", split)  # type: ignore[arg-type]
-        elif scale.root:
+            found[split] = ATIS(Path(root) / "atis", split)  # type: ignore[arg-type]
+        elif root:
             windows = {"words": steps, "streams": streams if carried else 0, "repeat": 1}
             found[split] = DataSettings(**scale.data(name), **windows).load(split)  # type: ignore[arg-type]
         else:
@@ -131,21 +136,28 @@ class Fitted(NamedTuple):
 
     network: Network
     cell: Cell
-    history: list[Row]
+    losses: list[float]  # on validation after every epoch
+
+
+def size_of(scale: Scale) -> dict[str, Any]:
+    """How wide networks are, how long they are trained, and on the data of which root: settings of every trial."""
+    epochs = scale.epochs or (50 if scale.full else 4)
+    return {"width": 128 if scale.full else 16, "epochs": epochs, "root": scale.root}
 
 
 def trained(
     kind: str,
     parts: Parts,
-    scale: Scale,
     *,
+    width: int,
+    epochs: int,
     of: str = "jsb",
     stable: bool = False,
     seed: int = 0,
     batch_size: int = 8,
 ) -> Fitted:
     """Train by plain SGD, projected after every update or not."""
-    network, cell = drawn(kind, 128 if scale.full else 16, seed, parts["train"] if of != "jsb" else None)
+    network, cell = drawn(kind, width, seed, parts["train"] if of != "jsb" else None)
 
     def optimizer(parameters: Any, lr: float) -> Optimizer:
         sgd = SGD(parameters, lr)
@@ -155,10 +167,10 @@ def trained(
         return sgd
 
     how: dict[str, Any] = {"by_gain": False, "schedule": "constant", "centralize": False, "clip_gradient": 5.0}
-    how |= {"epochs": scale.epochs or (50 if scale.full else 4), "lr": BENCHMARKS[of].rates[kind]}
+    how |= {"epochs": epochs, "lr": BENCHMARKS[of].rates[kind]}
     how |= {"optimizer": optimizer, "batch_size": batch_size, "seed": seed, "progress": False}
     found = train(network, parts["train"], parts["validation"], task=BENCHMARKS[of].task, **how)
-    return Fitted(network, cell, found.history)
+    return Fitted(network, cell, [row["validation_loss"] for row in found.history])
 
 
 def score(name: str, network: Network, data: Any) -> float:
@@ -186,6 +198,15 @@ def slot_f1(network: Network, data: ATIS) -> float:
 # ---------------------------------------------------------------- Table 1, Fig. 1
 
 
+def scored(kind: str, of: str, stable: bool, seed: int, *, width: int, epochs: int, root: str) -> Row:
+    """Train a model of the table: its score on the test set, certified rate, and validation losses."""
+    parts = data_of(of, root)
+    fitted = trained(kind, parts, of=of, stable=stable, seed=seed, width=width, epochs=epochs)
+    value = score(of, fitted.network, parts["test"])
+    rate = certificate(fitted.cell, input_bound(fitted.network, kind)).rate
+    return {"score": value, "rate": rate, "losses": fitted.losses}
+
+
 @dataclass(frozen=True)
 class Scores:
     """A line of the table."""
@@ -207,17 +228,24 @@ class StableTable(Figure[list[Scores]]):
     def datasets(self, scale: Scale) -> set[str]:
         return {"jsb"}
 
-    def measure(self, scale: Scale, results: Sequence[Result]) -> list[Scores]:
+    def trials(self, scale: Scale) -> list[Trial]:
+        return [
+            Trial(scored, {"of": of, "kind": kind, "stable": stable, "seed": seed} | size_of(scale))
+            for of in available(scale)
+            for kind in KINDS
+            for stable in (False, True)
+            for seed in scale.seed
+        ]
+
+    def measure(self, scale: Scale, results: Sequence[Row]) -> list[Scores]:
+        lines: dict[tuple[str, str, bool], list[Row]] = {}
+        for row in results:
+            lines.setdefault((row["of"], row["kind"], row["stable"]), []).append(row)
         found = []
-        for name in available(scale):
-            parts = data_of(name, scale)
-            for kind in KINDS:
-                for stable in (False, True):
-                    runs = [trained(kind, parts, scale, of=name, stable=stable, seed=seed) for seed in scale.seed]
-                    values = tuple(score(name, run.network, parts["test"]) for run in runs)
-                    rate = max(certificate(run.cell, input_bound(run.network, kind)).rate for run in runs)
-                    losses = [row["validation_loss"] for row in runs[0].history]
-                    found.append(Scores(name, title_of(name, scale), kind, stable, values, rate, losses))
+        for (name, kind, stable), rows in lines.items():
+            values = tuple(row["score"] for row in rows)
+            rate = max(row["rate"] for row in rows)
+            found.append(Scores(name, title_of(name, scale), kind, stable, values, rate, rows[0]["losses"]))
         return found
 
     def draw(self, found: list[Scores], out: Path) -> None:
@@ -268,22 +296,28 @@ def stretches(data: BatchDataset, steps: int) -> list[tuple[Tensor, Tensor]]:
 WORDS = 2000  # of a test text, on which truncated models are scored
 
 
-def truncated(kind: str, k: int, scale: Scale, of: str = "jsb") -> tuple[float, Cell]:
+def truncated(kind: str, k: int, of: str, *, width: int, epochs: int, root: str) -> tuple[float, Cell]:
     """The test score of a model that is trained and run on the last k inputs alone, and its cell."""
     if of == "jsb":
-        whole = data_of(of, scale)
+        whole = data_of(of, root)
         # of every piece the stretches of k steps, each from rest, as many steps in an update as ever
         parts: Parts = {s: stretches(whole[s], k) for s in ("train", "validation")}
         x, y, *mask = collate([whole["test"][i] for i in range(len(whole["test"]))])
     else:
-        parts = data_of(of, scale, steps=k, carried=False)
+        parts = data_of(of, root, steps=k, carried=False)
         text = parts["test"].text[: WORDS + 1]
         x, y, mask = text[:-1, None, None], text[1:, None], []
-    fitted = trained(kind, parts, scale, of=of, batch_size=max(1, 8 * 60 // k))
+    fitted = trained(kind, parts, of=of, batch_size=max(1, 8 * 60 // k), width=width, epochs=epochs)
     with torch.no_grad():
         states = truncated_states(fitted.cell, fitted.network.embedded(x) if of != "jsb" else x.float(), k)
         logits = fitted.network.readout(states[..., : fitted.cell.n_hidden])
         return BENCHMARKS[of].task.measures(logits, y, *mask)["nll" if of == "jsb" else "perplexity"], fitted.cell
+
+
+def truncated_score(kind: str, k: int, of: str, **size: Any) -> Row:
+    """Train a truncated model: its test score."""
+    value, _ = truncated(kind, k, of, **size)
+    return {"score": value}
 
 
 class TruncationFigure(Figure[dict[str, dict[str, dict[int, float]]]]):
@@ -294,12 +328,21 @@ class TruncationFigure(Figure[dict[str, dict[str, dict[int, float]]]]):
     def datasets(self, scale: Scale) -> set[str]:
         return {"jsb"}
 
-    def measure(self, scale: Scale, results: Sequence[Result]) -> dict[str, dict[str, dict[int, float]]]:
+    def trials(self, scale: Scale) -> list[Trial]:
         contexts = (1, 2, 4, 8, 16, 32, 64) if scale.full else (1, 4, 16)
-        names = [name for name in ("wikitext-2", "jsb") if name in available(scale)]
-        return {
-            name: {kind: {k: truncated(kind, k, scale, name)[0] for k in contexts} for kind in KINDS} for name in names
-        }
+        return [
+            Trial(truncated_score, {"of": of, "kind": kind, "k": k} | size_of(scale))
+            for of in ("wikitext-2", "jsb")
+            if of in available(scale)
+            for kind in KINDS
+            for k in contexts
+        ]
+
+    def measure(self, scale: Scale, results: Sequence[Row]) -> dict[str, dict[str, dict[int, float]]]:
+        found: dict[str, dict[str, dict[int, float]]] = {}
+        for row in results:
+            found.setdefault(row["of"], {}).setdefault(row["kind"], {})[row["k"]] = row["score"]
+        return found
 
     def draw(self, found: dict[str, dict[str, dict[int, float]]], out: Path) -> None:
         lines = [{kind: (list(by), list(by.values())) for kind, by in kinds.items()} for kinds in found.values()]

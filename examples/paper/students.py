@@ -2,15 +2,16 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean, median
 
 import torch
 from torch import Tensor
 
-from examples.paper.figure import PICTURE, Figure, Judgement, Result, Scale
+from examples.paper.figure import PICTURE, Figure, Judgement, Scale
 from examples.paper.teacher import Best, Parameters, Start, best_of, connected, diagonal, relative_loss, response, train
+from examples.paper.trials import Row, Trial, of_row
 from neurolsc.plots import color, finish, panels, styled
 
 MEMORY = 0.99  # of the teacher, where one is compared
@@ -48,14 +49,29 @@ def starts(kind: str, width: int, memory: float, angle: float = math.pi) -> list
     return [lambda seeds, m=m: connected(width, seeds, heads=heads, memory=m, angle=angle) for m in (memory, 0.0)]
 
 
-def compare(kinds: Sequence[str], memory: float, size: Size, angle: float = math.pi) -> dict[str, Best]:
-    """Students of each kind, of the same teachers, at their best rates; angles of eigenvalues begin below one."""
+def students(
+    kind: str, memory: float, share: float, *, width: int, iterations: int, seeds: int, rates: Sequence[float]
+) -> Row:
+    """Train students of one kind, each of a teacher of its own, at every rate, and return the :class:`Best`.
+
+    Eigenvalues of teachers and students begin with angles below that share of π.
+    """
+    angle = share * math.pi
     with torch.no_grad():
-        teachers = response(connected(TEACHER, list(range(size.seeds)), memory=memory, angle=angle))
-    found = {}
-    for kind in kinds:
-        begin = starts(kind, size.width, memory, angle)
-        found[kind] = best_of(begin, teachers, list(size.rates), size.iterations)
+        teachers = response(connected(TEACHER, list(range(seeds)), memory=memory, angle=angle))
+    return asdict(best_of(starts(kind, width, memory, angle), teachers, list(rates), iterations))
+
+
+def compared(kinds: Sequence[str], memory: float, size: Size, share: float = 1.0) -> list[Trial]:
+    """A trial for each kind of students, all of the same teachers."""
+    return [Trial(students, {"kind": kind, "memory": memory, "share": share} | asdict(size)) for kind in kinds]
+
+
+def arms_by(setting: str, rows: Sequence[Row]) -> dict[float, dict[str, Best]]:
+    """What students learnt, by a setting and by their kind."""
+    found: dict[float, dict[str, Best]] = {}
+    for row in rows:
+        found.setdefault(row[setting], {})[row["kind"]] = of_row(Best, row)
     return found
 
 
@@ -65,10 +81,13 @@ class StudentsFigure(Figure[dict[float, dict[str, Best]]]):
     name, title = "memory-3", "Memory, Fig. 3"
     kinds = ("linear RNN", "blocks of 2", "complex diagonal", "LRU")
 
-    def measure(self, scale: Scale, results: Sequence[Result]) -> dict[float, dict[str, Best]]:
+    def trials(self, scale: Scale) -> list[Trial]:
         memories = (0.32, 0.68, 0.84, 0.92, 0.96, 0.98) if scale.full else (0.32, 0.92)
-        found = {memory: compare(("linear RNN", "LRU"), memory, size_of(scale)) for memory in memories}
-        return found | {MEMORY: compare(self.kinds, MEMORY, size_of(scale))}
+        two = [trial for memory in memories for trial in compared(("linear RNN", "LRU"), memory, size_of(scale))]
+        return [*two, *compared(self.kinds, MEMORY, size_of(scale))]
+
+    def measure(self, scale: Scale, results: Sequence[Row]) -> dict[float, dict[str, Best]]:
+        return arms_by("memory", results)
 
     @styled
     def draw(self, found: dict[float, dict[str, Best]], out: Path) -> None:
@@ -111,12 +130,13 @@ class HeadsFigure(Figure[dict[int, Best]]):
 
     name, title = "memory-11", "Memory, Fig. 11"
 
-    def measure(self, scale: Scale, results: Sequence[Result]) -> dict[int, Best]:
+    def trials(self, scale: Scale) -> list[Trial]:
         size = size_of(scale)
         heads = [2**i for i in range(int(math.log2(size.width)))]
-        return {
-            n: arm for n, arm in zip(heads, compare([f"{n} heads" for n in heads], MEMORY, size).values(), strict=True)
-        }
+        return compared([f"{n} heads" for n in heads], MEMORY, size)
+
+    def measure(self, scale: Scale, results: Sequence[Row]) -> dict[int, Best]:
+        return {int(row["kind"].split()[0]): of_row(Best, row) for row in results}
 
     @styled
     def draw(self, found: dict[int, Best], out: Path) -> None:
@@ -125,7 +145,7 @@ class HeadsFigure(Figure[dict[int, Best]]):
         for heads, arm in found.items():
             left.plot([heads] * len(arm.losses), arm.losses, ".", color=color(0), alpha=0.5)
         left.set(yscale="log", ylabel="relative loss", title="A")
-        right.plot(list(found), [_middle_rate(arm) for arm in found.values()], "o-", color=color(1))
+        right.plot(list(found), [arm.step for arm in found.values()], "o-", color=color(1))
         right.set(yscale="log", ylabel="Adam's effective rate by its rate", title="B: entries of A, median")
         for ax in (left, right):
             ax.set_xscale("log", base=2)
@@ -135,10 +155,10 @@ class HeadsFigure(Figure[dict[int, Best]]):
     def judge(self, found: dict[int, Best]) -> list[Judgement]:
         one, most = found[1], found[max(found)]
         losses = ", ".join(f"{heads} {arm.mean:.2g}" for heads, arm in found.items())
-        rates = ", ".join(f"{heads} {_middle_rate(arm):.2g}" for heads, arm in found.items())
+        rates = ", ".join(f"{heads} {arm.step:.2g}" for heads, arm in found.items())
         return [
             Judgement("more heads learn better", most.mean < one.mean, losses),
-            Judgement("with more heads Adam takes larger steps", _middle_rate(most) > _middle_rate(one), rates),
+            Judgement("with more heads Adam takes larger steps", most.step > one.step, rates),
         ]
 
 
@@ -148,10 +168,13 @@ class AnglesFigure(Figure[dict[float, dict[str, Best]]]):
     name, title = "memory-10d", "Memory, Fig. 10 d"
     kinds = ("linear RNN", "complex diagonal", "LRU")
 
-    def measure(self, scale: Scale, results: Sequence[Result]) -> dict[float, dict[str, Best]]:
+    def trials(self, scale: Scale) -> list[Trial]:
         shares = [10 ** (e / 2) for e in range(0, -5, -1)] if scale.full else [1.0, 0.01]
         size = size_of(scale) if scale.full else Size(16, scale.epochs or 300, scale.seeds or 2, tuple(RATES[2:]))
-        return {share: compare(self.kinds, MEMORY, size, share * math.pi) for share in shares}
+        return [trial for share in shares for trial in compared(self.kinds, MEMORY, size, share)]
+
+    def measure(self, scale: Scale, results: Sequence[Row]) -> dict[float, dict[str, Best]]:
+        return arms_by("share", results)
 
     @styled
     def draw(self, found: dict[float, dict[str, Best]], out: Path) -> None:
@@ -178,10 +201,6 @@ class AnglesFigure(Figure[dict[float, dict[str, Best]]]):
             Judgement("the gap to the LRU widens as angles shrink", gaps[min(gaps)] > gaps[max(gaps)], shown),
             Judgement("the complex diagonal one stays below the linear RNN", all(below), losses),
         ]
-
-
-def _middle_rate(arm: Best) -> float:
-    return arm.effective["a"].median().item() / arm.rate
 
 
 # ---------------------------------------------------------------- the Hessian
@@ -236,14 +255,21 @@ class Curvature:
 RATE = 1e-3  # at which Adam's effective rates are compared
 
 
-def effective_rates(kind: str, names: Sequence[str], size: Size) -> Tensor:
+def effective_rates(kind: str, names: Sequence[str], *, width: int, iterations: int, seeds: int) -> Row:
     """Adam's rates of some parameters at the end of a training at a constant rate, by that rate (n,)."""
-    seeds = list(range(size.seeds))
+    every = list(range(seeds))
     with torch.no_grad():
-        teachers = response(connected(TEACHER, seeds, memory=MEMORY))
-    start = starts(kind, size.width, MEMORY)[-1](seeds)
-    found = train(start, teachers, torch.full((size.seeds,), RATE), size.iterations, cosine=False).effective
-    return torch.cat([found[name].flatten() for name in names]) / RATE
+        teachers = response(connected(TEACHER, every, memory=MEMORY))
+    start = starts(kind, width, MEMORY)[-1](every)
+    found = train(start, teachers, torch.full((seeds,), RATE), iterations, cosine=False).effective
+    return {"effective": (torch.cat([found[name].flatten() for name in names]) / RATE).tolist()}
+
+
+def rates_of(parameters: dict[str, list[str]], scale: Scale) -> list[Trial]:
+    """A trial for each kind of students, of whose parameters some are looked at."""
+    size = size_of(scale)
+    how = {"width": size.width, "iterations": size.iterations, "seeds": size.seeds}
+    return [Trial(effective_rates, {"kind": kind, "names": names} | how) for kind, names in parameters.items()]
 
 
 class HessianFigure(Figure[Curvature]):
@@ -251,11 +277,14 @@ class HessianFigure(Figure[Curvature]):
 
     name, title = "memory-4", "Memory, Fig. 4"
 
-    def measure(self, scale: Scale, results: Sequence[Result]) -> Curvature:
-        size, draws = size_of(scale), 20 if scale.full else 6
+    def trials(self, scale: Scale) -> list[Trial]:
+        return rates_of({"linear RNN": ["a"], "complex diagonal": ["re", "im"]}, scale)
+
+    def measure(self, scale: Scale, results: Sequence[Row]) -> Curvature:
+        draws = 20 if scale.full else 6
         found = [tuple(hessian(p) for p in pair_of_networks(seed)) for seed in range(draws)]
         spread = tuple(mean(participation(pair[i]).mean().item() for pair in found) for i in (0, 1))
-        rates = (effective_rates("linear RNN", "a", size), effective_rates("complex diagonal", ("re", "im"), size))
+        rates = tuple(torch.tensor(row["effective"]) for row in results)
         return Curvature(found, spread, rates)  # type: ignore[arg-type]
 
     @styled
@@ -306,10 +335,13 @@ class FormsFigure(Figure[Forms]):
     """Fig. 9: LRU, and S4 at two step sizes."""
 
     name, title = "memory-9", "Memory, Fig. 9"
-    trained = {"LRU": ("nu", "theta"), "S4": ("a_re", "a_im", "delta")}  # noqa: RUF012
+    trained = {"LRU": ["nu", "theta"], "S4": ["a_re", "a_im", "delta"]}  # noqa: RUF012
 
-    def measure(self, scale: Scale, results: Sequence[Result]) -> Forms:
-        hessians, curvature, size = {}, {}, size_of(scale)
+    def trials(self, scale: Scale) -> list[Trial]:
+        return rates_of(self.trained, scale)
+
+    def measure(self, scale: Scale, results: Sequence[Row]) -> Forms:
+        hessians, curvature = {}, {}
         for name, form, delta in (("LRU", "lru", 1.0), ("S4, Δ = 0.01", "s4", 0.01), ("S4, Δ = 1", "s4", 1.0)):
             by_name: dict[str, list[float]] = {}
             for seed in range(20 if scale.full else 6):
@@ -321,7 +353,7 @@ class FormsFigure(Figure[Forms]):
                     of_k = [value for value, n in zip(h.diagonal().tolist(), names, strict=True) if n == k]
                     by_name.setdefault(k, []).append(mean(of_k))
             curvature[name] = {k: median(values) for k, values in by_name.items()}
-        return Forms(hessians, curvature, {kind: effective_rates(kind, k, size) for kind, k in self.trained.items()})
+        return Forms(hessians, curvature, {row["kind"]: torch.tensor(row["effective"]) for row in results})
 
     @styled
     def draw(self, found: Forms, out: Path) -> None:

@@ -140,7 +140,7 @@ class Best:
 
     rate: float
     losses: list[float]  # of the seeds
-    effective: Parameters  # of the seeds (S, ...)
+    step: float | None  # median of Adam's effective by its nominal rates of A's entries; None of a diagonal network
 
     @property
     def mean(self) -> float:
@@ -158,5 +158,6 @@ def best_of(starts: list[Start], teachers: Tensor, rates: list[float], iteration
         found = train(many, teachers.repeat(len(rates), 1), each, iterations, **how)
         for i, rate in enumerate(rates):
             part = slice(i * len(seeds), (i + 1) * len(seeds))
-            arms.append(Best(rate, found.losses[part].tolist(), {n: v[part] for n, v in found.effective.items()}))
+            step = found.effective["a"][part].median().item() / rate if "a" in found.effective else None
+            arms.append(Best(rate, found.losses[part].tolist(), step))
     return min(arms, key=lambda arm: arm.mean)

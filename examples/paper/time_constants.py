@@ -5,12 +5,8 @@ trained: the decay itself, log τ (as every cell here), the root of τ, or log �
 """
 
 import math
-import multiprocessing
-import os
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -18,7 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from examples.paper.figure import PICTURE, Figure, Judgement, Result, Scale
+from examples.paper.figure import PICTURE, Figure, Judgement, Scale
+from examples.paper.trials import Row, Trial, of_row
 from neurolsc import ALIFPlus, Network, theory
 from neurolsc.neurons.cell import Cell
 from neurolsc.neurons.lru import linear_scan
@@ -87,8 +84,8 @@ class Run:
     moved: float  # mean |log of τ by its initial value| of thresholds
 
 
-def train(arm: str, optimizer: str, lr: float, seed: int, *, width: int, updates: int, delay: int) -> Run:
-    """Train an arm; the same samples in the same order for every arm of a seed."""
+def train(arm: str, optimizer: str, lr: float, seed: int, *, width: int, updates: int, delay: int) -> Row:
+    """Train an arm, and return the :class:`Run`; the same samples in the same order for every arm of a seed."""
     made = network(arm, seed, width)
     cell: Cell = made.cells[0]
     draw = torch.Generator().manual_seed(seed)
@@ -114,7 +111,8 @@ def train(arm: str, optimizer: str, lr: float, seed: int, *, width: int, updates
             curve.append(TASK.measures(run.logits, targets)["mean_accuracy"])
             rate = run.spikes[0].mean().item()
     curve += [0.25] * (updates // EVERY - len(curve))
-    return Run(curve, rate, (cell.tau_theta.detach() / before).log().abs().mean().item())
+    moved = (cell.tau_theta.detach() / before).log().abs().mean().item()
+    return asdict(Run(curve, rate, moved))
 
 
 def sensitivities(made: Network, x: Tensor) -> dict[str, Tensor]:
@@ -160,7 +158,6 @@ class Found:
     tau: Tensor
     moments: dict[str, Tensor]
     best: dict[str, dict[str, tuple[float, list[Run]]]]  # rate and runs
-    updates: int
 
     def gain(self, optimizer: str, arm: str, other: str) -> tuple[float, float]:
         """How much higher the mean accuracy over a training is, and its standard error over seeds."""
@@ -174,7 +171,7 @@ class TimeConstantsFigure(Figure[Found]):
 
     name, title = "memory-spikes", "Memory of spikes"
 
-    def measure(self, scale: Scale, results: Sequence[Result]) -> Found:
+    def trials(self, scale: Scale) -> list[Trial]:
         size = {"width": 32, "updates": 150, "delay": 60}
         rates = {"Adam": [3e-4, 1e-3, 3e-3, 1e-2], "SGD": [0.01, 0.03, 0.1, 0.3]}
         if scale.full:
@@ -182,18 +179,27 @@ class TimeConstantsFigure(Figure[Found]):
             rates = {name: [values[0] / 3, *values, values[-1] * 3] for name, values in rates.items()}
         size["updates"] = scale.epochs or size["updates"]
         seeds = range(scale.seeds or (10 if scale.full else 4))
-        grid = [(arm, o, lr, seed) for o in OPTIMIZERS for arm in ARMS for lr in rates[o] for seed in seeds]
-        context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(max(1, (os.cpu_count() or 2) // 2), mp_context=context) as pool:
-            runs = dict(zip(grid, pool.map(partial(train, **size), *zip(*grid, strict=True)), strict=True))
+        return [
+            Trial(train, {"arm": arm, "optimizer": optimizer, "lr": lr, "seed": seed} | size)
+            for optimizer in OPTIMIZERS
+            for arm in ARMS
+            for lr in rates[optimizer]
+            for seed in seeds
+        ]
+
+    def measure(self, scale: Scale, results: Sequence[Row]) -> Found:
+        by_arm: dict[tuple[str, str], dict[float, list[Run]]] = {}
+        for row in results:
+            by_rate = by_arm.setdefault((row["optimizer"], row["arm"]), {})
+            by_rate.setdefault(row["lr"], []).append(of_row(Run, row))
         best: dict[str, dict[str, tuple[float, list[Run]]]] = {}
-        for o in OPTIMIZERS:
-            for arm in ARMS:
-                by_rate = {lr: [runs[arm, o, lr, seed] for seed in seeds] for lr in rates[o]}
-                lr = max(by_rate, key=lambda lr: mean(mean(run.curve) for run in by_rate[lr]))
-                best.setdefault(o, {})[arm] = lr, by_rate[lr]
-        made, x = network("log tau", 0, size["width"]), cues(32, 1000, torch.Generator().manual_seed(0))[0]
-        return Found(made.cells[0].tau_theta.detach().double(), sensitivities(made, x), best, size["updates"])
+        for (optimizer, arm), by_rate in by_arm.items():
+            means = {lr: mean(mean(run.curve) for run in runs) for lr, runs in by_rate.items()}
+            lr = max(means, key=lambda lr: means[lr])
+            best.setdefault(optimizer, {})[arm] = lr, by_rate[lr]
+        made = network("log tau", 0, results[0]["width"])
+        x, _ = cues(32, 1000, torch.Generator().manual_seed(0))
+        return Found(made.cells[0].tau_theta.detach().double(), sensitivities(made, x), best)
 
     @styled
     def draw(self, found: Found, out: Path) -> None:

@@ -10,17 +10,11 @@ from torch import Tensor, nn
 from examples.paper import Scale, find, reproduce
 from examples.paper.landscapes import loss
 from examples.paper.propagation import DECAY, SLOW, WHITE, sentences
-from examples.paper.students import (
-    RATES,
-    Size,
-    compare,
-    hessian,
-    pair_of_networks,
-    participation,
-)
-from examples.paper.teacher import connected, diagonal, relative_loss, response, train
+from examples.paper.students import RATES, hessian, pair_of_networks, participation, students
+from examples.paper.teacher import Best, connected, diagonal, relative_loss, response, train
 from examples.paper.time_constants import ARMS, cues, network
 from examples.paper.time_constants import train as train_spiking
+from examples.paper.trials import of_row
 from neurolsc import theory
 from tests.sweeps.grids import Here
 
@@ -111,16 +105,16 @@ def test_each_student_is_trained_as_torchs_adam_would_at_its_rate():
 
 @pytest.mark.long
 def test_a_linear_rnn_learns_long_memories_far_worse_than_an_lru():
-    size = Size(width=16, iterations=300, seeds=2, rates=tuple(RATES[3:8]))
-    found = compare(("linear RNN", "LRU"), 0.99, size)
-    assert found["linear RNN"].mean > 5 * found["LRU"].mean
-    assert found["linear RNN"].mean < 1
+    size = {"width": 16, "iterations": 300, "seeds": 2, "rates": RATES[3:8]}
+    linear, lru = (of_row(Best, students(kind, 0.99, 1.0, **size)) for kind in ("linear RNN", "LRU"))
+    assert linear.mean > 5 * lru.mean
+    assert linear.mean < 1
 
 
 def test_students_learn_within_the_angle_of_their_teacher():
-    size = Size(width=4, iterations=5, seeds=1, rates=(0.01,))
-    for arm in compare(("linear RNN", "complex diagonal"), 0.9, size, angle=0.1).values():
-        assert 0 < arm.mean < math.inf
+    for kind in ("linear RNN", "complex diagonal"):
+        found = students(kind, 0.9, 0.1 / math.pi, width=4, iterations=5, seeds=1, rates=[0.01])
+        assert 0 < of_row(Best, found).mean < math.inf
     for p in (connected(6, [0], memory=0.9, angle=0.1), diagonal(6, [0], memory=0.9, angle=0.1)):
         z = torch.linalg.eigvals(p["a"].double()) if "a" in p else torch.complex(p["re"], p["im"])
         assert 0.01 < z.angle().abs().max() < 0.1 + 1e-4
@@ -188,5 +182,5 @@ def test_all_arms_start_as_the_same_network():
 
 def test_an_arm_trains_its_time_constants():
     run = train_spiking("log tau, scaled by mean", "Adam", 3e-3, 0, width=8, updates=10, delay=20)
-    assert len(run.curve) == 1 and 0 <= run.curve[0] <= 1
-    assert 0 < run.moved < 0.1 and 0 < run.rate < 1
+    assert len(run["curve"]) == 1 and 0 <= run["curve"][0] <= 1
+    assert 0 < run["moved"] < 0.1 and 0 < run["rate"] < 1

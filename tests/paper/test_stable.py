@@ -57,9 +57,8 @@ def test_the_rows_are_those_whose_data_are_at_hand(tmp_path: Path):
 @pytest.mark.parametrize("kind", ["RNN", "LSTM"])
 def test_slots_are_filled_by_stable_models(kind: str, tmp_path: Path):
     write(tmp_path / "atis")
-    scale = Scale(root=str(tmp_path), epochs=60)
-    parts = data_of("atis", scale)
-    fitted = trained(kind, parts, scale, of="atis", stable=True)
+    parts = data_of("atis", str(tmp_path))
+    fitted = trained(kind, parts, of="atis", stable=True, width=16, epochs=60)
     reader, count = fitted.network.cells[0], parts["train"].n_in
     words, _ = reader.step(torch.eye(count), reader.initial_state(count))
     bound = (words.norm(dim=1) if kind == "RNN" else words.abs()).max().item()
@@ -69,9 +68,8 @@ def test_slots_are_filled_by_stable_models(kind: str, tmp_path: Path):
 
 
 def test_characters_are_scored_in_bits():
-    scale = Scale(epochs=1)
-    parts = data_of("ptb-characters", scale)
-    network = trained("RNN", {name: part for name, part in parts.items()}, scale, of="ptb-characters").network
+    parts = data_of("ptb-characters", "")
+    network = trained("RNN", parts, of="ptb-characters", width=16, epochs=1).network
     loss = evaluate(network, parts["test"], task=ClassPerStep()).loss
     assert score("ptb-characters", network, parts["test"]) == pytest.approx(loss / math.log(2), rel=1e-5)
 
