@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/study.md that no sweep draws, from the tables of the study."""
+"""Draw the pictures of docs/study.md and docs/study_tables.md, from the tables of the study."""
 
 from pathlib import Path
 from statistics import mean
@@ -254,6 +254,34 @@ def draw_today_back(path: Path) -> None:
         finish(figure, path, "gradient of the last step's loss over that by the last state; before training")
 
 
+def draw_music(path: Path) -> None:
+    """Negative log-likelihoods on the JSB Chorales, a row for each cell, a dot for each trial, a bar at each mean."""
+    trials = chosen_of("jsb")
+    cells = list(dict.fromkeys(row["cell"] for row in trials))
+    initialisers = list(dict.fromkeys(row["init"] for row in trials))
+    with mpl.rc_context(STYLE):
+        figure, grid = panels(1, 1, figsize=(8.6, 4.6))
+        ax = grid.flat[0]
+        for at, cell in enumerate(cells):
+            of_cell = grouped([row for row in trials if row["cell"] == cell], "init")
+            for place, ((initialiser,), runs) in enumerate(of_cell.items()):
+                color = COLORS[initialisers.index(initialiser)]
+                y = at + 0.16 * (place - (len(of_cell) - 1) / 2)
+                scores = [float(row["test_nll"]) for row in runs]
+                ax.plot(scores, [y] * len(scores), "o", color=color, markersize=5, alpha=0.65, markeredgewidth=0)
+                ax.plot(mean(scores), y, "|", color=color, markersize=13, markeredgewidth=2)
+        ax.set_yticks(range(len(cells)), [NEURONS.get(cell, (cell,))[0] for cell in cells])
+        ax.set_ylim(len(cells) - 0.5, -0.5)
+        ax.grid(axis="x", color="0.9")
+        ax.set_xlabel("negative log-likelihood of a step, test (nats)")
+        handles = [
+            Line2D([], [], marker="o", linestyle="", color=color, label=initialiser)
+            for initialiser, color in zip(initialisers, COLORS, strict=False)
+        ]
+        figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize="small")
+        finish(figure, path, "JSB Chorales, two layers of 128; a dot for each of four seeds, a bar at their mean")
+
+
 def draw_users(path: Path) -> None:
     """Score over the learning rate in a plain loop, a panel for each network and loss, a line for each arm."""
     networks = grouped(reported(), "network", "loss")
@@ -285,6 +313,7 @@ def draw_users(path: Path) -> None:
 
 
 draw_users(PICTURES / "study_users.png")
+draw_music(PICTURES / "study_music.png")
 draw_depth(PICTURES / "study_depth.png")
 draw_registered(PICTURES / "study_registered.png", headline() + baselines())
 draw_registered(

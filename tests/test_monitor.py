@@ -312,8 +312,10 @@ def test_a_loss_of_guessing_names_the_silent_layer():
 def test_an_event_is_printed_once(capsys):
     monitor = trained(own, plant=raise_threshold)
     printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= 80
+    in_one_line = " ".join(printed.split())
     for event in monitor.findings:
-        assert printed.count(str(event)) == 1
+        assert in_one_line.count(str(event)) == 1
     assert len({(event.name, event.layer) for event in monitor.findings}) == len(monitor.findings)
 
 

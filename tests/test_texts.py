@@ -102,9 +102,8 @@ def test_the_usual_day_succeeds_as_the_help_prints_it(tmp_path: Path, monkeypatc
 
 def shown_commands() -> list[str]:
     """Every line with a `neurolsc` command in a block of the texts, once."""
-    lines = (
-        line.strip().removeprefix("$ ") for page in TEXTS for line in page.read_text(encoding="utf-8").splitlines()
-    )
+    texts = (page.read_text(encoding="utf-8").replace("\\\n", "") for page in TEXTS)
+    lines = (line.strip().removeprefix("$ ") for text in texts for line in text.splitlines())
     return sorted({line for line in lines if line.startswith("neurolsc ")})
 
 

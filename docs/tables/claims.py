@@ -112,6 +112,10 @@ def _name(network: Network) -> str:
     return f"{part}: {layers} layers of {_NAMED.get(cell, cell)}"
 
 
+NOTHING = ["No comparison is over yet."]
+"""in place of a table without rows"""
+
+
 @table
 def study_claims() -> list[str]:
     """Comparisons, and what is said of each."""
@@ -122,13 +126,16 @@ def study_claims() -> list[str]:
         first, second = comparison.arms
         line = [_name(comparison.network), f"{first} - {second}", f"{(low + high) / 2:+.1f}"]
         body.append([*line, f"{low:+.1f} to {high:+.1f}", *p, comparison.said()])
-    return rows(["network", "test, points", "mean", "95 % interval", "p", "p, Holm", "said"], body)
+    head = ["network", "test, points", "mean", "95 % interval", "p", "p, Holm", "said"]
+    return rows(head, body) if body else NOTHING
 
 
 @table
 def study_claims_shares() -> list[str]:
     """The paper's 63 and 70 %."""
     found = compared(scores_of(_trials()))
+    if not any(comparison.network[1] in ("LSTM", "GRU") for comparison in found):
+        return []
     body = []
     for second, layers, printed in (("radius 1", "2 5", 0.63), ("none", "5", 0.7), ("none", "2", 0.5)):
         which = [c for c in found if c.arms == ("radius 0.5", second) and c.claimed and c.network[2] in layers.split()]
@@ -158,4 +165,4 @@ def study_claims_arms() -> list[str]:
         ends = ", ".join(f"{fmean(layer):.2f}" for layer in zip(*rates, strict=True)) if rates else "-"
         body.append([*line, ends, f"{hours:.1f}"])
     head = ["network", "arm", "radii reached", "learning rate", "test, %", "spikes after training", "core hours"]
-    return rows(head, body)
+    return rows(head, body) if body else []

@@ -3,7 +3,7 @@
 import csv
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from statistics import mean, stdev
 from typing import Any, NamedTuple
@@ -90,9 +90,9 @@ def _parts(row: dict[str, str]) -> list[str]:
     return [part for part in (size, row["cell"], leak, damped, at_once, *trained) if part]
 
 
-def _arms(*sweeps: str, score: str = "mode_accuracy") -> list[str]:
-    """A row for each arm of some sweeps."""
-    found = [row for name in sweeps for row in _trials(name)]
+def _arms(*sweeps: str, score: str = "mode_accuracy", besides: Sequence[dict[str, str]] = ()) -> list[str]:
+    """A row for each arm of some sweeps, and of other trials besides, which stand first."""
+    found = [*besides, *(row for name in sweeps for row in _trials(name))]
     arms = [[row for row in arm if row["chosen"] == "True"] for arm in grouped(found, *_ARM).values()]
     arms = [arm for arm in arms if arm]
     parts = [_parts(arm[0]) for arm in arms]
@@ -100,13 +100,13 @@ def _arms(*sweeps: str, score: str = "mode_accuracy") -> list[str]:
     differ = any(set(some) - set(common) for some in parts)
     body = []
     for arm, some in zip(arms, parts, strict=True):
-        network = [", ".join(part for part in some if part not in common)] if differ else []
+        network = [", ".join(part for part in some if part not in common) or "as it is"] if differ else []
         body.append([*network, f"`{arm[0]['init']}`", _scored(arm, score)])
     unit = "%" if score == "mode_accuracy" else score
     head = [*(["network"] if differ else []), "initialisation", f"test, {unit}"]
     files = ", ".join(f"`study_{name}.csv`" for name in sweeps)
     epochs = ", ".join(sorted({row["epochs"] for row in found}))
-    about = f"{', '.join(common)}; {len(found)} trials, {epochs} epochs, {files}"
+    about = f"{', '.join(common)}; {len(found) - len(besides)} trials, {epochs} epochs, {files}"
     return [*rows(head, body), "", f"*{about}.*"]
 
 
@@ -523,8 +523,14 @@ def study_ablation() -> list[str]:
 
 @table
 def study_training() -> list[str]:
-    """Five layers by the default training, and by plain Adam."""
-    return _arms("training")
+    """Five layers by the default training (trials of the sweep depth), and by parts of it."""
+    initialisers = ("Relay(drawn=1)", "FiringRate(0.15)")
+    default = [
+        row
+        for row in chosen_of("depth")
+        if row["cell"] == "ALIFPlus" and row["layers"] == "5" and row["init"] in initialisers
+    ]
+    return _arms("training", besides=default)
 
 
 @table

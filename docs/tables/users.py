@@ -16,10 +16,16 @@ SHORT, LONG = 5, 30  # epochs
 LOSSES = {"count": "spike counts", "membrane": "membrane", "step": "each step"}
 
 
-def reported(epochs: int = SHORT) -> list[dict[str, str]]:
-    """Rows of seeds that chose nothing, of which all arms and learning rates are there, for at least four seeds."""
+def read(epochs: int) -> list[dict[str, str]]:
+    """Rows of seeds that chose nothing, after so many epochs."""
     with (RESULTS / "users.csv").open(encoding="utf-8", newline="") as file:
-        found = [row for row in csv.DictReader(file) if int(row["seed"]) >= REPORTED and int(row["epochs"]) == epochs]
+        found = list(csv.DictReader(file))
+    return [row for row in found if int(row["seed"]) >= REPORTED and int(row["epochs"]) == epochs]
+
+
+def reported(epochs: int = SHORT) -> list[dict[str, str]]:
+    """Rows of seeds of which all arms and learning rates are there, for at least four seeds."""
+    found = read(epochs)
     trials = len(ARMS) * len({row["lr"] for row in found})
     shown = []
     for of_network in grouped(found, "network", "loss").values():
@@ -30,9 +36,17 @@ def reported(epochs: int = SHORT) -> list[dict[str, str]]:
     return shown
 
 
+def unfinished(epochs: int = SHORT) -> list[dict[str, str]]:
+    """Rows of networks of which some arms have fewer than four seeds."""
+    shown = {(row["network"], row["loss"]) for row in reported(epochs)}
+    return [row for row in read(epochs) if (row["network"], row["loss"]) not in shown]
+
+
 def cell(runs: list[dict[str, str]]) -> str:
-    """Mean and deviation of test scores over seeds, in %."""
+    """Mean and deviation of test scores over seeds, in %; of fewer than four seeds the mean and their number."""
     scores = [100 * float(run["test"]) for run in runs]
+    if len(scores) < FEWEST:
+        return f"{mean(scores):.0f} (n={len(scores)})"
     return f"{mean(scores):.0f}±{stdev(scores):.0f}"
 
 
@@ -43,7 +57,8 @@ def about(found: list[dict[str, str]], note: str) -> list[str]:
     (epochs,) = {row["epochs"] for row in found}
     said = {
         "date": max(row["date"] for row in found),
-        "data": f"{seeds} seeds not used to choose the method; 1,000 digits, or 2,025 spoken ones; {epochs} epochs of plain Adam",
+        "data": f"{seeds} seeds not used to choose the method; trained on 1,000 digits, written or spoken, for {epochs} "
+        "epochs of plain Adam, tested on 500 written or 250 spoken ones",
     }
     return caption(said, note)
 
@@ -92,20 +107,22 @@ def users_long() -> list[str]:
 @table
 def users() -> list[str]:
     """Five epochs, all arms."""
-    return of_all_arms(reported())
+    return of_all_arms(SHORT)
 
 
 @table
 def users_long_arms() -> list[str]:
     """Thirty epochs, all arms."""
-    return of_all_arms(reported(LONG))
+    return of_all_arms(LONG)
 
 
-def of_all_arms(found: list[dict[str, str]]) -> list[str]:
+def of_all_arms(epochs: int) -> list[str]:
     """A line for each network, loss and arm, with the firing rates of single layers before training."""
+    found = reported(epochs)
+    few = unfinished(epochs)
     rates = rates_of(found)
     body = []
-    for (network, loss), of_network in grouped(found, "network", "loss").items():
+    for (network, loss), of_network in grouped([*found, *few], "network", "loss").items():
         for arm, called in ARMS.items():
             by_rate = [cell(runs_of(of_network, arm, rate)) for rate in rates]
             runs = [run for run in of_network if run["arm"] == arm]
@@ -113,7 +130,10 @@ def of_all_arms(found: list[dict[str, str]]) -> list[str]:
             span = f"{min(before):.2g} to {max(before):.2g}"
             body.append([f"{network}, {LOSSES[loss]}", called, *by_rate, span])
     head = ["network, loss", "", *(f"{rate:g}" for rate in rates), "spikes before"]
-    return [*rows(head, body), *about(found, "test, %, mean±deviation")]
+    note = "test, %, mean±deviation"
+    if few:
+        note += "; n: of fewer seeds, the mean over n"
+    return [*rows(head, body), *about(found, note)]
 
 
 # ---------------------------------------------------------------- what counts

@@ -193,7 +193,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "unstable below threshold",
-        f"own radius above 1, in more than {BOUNDS.unstable:.0%} of neurons",
+        f"without spikes and weights, states of more than {BOUNDS.unstable:.0%} of neurons grow (a radius above 1)",
         "change the parameter that is named",
         rules.is_unstable,
         rules.cure_unstable,
@@ -207,14 +207,15 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "stuck time constant",
-        f"a parameter that no step can move, in more than {BOUNDS.stuck:.0%} of neurons: too long, or clamped",
+        f"no step of an optimizer can move it, in more than {BOUNDS.stuck:.0%} of neurons: it is too long, or held at "
+        "a bound",
         "bring it into its range",
         rules.is_stuck,
         rules.cure_stuck,
     ),
     Fault(
         MISSING,
-        f"a class that y lacks, if the chance of that is below {BOUNDS.chance:.0%}",
+        f"y lacks a class that would be missing by chance in less than {BOUNDS.chance:.0%} of such batches",
         "complete the data, or take fewer outputs",
         rules.misses_classes,
         rules.cure_missing_classes,
@@ -231,8 +232,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "slow start",
         f"with `lr` and `y`: {BOUNDS.updates} updates lower the loss by less than {1 - BOUNDS.lower:.0%} and that of an "
-        f"initialised copy {1 / BOUNDS.slow:g} times as much, to a loss {BOUNDS.gains:.0%} lower; from the loss of "
-        "guessing where the first is above it",
+        f"initialised copy {1 / BOUNDS.slow:g} times as much, to a loss {BOUNDS.gains:.0%} lower (measured from the "
+        "loss of guessing, if the first is higher)",
         "`initialize`",
         rules.starts_slowly,
         rules.cure_slow_start,

@@ -264,7 +264,7 @@ class Monitor(Displayed):
         self.rows.append(row)
         self.findings += found
         for event in found:
-            tqdm.write(str(event))
+            tqdm.write(in_80_columns(event))
         self._write([row, *({"event": asdict(event)} for event in found)])
         if self.callback is not None:
             try:
