@@ -78,7 +78,9 @@ class Verification(Displayed):
         lines.append(f"readout: {self.readout_agreement:.4%} equal{where(self.readout_difference)}")
         for other in self.others:
             lines += other.parts()
-        return [*lines, *map(in_80_columns, self.not_run)]
+        for reason in self.not_run:  # a simulator's own lines stay lines
+            lines += map(in_80_columns, reason.splitlines())
+        return lines
 
 
 def verify(path: str | PathLike[str], spikes: Tensor | None = None) -> Verification:
