@@ -74,9 +74,9 @@ for n in (20, 50, 250, 2264):
 # ## The control, and seeds
 #
 # Five layers of 64 ALIF+ (leaky neurons whose threshold rises with each of their spikes) begin as
-# identity layers from the second on. The control is merely scaled to the same firing rate: without it a
-# good score may be due to the firing alone. Each has three seeds, which draw the weights, the order
-# of the utterances and their changes.
+# identity layers from the second on. The control, called *rate-matched*, is merely scaled to the same
+# firing rate: without it a good score may be due to the firing alone. Each has three seeds, which draw
+# the weights, the order of the utterances and their changes.
 
 # %%
 initialisers = {"identity": Identity(), "rate-matched": FiringRate(0.15)}
@@ -94,10 +94,9 @@ for name, initialiser in initialisers.items():
         found = evaluate(network, test_set)
         scores[name].append(found.mode_accuracy)
         after = ", ".join(f"{rate:.2f}" for rate in found.firing_rate)
-        print(
-            f"{name}, seed {seed}: test {found.mode_accuracy:.0%}, training set "
-            f"{result.best['validation_mode_accuracy']:.0%}; spikes per step {before} -> {after}"
-        )
+        known = result.best["validation_mode_accuracy"]
+        print(f"{name}, seed {seed}: test {found.mode_accuracy:.0%}, training set {known:.0%}")
+        print(f"  spikes per step {before} -> {after}")
 
 # %% [markdown]
 # ## The table

@@ -80,7 +80,7 @@ def score(name, network):
     scores = evaluate(network, test_set)
     rows[name] = scores.mode_accuracy
     rates = ", ".join(f"{rate:.3f}" for rate in scores.firing_rate)
-    print(f"{name:<20} {scores.mode_accuracy:.1%} of {len(test_set)} digits, spikes per neuron and step {rates}")
+    print(f"{name:<16} {scores.mode_accuracy:.1%} of {len(test_set)} digits, spikes per step {rates}")
 
 
 score("floats", network)
@@ -90,6 +90,9 @@ score("tuned, floats", network)
 score("tuned, integers", QuantizationAware(network, calibration))
 
 # %% [markdown]
+# Here fine-tuning gained nothing: the integers go from 86.0 to 85.0 %, since rounding had cost nothing. Try it
+# where the integers score worse than the floats.
+#
 # ## Verified
 #
 # The file has the input and the spikes of a few samples, and `verify` replays them. With spikes of

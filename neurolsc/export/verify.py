@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from neurolsc.display import Displayed
+from neurolsc.display import Displayed, in_80_columns
 from neurolsc.export.fixed_point import LIMIT, UNIT, AtrlifLayer, clip
 from neurolsc.export.netx import read_with_golden, replay
 from neurolsc.export.quantize import QuantizedNetwork
@@ -78,7 +78,9 @@ class Verification(Displayed):
         lines.append(f"readout: {self.readout_agreement:.4%} equal{where(self.readout_difference)}")
         for other in self.others:
             lines += other.parts()
-        return [*lines, *self.not_run]
+        for reason in self.not_run:  # a simulator's own lines stay lines
+            lines += map(in_80_columns, reason.splitlines())
+        return lines
 
 
 def verify(path: str | PathLike[str], spikes: Tensor | None = None) -> Verification:
