@@ -205,7 +205,7 @@ def device_of_kernels(net: nn.Module, args: Any, kwargs: Any) -> torch.device | 
     device = torch.device("cpu")  # of a network without tensors
     if devices:
         device = devices.pop()
-    if torch.is_autocast_enabled(device.type) or not has_kernels(device):
+    if not has_kernels(device) or torch.is_autocast_enabled(device.type):
         return None
     return device
 

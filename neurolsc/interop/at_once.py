@@ -42,10 +42,12 @@ def prepared(cell: WrappedCell, x: Tensor, state: Sequence[Tensor], late: Tensor
     Returns:
         The kernel and the currents; None if the cell needs plain steps.
     """
-    if late is not None or not by_sample(cell.before) or torch.is_autocast_enabled(x.device.type):
+    if late is not None or not by_sample(cell.before):
         return None
     layer = fused_layer(cell.layer)
     if not isinstance(layer, FusedLayer) or not can_scan([*state, *cell.parameters()]):
+        return None
+    if torch.is_autocast_enabled(state[0].device.type):  # no kernel reads currents in half precision
         return None
     steps = len(x)
     if steps > 1 and x.stride(0) == 0:  # the same input in all steps

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from neurolsc.interop.lazy import CannotDeferError, Group, LazyTensor, Recording, gathered, is_constant, now
 from neurolsc.interop.wrapped import Accelerated, library_of
-from neurolsc.neurons.fast.scan import (
+from neurolsc.neurons.fast.kinds import (
     ALL,
     ATAN,
     BOX,
@@ -35,11 +35,8 @@ from neurolsc.neurons.fast.scan import (
     ZERO,
     Neuron,
     Slope,
-    can_scan,
-    linear,
-    recurrent_scan,
-    scan,
 )
+from neurolsc.neurons.fast.scan import can_scan, linear, recurrent_scan, scan
 from neurolsc.neurons.fast.sequence import WIDEST
 from neurolsc.surrogate import in_two_methods
 

@@ -122,3 +122,10 @@ def test_an_input_that_is_the_same_in_every_step_is_projected_once():
 def test_half_precision_takes_plain_steps():
     cell = leaky(nn.Linear(7, 6)).bfloat16()
     assert cell.run_at_once(torch.rand(5, 4, 7).bfloat16(), cell.initial_state(4), None, None) is None
+
+
+def test_autocast_takes_plain_steps_from_a_state_of_full_precision_too():
+    cell = leaky(nn.Linear(7, 6))
+    state = cell.initial_state(4)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert cell.run_at_once(torch.rand(5, 4, 7), state, None, None) is None

@@ -1,8 +1,8 @@
 """LIF and ALIF over all steps at once, equal to plain steps or not used.
 
 `sequence` is the function of autograd, forward and back, `inputs` its arguments, and `cpu_kernels` (Numba) and
-`gpu_kernels` (Triton) are its inner loops. `scan` runs the neurons of other libraries, by `scan_kernels` (Numba) or
-`gpu_scan` (Triton), whose single steps are in `gpu_steps`.
+`gpu_kernels` (Triton) are its inner loops. `scan` runs the neurons of other libraries, whose `kinds` the kernels know,
+by `scan_kernels` (Numba) or `gpu_scan` (Triton), of which `gpu_steps` holds the single steps.
 """
 
 from neurolsc.neurons.fast.inputs import Constants

@@ -34,7 +34,7 @@ from neurolsc.neurons.fast.gpu_steps import (
     voltage_lif,
     voltage_lif_back,
 )
-from neurolsc.neurons.fast.scan import Neuron, Slope
+from neurolsc.neurons.fast.kinds import Neuron, Slope
 
 ENTRIES = 128  # of a program without a matrix of weights, one for each of its threads
 
@@ -91,8 +91,6 @@ def forward(
         connection: what recurrent neurons read; None for others.
     """
     size = x.shape[1]
-    if not size:
-        return
     launch = _launch(neuron, z, connection)
     del launch["PASSES"]  # a matter of gradients
     # in place of tensors that are not wanted the kernel gets another, which it does not touch
@@ -149,8 +147,6 @@ def reverse(
     by_x = u.new_empty(steps, size)
     by_params = torch.zeros_like(params)
     by_z0 = u.new_empty(0 if connection is None else size)
-    if not size:
-        return by_x, by_params, by_z0
     launch = _launch(neuron, states[0], connection)
     voltages = u if neuron.saves_voltage else states[neuron.voltage]
     before = [state[max(steps - 2, 0)] for state in _three(states)]

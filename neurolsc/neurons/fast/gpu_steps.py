@@ -11,23 +11,23 @@ import math
 import triton
 import triton.language as tl
 
-from neurolsc.neurons.fast import scan
+from neurolsc.neurons.fast import kinds
 
 # Numbers of a module can be read in a kernel in this form alone.
-SUBTRACT = tl.constexpr(scan.SUBTRACT)
-ZERO = tl.constexpr(scan.ZERO)
-NONE = tl.constexpr(scan.NONE)
-ALL = tl.constexpr(scan.ALL)
-GIVEN = tl.constexpr(scan.GIVEN)
-ATAN = tl.constexpr(scan.ATAN)
-FAST_SIGMOID = tl.constexpr(scan.FAST_SIGMOID)
-SIGMOID = tl.constexpr(scan.SIGMOID)
-SIGN = tl.constexpr(scan.SIGN)
-QUADRATIC = tl.constexpr(scan.QUADRATIC)
-BOX = tl.constexpr(scan.BOX)
-LEAK_OF_ALL = tl.constexpr(scan.LEAK_OF_ALL)
-LEAK_OF_STATE = tl.constexpr(scan.LEAK_OF_STATE)
-NO_LEAK = tl.constexpr(scan.NO_LEAK)
+SUBTRACT = tl.constexpr(kinds.SUBTRACT)
+ZERO = tl.constexpr(kinds.ZERO)
+NONE = tl.constexpr(kinds.NONE)
+ALL = tl.constexpr(kinds.ALL)
+GIVEN = tl.constexpr(kinds.GIVEN)
+ATAN = tl.constexpr(kinds.ATAN)
+FAST_SIGMOID = tl.constexpr(kinds.FAST_SIGMOID)
+SIGMOID = tl.constexpr(kinds.SIGMOID)
+SIGN = tl.constexpr(kinds.SIGN)
+QUADRATIC = tl.constexpr(kinds.QUADRATIC)
+BOX = tl.constexpr(kinds.BOX)
+LEAK_OF_ALL = tl.constexpr(kinds.LEAK_OF_ALL)
+LEAK_OF_STATE = tl.constexpr(kinds.LEAK_OF_STATE)
+NO_LEAK = tl.constexpr(kinds.NO_LEAK)
 HALF_PI = tl.constexpr(math.pi / 2)
 
 

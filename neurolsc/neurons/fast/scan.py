@@ -10,53 +10,14 @@ Shapes: M entries of a layer, one for each neuron of each sample, flattened; T s
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from neurolsc.neurons.fast.kinds import Neuron, Slope
 from neurolsc.neurons.fast.sequence import runs_triton, transformed
-
-# Numbers of the kernels. Formulas of the derivative of a spike by its voltage, with one number a:
-GIVEN, NOTHING, ATAN, FAST_SIGMOID, SIGMOID, SIGN, QUADRATIC = range(7)
-
-# Resets, numbered as snnTorch does. ALL sets the voltage to 0 after the input of the step is added, ZERO before.
-SUBTRACT, ZERO, NONE, ALL = range(4)
-
-# How a voltage moves: norse's LIFBox; spikingjelly's LIF with decay_input, and without it; spikingjelly's IFNode.
-BOX, LEAK_OF_ALL, LEAK_OF_STATE, NO_LEAK = range(4)
-
-
-class Slope(NamedTuple):
-    """The derivative of a spike by its distance from the threshold, voltage - threshold."""
-
-    kind: int  # a formula of the kernels, such as ATAN; GIVEN: by `derivative`
-    a: float = 1.0  # the number in the formula
-    derivative: Any = None  # a function of the distances (T, M); None: a formula, or, if GIVEN, zero everywhere
-
-
-@dataclass(frozen=True)
-class Neuron:
-    """A kind of neuron that the kernels know.
-
-    Attributes:
-        name: name of its kernel in :mod:`neurolsc.neurons.fast.scan_kernels`.
-        states: number of its states.
-        voltage: index of the state that its spikes follow.
-        threshold: index of its threshold among its parameters.
-        flags: the settings of its kernel, such as the reset, in the kernel's order.
-        saves_voltage: True if a spike resets the voltage within its own step. The voltage before the reset is then
-            saved, since the state does not hold it.
-    """
-
-    name: str
-    states: int
-    voltage: int
-    threshold: int
-    flags: tuple[Any, ...]
-    saves_voltage: bool
 
 
 class Scanned(NamedTuple):

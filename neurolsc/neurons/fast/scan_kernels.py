@@ -18,7 +18,7 @@ import numpy as np
 from numba import njit
 
 from neurolsc.neurons.fast.cpu_kernels import Array, _add_rows, _places, compiled
-from neurolsc.neurons.fast.scan import (
+from neurolsc.neurons.fast.kinds import (
     ALL,
     ATAN,
     BOX,

@@ -21,7 +21,7 @@ from neurolsc import accelerate, wrap
 from neurolsc.interop.fused import current_lif, fused_layer, voltage_lif
 from neurolsc.neurons.cell import Cell
 from neurolsc.neurons.fast import scan as scans
-from neurolsc.neurons.fast.scan import (
+from neurolsc.neurons.fast.kinds import (
     ALL,
     ATAN,
     BOX,
@@ -38,11 +38,9 @@ from neurolsc.neurons.fast.scan import (
     SUBTRACT,
     ZERO,
     Neuron,
-    Scanned,
     Slope,
-    recurrent_scan,
-    scan,
 )
+from neurolsc.neurons.fast.scan import Scanned, recurrent_scan, scan
 from neurolsc.neurons.fast.sequence import WIDEST
 
 pytest.importorskip("triton", reason="Triton, of which the kernels are made, is not installed")
@@ -88,7 +86,7 @@ def run(
         return torch.rand(shape, generator=generator, dtype=torch.float64).to(device, dtype)
 
     x = 2 * drawn(rows, batch, N)
-    start = [drawn(batch, N) for _ in range(neuron.states)]
+    start = [2 * drawn(batch, N) for _ in range(neuron.states)]
     values = [torch.as_tensor(p).to(device, dtype) for p in params]
     inputs = [x, *start, *values]
     if weight is not None:
@@ -147,7 +145,7 @@ def test_synaptic(reset: int, delayed: bool, launches: list[str]):
 @pytest.mark.parametrize("reset", [SUBTRACT, ZERO, NONE])
 def test_alpha_function(reset: int, launches: list[str]):
     kind = Neuron("alpha_function", 3, 2, 2, (reset,), False)
-    assert_as_on_a_cpu(kind, [0.8, 0.9 * DECAYS, 1.0, 1.5, 2.0], Slope(SIGMOID, 2.3), launches)
+    assert_as_on_a_cpu(kind, [0.8, 0.9 * DECAYS, 2.0, 1.5, 2.0], Slope(SIGMOID, 2.3), launches)
 
 
 @pytest.mark.parametrize("passes", [True, False])
