@@ -271,16 +271,26 @@ def parameter_gradients(
         loss: a number with a gradient, of the logits (T, B, C).
         mask: the steps that are no padding (T, B).
     """
-    cells = as_network(network).cells
-    holders = Counter(p for cell in cells for p in cell.parameters())  # how many cells hold each parameter
+    parameters = trained_parameters(as_network(network))
+    with eval_mode(network), torch.enable_grad():
+        value = loss(network.run(x, mask=mask).logits)
+    return gradients_by(value, parameters)
+
+
+def trained_parameters(network: Network) -> list[dict[str, nn.Parameter]]:
+    """Return the parameters of each cell that are trained, and last those of the readout, by name; each counts once."""
+    holders = Counter(p for cell in network.cells for p in cell.parameters())  # how many cells hold each parameter
     parameters: list[dict[str, nn.Parameter]] = []
-    for cell in cells:
+    for cell in network.cells:
         pretrained = set(cell.pretrained())
         named = cell.named_parameters()
         parameters.append({n: p for n, p in named if p.requires_grad and (holders[p] == 1 or p in pretrained)})
     parameters.append({n: p for n, p in network.readout.named_parameters() if p.requires_grad})
-    with eval_mode(network), torch.enable_grad():
-        value = loss(network.run(x, mask=mask).logits)
+    return parameters
+
+
+def gradients_by(value: Tensor, parameters: list[dict[str, nn.Parameter]]) -> tuple[dict[str, Tensor], ...]:
+    """Return the gradients of a number by parameters, in the same order and by the same names."""
     found = iter(_gradients(value, [p for part in parameters for p in part.values()]))
     return tuple({name: next(found).detach() for name in part} for part in parameters)
 
