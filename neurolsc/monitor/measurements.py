@@ -104,7 +104,7 @@ class Probe:
         generator = torch.Generator().manual_seed(0)
         steps = draw_steps(len(x), min(STEPS, len(x)), generator)
         with eval_mode(network), torch.no_grad():
-            transitions, _ = follow(network, x, steps)
+            transitions, _ = follow(network, x[: steps[-1] + 1], steps)
             for i, points in enumerate(transitions):
                 put(row, i, radius_time=time_radius(points, i).radius.mean().item())
                 put(row, i, radius_depth=depth_radius(points, i, "submatrix", generator).radius.mean().item())
