@@ -150,7 +150,7 @@ class Probe:
         for part in parts:
             with torch.enable_grad():
                 run = network.run(part.x, mask=part.mask)
-                value = self.loss(run.logits, part.targets, part.mask)
+                value = self.loss(run.logits, part.targets, part.mask)  # type: ignore[arg-type]
             gradients.append(gradients_by(value, parameters)[:-1])
             logits.append(run.logits.detach())
             spikes.append([layer.detach() for layer in run.spikes])

@@ -393,7 +393,7 @@ def orthogonalise(vectors: Tensor, columns: Tensor, m: int, product: Tensor) -> 
 def arnoldi(products: Products, first: Tensor, least: Tensor, residual: float) -> Dominant:
     """Find the eigenvalue of largest modulus of P matrices, with a right eigenvector.
 
-    Bases of all points grow together, from FIRST, or FIRST_OF_FEW, to at most LAST vectors; a point that settles leaves.
+    Bases of all points grow together, from FIRST or FIRST_OF_FEW to at most LAST vectors; a point that settles leaves.
 
     Args:
         products: for the indices of points (p,), the function that multiplies vectors (p, n) with the matrices there.
