@@ -49,9 +49,10 @@ def begin_alike(network: Network, data: Sequence[Data], call: dict[str, Any]) ->
                 "train splits each batch over the processes itself: give all ranks the same data, without a "
                 "DistributedSampler."
             )
-    for other in gathered([call]):
-        if changed := differences(other, call):
-            raise ValueError(f"train needs the same call on all ranks, got others ({changed}).")
+    calls = gathered([call])
+    for rank, other in enumerate(calls):
+        if changed := differences(calls[0], other):
+            raise ValueError(f"train needs the same call on all ranks, got another on rank {rank} ({changed}).")
     share_values(network)
 
 
