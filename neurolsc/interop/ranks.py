@@ -1,4 +1,4 @@
-"""Several processes: what sets a module in DistributedDataParallel runs on rank 0, and the others take its values."""
+"""Several processes: what sets a module runs on rank 0, and the others take its values."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -10,7 +10,7 @@ from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from neurolsc.interop.saved import set_values_outside, values_outside
-from neurolsc.surroundings import original
+from neurolsc.surroundings import original, rank_of_processes
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -52,25 +52,57 @@ def call_on_rank_0(wrapped: DistributedDataParallel, call: Callable[[], R]) -> R
     """
     net: nn.Module = wrapped.module
     group: Any = wrapped.process_group
-    first = distributed.get_rank(group) == 0
-    sent: list[Any] = [None, None, None, None]  # what was returned, an error, tensors, values outside of state_dict
-    if first:
+    try:
+        return from_rank_0(call, group)
+    finally:
+        share_values(net, group)
+
+
+def from_rank_0(call: Callable[[], R], group: Any = None) -> R:
+    """Call a function on rank 0 alone, and return what it returns on all ranks, or raise its error there.
+
+    In one process it is a plain call.
+
+    Args:
+        call: the function.
+        group: the processes; None: all.
+    """
+    if rank_of_processes()[1] == 1:
+        return call()
+    sent: list[Any] = [None, None]  # what was returned, and an error
+    if distributed.get_rank(group) == 0:
         try:
             sent[0] = call()
         except Exception as error:  # of any kind: the other ranks would wait for ever
             sent[1] = error
-        sent[2] = {name: value.detach().cpu() for name, value in _tensors(net).items()}
-        sent[3] = values_outside(net)
-    distributed.broadcast_object_list(sent, distributed.get_global_rank(group, 0), group)
-    returned, error, tensors, outside = sent
+    _broadcast(sent, group)
+    returned, error = sent
     if error is not None:
         raise error
-    if not first:
-        with torch.no_grad():
-            for name, value in _tensors(net).items():
-                value.copy_(tensors[name])
-        set_values_outside(net, outside)
     return returned
+
+
+def share_values(net: nn.Module, group: Any = None) -> None:
+    """Give the module of each rank the parameters and buffers of rank 0, and the values outside of its state_dict."""
+    sent: list[Any] = [None, None]
+    first = distributed.get_rank(group) == 0
+    if first:
+        sent[0] = {name: value.detach().cpu() for name, value in _tensors(net).items()}
+        sent[1] = values_outside(net)
+    _broadcast(sent, group)
+    if first:
+        return
+    tensors, outside = sent
+    with torch.no_grad():
+        for name, value in _tensors(net).items():
+            value.copy_(tensors[name])
+    set_values_outside(net, outside)
+
+
+def _broadcast(sent: list[Any], group: Any) -> None:
+    """Replace what is in a list by what is in that of rank 0."""
+    source = 0 if group is None else distributed.get_global_rank(group, 0)
+    distributed.broadcast_object_list(sent, source, group)
 
 
 def _tensors(net: nn.Module) -> dict[str, Tensor]:

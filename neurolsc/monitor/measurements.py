@@ -11,12 +11,12 @@ from torch import Tensor
 
 from neurolsc.diagnosis.causes import step_sizes, summed_responses
 from neurolsc.diagnosis.losses import Objective
-from neurolsc.diagnosis.measurements import Batch, layer_gradients
+from neurolsc.diagnosis.measurements import Batch
 from neurolsc.init.base import Layer
-from neurolsc.network import Network, Run
+from neurolsc.network import Network
 from neurolsc.stability import activity, signal_to_noise, similarity_to_input, time_constants
 from neurolsc.stability.conditions import surrogate_slope
-from neurolsc.stability.indicators import active_fraction, together
+from neurolsc.stability.indicators import active_fraction, gradients_by, together, trained_parameters
 from neurolsc.stability.profile import depth_radius, time_radius
 from neurolsc.stability.transitions import draw_steps, follow
 from neurolsc.surroundings import eval_mode
@@ -68,16 +68,16 @@ class Probe:
         row: Row = {}
         network = self.network
         batch = self.batch
-        with eval_mode(network), torch.no_grad():
-            run = network.run(batch.x, mask=batch.mask)
+        with eval_mode(network):
+            logits, spikes, gradients = self._run()
 
         # What a run forwards shows, and the parameters.
         for i, cell in enumerate(network.cells):
             layer = Layer(network, i)
             if not cell.integrator:
-                rate, dead, saturated, synchrony = activity(run.spikes[i], batch.mask)
+                rate, dead, saturated, synchrony = activity(spikes[i], batch.mask)
                 put(row, i, rate=rate, dead=dead, saturated=saturated, synchrony=synchrony)
-            put(row, i, similarity=similarity_to_input(batch.x, run.spikes[i]))
+            put(row, i, similarity=similarity_to_input(batch.x, spikes[i]))
             put(row, i, weights=norm([matrix.weights for matrix in layer.inputs]))
             if layer.recurrent:
                 put(row, i, recurrent=norm([matrix.weights for matrix in layer.recurrent]))
@@ -90,15 +90,13 @@ class Probe:
 
         # Gradients of parts of the batch, whose differences are the noise.
         if batch.targets is not None:
-            row["probe_loss"] = self.loss(run.logits, batch.targets, batch.mask).item()
-            parts = batch.pieces(PIECES) or [batch]  # none of a single sample
-            gradients = [layer_gradients(network, part, self.loss) for part in parts]
+            row["probe_loss"] = self.loss(logits, batch.targets, batch.mask).item()
             for i in range(len(network.cells)):
                 of_parts = torch.stack([together(layers[i]) for layers in gradients])  # (parts, parameters)
                 if not of_parts.numel():
                     continue  # all parameters are frozen
                 put(row, i, gradient=of_parts.mean(0).norm().item())
-                if len(parts) > 1:
+                if len(gradients) > 1:
                     put(row, i, signal_to_noise=signal_to_noise(of_parts))
 
         # Derivatives of single steps, at the same points in every row.
@@ -106,7 +104,7 @@ class Probe:
         generator = torch.Generator().manual_seed(0)
         steps = draw_steps(len(x), min(STEPS, len(x)), generator)
         with eval_mode(network), torch.no_grad():
-            transitions, _ = follow(network, x, steps)
+            transitions, _ = follow(network, x[: steps[-1] + 1], steps)
             for i, points in enumerate(transitions):
                 put(row, i, radius_time=time_radius(points, i).radius.mean().item())
                 put(row, i, radius_depth=depth_radius(points, i, "submatrix", generator).radius.mean().item())
@@ -125,16 +123,51 @@ class Probe:
         if before is not None:
             for name, moved in zip(names(network), relative_changes(now, before), strict=True):
                 row[f"change_{name}"] = moved
-            for i, size in enumerate(self._step_sizes(run)):
+            for i, size in enumerate(self._step_sizes(spikes)):
                 if len(now[i]):
                     moved = (now[i][0] - before[i][0]).abs().mean().item()  # of the first input weights
                     put(row, i, step=size * moved)
         return row
 
-    def _step_sizes(self, run: Run) -> list[float]:
+    def _run(self) -> tuple[Tensor, list[Tensor], list[tuple[dict[str, Tensor], ...]]]:
+        """Run the network on the batch, part by part, and take the gradient of each part.
+
+        Returns:
+            Logits and the outputs of each layer, of the whole batch; and the gradients of each part, by layer and
+            parameter, without those of the readout. Without targets there are none.
+        """
+        network = self.network
+        batch = self.batch
+        if batch.targets is None:
+            with torch.no_grad():
+                run = network.run(batch.x, mask=batch.mask)
+            return run.logits, list(run.spikes), []
+        parameters = trained_parameters(network)
+        parts = batch.pieces(PIECES) or [batch]  # none of a single sample
+        logits = []
+        spikes = []
+        gradients = []
+        for part in parts:
+            with torch.enable_grad():
+                run = network.run(part.x, mask=part.mask)
+                value = self.loss(run.logits, part.targets, part.mask)  # type: ignore[arg-type]
+            gradients.append(gradients_by(value, parameters)[:-1])
+            logits.append(run.logits.detach())
+            spikes.append([layer.detach() for layer in run.spikes])
+        done = sum(part.x.shape[1] for part in parts)
+        samples = batch.x.shape[1]
+        if done < samples:  # the last few samples are in no part
+            rest = batch.part(done, samples)
+            with torch.no_grad():
+                run = network.run(rest.x, mask=rest.mask)
+            logits.append(run.logits)
+            spikes.append(list(run.spikes))
+        return torch.cat(logits, 1), [torch.cat(layer, 1) for layer in zip(*spikes, strict=True)], gradients
+
+    def _step_sizes(self, spikes: list[Tensor]) -> list[float]:
         """Return for each layer by how many thresholds its mean voltage moves if all input weights grow by 1.
 
-        NaN for a layer of which no impulse response is known. `run` is a run of the probe batch.
+        NaN for a layer of which no impulse response is known. `spikes` are the outputs of each layer on the probe batch.
         """
         decays = [constant.decay for cell in self.network.cells for constant in time_constants(cell)]
         # An impulse response costs as much as a run: it is measured again only if decays have changed.
@@ -142,7 +175,7 @@ class Probe:
             self._decays = decays
             self._memory = summed_responses(self.network, len(self.batch.x))
         x = self.network.embedded(self.batch.x)
-        return step_sizes(self.network, [x, *run.spikes[:-1]], self._memory)
+        return step_sizes(self.network, [x, *spikes[:-1]], self._memory)
 
 
 def decays_differ(now: list[float], before: list[float]) -> bool:

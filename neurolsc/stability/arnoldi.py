@@ -40,6 +40,7 @@ import torch
 from torch import Tensor
 
 from neurolsc.stability.eigen import (
+    FEW,
     SMALLEST_MISS,
     Dominant,
     bounded_radius,
@@ -70,6 +71,7 @@ SMALLEST_MODULUS = 0.01  # modulus relative to the norm of the matrix below whic
 # Products below this power of a precision's smallest number, 7e-16 in float32, cannot be squared.
 SQUARES = 0.4
 FIRST = 36  # size of the first basis
+FIRST_OF_FEW = 60  # of few points: a look at their bases takes as long as fifty products
 LAST = 108  # size of the last basis; none is larger than three quarters of the matrix
 SETTLED_FRACTION = 0.3  # share of the points expected to settle at the next size
 ONE_PASS_FRACTION = 0.5  # share of a product outside the basis from which one pass of orthogonalisation will do
@@ -391,7 +393,7 @@ def orthogonalise(vectors: Tensor, columns: Tensor, m: int, product: Tensor) -> 
 def arnoldi(products: Products, first: Tensor, least: Tensor, residual: float) -> Dominant:
     """Find the eigenvalue of largest modulus of P matrices, with a right eigenvector.
 
-    Bases of all points grow together, from FIRST to at most LAST vectors; a point that settles leaves.
+    Bases of all points grow together, from FIRST or FIRST_OF_FEW to at most LAST vectors; a point that settles leaves.
 
     Args:
         products: for the indices of points (p,), the function that multiplies vectors (p, n) with the matrices there.
@@ -404,7 +406,7 @@ def arnoldi(products: Products, first: Tensor, least: Tensor, residual: float) -
         Values, vectors, and which of them are settled; the others are those of the last basis.
     """
     n = first.shape[1]
-    count = min(FIRST, n)
+    count = min(FIRST if len(first) > FEW else FIRST_OF_FEW, n)
     last = max(count, min(LAST, 3 * n // 4))
     eps = torch.finfo(first.dtype).eps
     tiny = torch.finfo(first.dtype).tiny

@@ -29,6 +29,7 @@ from neurolsc.surroundings import in_full_precision
 
 # Squarings in two rounds: after 9, an eigenvalue that is 1.4 % smaller counts a thousandth.
 SQUARINGS = (9, 9)
+FEW = 16  # matrices of which a look for pairs takes longer than nine squarings: all squarings are done first
 SMALLEST_MISS = 1e-3  # largest relative residual times condition number of the pairs by squaring
 FIRST_BOUND = 8  # number of squarings from which on bounds are compared
 LAST_BOUND = 12  # largest number of squarings: each halves the distance of the bounds at best, and costs two products
@@ -169,7 +170,10 @@ def dominant_pairs(h: Tensor, miss: float = SMALLEST_MISS) -> tuple[Tensor, Tens
     condition = h.new_ones(len(h))
     left = torch.arange(len(h), device=h.device)  # the matrices whose pair is still to be found
     power = h
-    for squarings in SQUARINGS:
+    rounds = SQUARINGS
+    if len(h) <= FEW:
+        rounds = (sum(SQUARINGS),)
+    for squarings in rounds:
         for i in range(squarings):
             # Three squarings take a radius of 1e-4 of the norm to 1e-32, which float32 still holds.
             if i % 3 == 0:

@@ -271,16 +271,26 @@ def parameter_gradients(
         loss: a number with a gradient, of the logits (T, B, C).
         mask: the steps that are no padding (T, B).
     """
-    cells = as_network(network).cells
-    holders = Counter(p for cell in cells for p in cell.parameters())  # how many cells hold each parameter
+    parameters = trained_parameters(as_network(network))
+    with eval_mode(network), torch.enable_grad():
+        value = loss(network.run(x, mask=mask).logits)
+    return gradients_by(value, parameters)
+
+
+def trained_parameters(network: Network) -> list[dict[str, nn.Parameter]]:
+    """Return the parameters of each cell that are trained, and last those of the readout, by name; each counts once."""
+    holders = Counter(p for cell in network.cells for p in cell.parameters())  # how many cells hold each parameter
     parameters: list[dict[str, nn.Parameter]] = []
-    for cell in cells:
+    for cell in network.cells:
         pretrained = set(cell.pretrained())
         named = cell.named_parameters()
         parameters.append({n: p for n, p in named if p.requires_grad and (holders[p] == 1 or p in pretrained)})
     parameters.append({n: p for n, p in network.readout.named_parameters() if p.requires_grad})
-    with eval_mode(network), torch.enable_grad():
-        value = loss(network.run(x, mask=mask).logits)
+    return parameters
+
+
+def gradients_by(value: Tensor, parameters: list[dict[str, nn.Parameter]]) -> tuple[dict[str, Tensor], ...]:
+    """Return the gradients of a number by parameters, in the same order and by the same names."""
     found = iter(_gradients(value, [p for part in parameters for p in part.values()]))
     return tuple({name: next(found).detach() for name in part} for part in parameters)
 
@@ -403,23 +413,26 @@ def activity(spikes: Tensor, mask: Tensor | None = None) -> Activity:
     """
     if not is_binary(spikes):
         return Activity(math.nan, math.nan, math.nan, math.nan)
-    z = spikes.detach().double()
+    z = spikes.detach().float()
     if mask is None:
-        counts = z.new_ones(z.shape[:2])
+        counts = z.new_ones(z.shape[:2], dtype=torch.float64)
     else:
         counts = mask.double()
-    rate = (z * counts.unsqueeze(-1)).sum((0, 1)) / counts.sum()
+        z = z * mask.unsqueeze(-1)
+    steps = counts.sum(0)  # of each sample (B,)
+    # Sums of zeros and ones are exact in float32 up to 16 million.
+    fired = z.sum(0).double()  # spikes of each neuron in each sample (B, n)
+    rate = fired.sum(0) / steps.sum()
     dead = (rate == 0).double().mean().item()
     saturated = (rate > SATURATED).double().mean().item()
-    weight = (counts / counts.sum(0)).unsqueeze(-1)  # of each step in the mean of a sample (T, B, 1)
 
-    def variance(z: Tensor) -> Tensor:
-        """The variance over time (B, n)."""
-        mean = (weight * z).sum(0)
-        return (weight * (z - mean).square()).sum(0)
-
-    of_neurons = variance(z).mean(-1).sum()
-    of_mean = variance(z.mean(-1, keepdim=True)).sum()
+    # The square of a spike is the spike itself: the variance of a neuron is p (1 - p).
+    share = fired / steps.unsqueeze(1)
+    of_neurons = (share * (1 - share)).mean(-1).sum()
+    firing = z.sum(-1).double() / z.shape[-1]  # share of the neurons that fire in a step (T, B)
+    weight = counts / steps  # of each step in the mean of a sample
+    mean = (weight * firing).sum(0)
+    of_mean = (weight * (firing - mean).square()).sum()
     if of_neurons > ROUNDING:
         synchrony = (of_mean / of_neurons).item()
     else:

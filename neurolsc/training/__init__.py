@@ -2,6 +2,7 @@
 
 - loop: the settings, the loop with its checkpoints, and the history
 - evaluation: batches, and the scores of a network on a data set
+- ranks: several processes, each with its share of every batch
 - optim: optimizer, learning rates, gradients and bounds
 """
 

@@ -6,6 +6,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,6 +18,7 @@ from torch.utils.data import DataLoader
 
 from neurolsc.datasets.batches import drawn_from
 from neurolsc.display import Displayed, Table, or_dash, progress_bar
+from neurolsc.interop.ranks import from_rank_0
 from neurolsc.io import (
     check_finite,
     data_fingerprint,
@@ -41,6 +43,7 @@ from neurolsc.training.optim import (
     parameter_groups,
     scheduled,
 )
+from neurolsc.training.ranks import Share, begin_alike, draws_of_rank, gathered, lowest, sum_gradients, summed
 from neurolsc.validation import known_options, number, one_of, positive, setting, whole
 
 if TYPE_CHECKING:
@@ -202,6 +205,10 @@ def train(
     All random numbers of an epoch follow from (seed, epoch) alone. On a CPU a run that was killed and resumed ends with
     the same weights as one that ran through, bit by bit.
 
+    Under ``torchrun``, after ``torch.distributed.init_process_group``, all ranks call it with the same arguments. Each
+    runs its share of every batch, and the weights become those of one process to rounding; dropout draws other numbers.
+    Rank 0 validates, writes the checkpoint, shows the bar, calls on_epoch and measures for a monitor.
+
     Args:
         network: the network; it ends with the weights of its best epoch.
         training: items, shuffled anew in every epoch: :class:`neurolsc.training.Samples`. Or a ``DataLoader`` of
@@ -221,8 +228,8 @@ def train(
         The history, a row per epoch, and which epoch was the best.
 
     Raises:
-        ValueError: if a data set is empty or does not fit, a setting is out of range, there are several processes, or
-            the checkpoint is damaged or of a run with other settings, which the message names.
+        ValueError: if a data set is empty or does not fit, a setting is out of range, the checkpoint is damaged or
+            of a run with other settings, which the message names, or ranks differ in what they were given.
         TypeError: if network, data or a setting are of the wrong kind.
         FloatingPointError: if the loss, the gradient or the score becomes NaN or infinite; the message names the layer.
             The network then has the weights of its best epoch, or those before the first.
@@ -233,12 +240,7 @@ def train(
     known_options("train", settings, [f.name for f in fields(TrainSettings)])
     chosen = TrainSettings(**settings)
     network = as_network(network)
-    _, processes = rank_of_processes()
-    if processes > 1:
-        raise ValueError(
-            f"train works in one process, got {processes}: each would train a network of its own. Write a loop with "
-            "DistributedDataParallel."
-        )
+    rank, processes = rank_of_processes()
     whole("seed", seed, at_least=0)
     if chosen.clip_weight:
         bound_weights(network, weight=torch.inf, spectrum=0)  # refuses a cell that does not name its voltage
@@ -247,6 +249,13 @@ def train(
     order = torch.Generator()  # of the samples; seeded anew in every epoch
     train_batches = batches("training", training, chosen.batch_size, generator=order)
     batches("validation", validation, chosen.batch_size)  # refuses before the first epoch, not after it
+    if processes > 1:
+        call: dict[str, Any] = {n: value for n, value in vars(chosen).items() if isinstance(value, str | int | float)}
+        call |= {"task": repr(task), "seed": seed, "a checkpoint": checkpoint is not None}
+        call |= {"number of batches": len(train_batches)}
+        call |= network_fingerprint(network)
+        call |= data_fingerprint("training", training) | data_fingerprint("validation", validation)
+        begin_alike(network, [training, validation], call)
     schedule = scheduled(chosen.schedule, chosen.epochs * len(train_batches))
     make: Any = OPTIMIZERS[chosen.optimizer] if isinstance(chosen.optimizer, str) else chosen.optimizer
     optimizer = make(parameter_groups(network, chosen.lr, by_gain=chosen.by_gain), chosen.lr)
@@ -276,7 +285,12 @@ def train(
             "scheduler": None if scheduler is None else scheduler.state_dict(),
         }
 
-    with locked(checkpoint):
+    with ExitStack() as stack:
+
+        def lock() -> None:
+            stack.enter_context(locked(checkpoint))
+
+        from_rank_0(lock)
         fingerprint: dict[str, Any] = {}
         if checkpoint is not None:
             free = ("epochs", "patience", "schedule", "optimizer")  # free to change, or compared in another form below
@@ -302,7 +316,8 @@ def train(
                 fingerprint["schedule"] = f"{kind}, every {step_every}, {at_first}"
             elif chosen.schedule != "constant":
                 fingerprint["epochs"] = chosen.epochs  # the next learning rate depends on it
-            if saved := read_checkpoint(checkpoint, keys=state(), settings=fingerprint, of="training"):
+            keys = list(state())
+            if saved := from_rank_0(lambda: read_checkpoint(checkpoint, keys, settings=fingerprint, of="training")):
                 with refusing(checkpoint, "does not fit this training"):
                     for part in ("best", "network"):  # both have to fit; the last one stays in the network
                         check_finite(saved[part])
@@ -322,7 +337,8 @@ def train(
             # a hash: neighbouring seeds and epochs must not draw alike
             epoch_seed = int.from_bytes(hashlib.sha256(f"{seed} {epoch}".encode()).digest()[:4])
             length = len(train_batches)
-            bar = progress_bar(length, desc=f"epoch {epoch}/{chosen.epochs}", unit="batch", shown=progress)
+            shown = progress and rank == 0
+            bar = progress_bar(length, desc=f"epoch {epoch}/{chosen.epochs}", unit="batch", shown=shown)
             cuda = [device] if device.type == "cuda" else []
             with torch.random.fork_rng(devices=cuda), bar, drawn_from(epoch_seed, epoch):
                 torch.manual_seed(epoch_seed)
@@ -335,18 +351,29 @@ def train(
                 for index, batch in enumerate(train_batches, start=1):
                     where = f"in epoch {epoch}, batch {index}"
                     x, targets, mask = unpack(batch, device)
-                    run = network.run(x, states, mask=mask)
+                    first = x[:, :FLOSSED]
+                    size = x.shape[1]
+                    share = Share(size)
+                    x = share.of(x, 1)
+                    targets = share.of(targets, 0 if targets.ndim == 1 else 1)
+                    mask = None if mask is None else share.of(mask, 1)
+                    with draws_of_rank(epoch_seed + index, device):
+                        run = network.run(x, states, mask=mask)
                     logits = run.logits
-                    states, (count, steps) = carry_state(training, run, mask)
+                    states, (_, steps) = carry_state(training, run, mask)
                     loss = task.loss(logits, targets, mask)
-                    value = loss.item()
+                    loss = share.weight * loss
+                    value = summed(loss.item(), device)
                     if not math.isfinite(value):
                         bad = [i for i, z in enumerate(run.spikes, start=1) if not z.isfinite().all()]
-                        at = f"layer {bad[0]}" if bad else "the readout"  # the lowest: a run goes up
+                        # the lowest: a run goes up
+                        layer = lowest(bad[0] if bad else len(run.spikes) + 1, device)
+                        at = f"layer {layer}" if layer <= len(run.spikes) else "the readout"
                         raise diverged(f"the loss is {value} {where}, from {at} on")
                     del run  # the spikes need not live as long as the loss
                     optimizer.zero_grad()
                     loss.backward()
+                    sum_gradients(network)
                     norm = condition_gradients(network, centralize=chosen.centralize, clip=chosen.clip_gradient)
                     if not norm.isfinite():
                         bad = []
@@ -366,9 +393,9 @@ def train(
                     # an update of its own: beside an exploding gradient of the loss this one would vanish
                     if chosen.floss and update % chosen.floss_every == 0:
                         optimizer.zero_grad()
-                        first = x[:, :FLOSSED]
                         penalty = chosen.floss * exponent_loss(network, first, chosen.floss_target, seed=update)
-                        penalty.backward()
+                        (penalty / processes).backward()  # the same on all ranks, but for rounding
+                        sum_gradients(network)
                         condition_gradients(network, centralize=chosen.centralize, clip=chosen.clip_gradient)
                         optimizer.step()
                     bound_weights(network, weight=chosen.clip_weight, spectrum=chosen.clip_spectrum)
@@ -376,22 +403,24 @@ def train(
                         scheduler.step()  # type: ignore[call-arg]
                     if monitor is not None:
                         monitor.step(value)
-                    samples += count
-                    total += count * value
+                    samples += size
+                    total += size * value
                     measures = task.measures(logits.detach(), targets, mask)
-                    parts.append(BatchMetric(measures[task.score], count, steps))
+                    if share.samples:
+                        parts.append(BatchMetric(measures[task.score], share.samples, steps))
                     bar.set_postfix_str(f"loss {total / samples:.3f}", refresh=False)
                     bar.update()
-                score = metric.mean(parts)
+                score = metric.mean(gathered(parts))
                 if not math.isfinite(score):
                     raise diverged(f"the {task.score} is {score} in epoch {epoch}")
 
                 try:
-                    scores = evaluate(network, validation, task=task, batch_size=chosen.batch_size)
+                    # On rank 0 alone, so that all decide alike.
+                    scores = from_rank_0(lambda: evaluate(network, validation, task=task, batch_size=chosen.batch_size))
                 except FloatingPointError as error:
                     raise diverged(f"the validation loss is not finite in epoch {epoch}") from error
-                shown = metric.text(scores.measures[task.score])
-                bar.set_postfix_str(f"loss {total / samples:.3f}, validation {scores.loss:.3f} {shown}")
+                measured = metric.text(scores.measures[task.score])
+                bar.set_postfix_str(f"loss {total / samples:.3f}, validation {scores.loss:.3f} {measured}")
 
             row: Row = {"epoch": epoch, "train_loss": total / samples, f"train_{task.score}": score}
             row |= {"validation_loss": scores.loss}
@@ -407,8 +436,8 @@ def train(
             elif step_every == "epoch":
                 scheduler.step()
             if checkpoint is not None:
-                write_tree(checkpoint, state() | {"settings": fingerprint})
-            if on_epoch is not None:
+                from_rank_0(lambda: write_tree(checkpoint, state() | {"settings": fingerprint}))
+            if on_epoch is not None and rank == 0:
                 on_epoch(history)
     network.load_state_dict(best)
     stopped_early = len(history) - best_epoch >= chosen.patience

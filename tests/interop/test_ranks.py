@@ -11,7 +11,7 @@ from torch import distributed, multiprocessing, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from neurolsc import Monitor, initialize, match_firing_rates, pretrain, radius_profile, train
+from neurolsc import Monitor, initialize, match_firing_rates, pretrain, radius_profile
 from neurolsc.init import LSUV
 from neurolsc.interop.saved import values_outside
 from tests.test_monitor import SnnTorch, SpikingJelly, batch, own
@@ -47,11 +47,10 @@ def in_group(rank: int, port: int, folder: Path) -> None:
     found["radii"] = radius_profile(compiled, batch(0)[0], steps=2).time
     found["set"] = dict(net.module.state_dict())
     errors = []
-    for call in (lambda: initialize(net, x[:, :, :3] if rank == 0 else x), lambda: train(own(), [], [])):
-        try:
-            call()
-        except ValueError as error:
-            errors.append(str(error))
+    try:
+        initialize(net, x[:, :, :3] if rank == 0 else x)
+    except ValueError as error:
+        errors.append(str(error))
     found["errors"] = errors
 
     # a loop, of which each rank has other batches
@@ -105,11 +104,10 @@ def test_other_functions_that_set_and_measure_take_the_wrapped_module(both):
     assert torch.equal(both[0]["radii"], both[1]["radii"])
 
 
-def test_an_error_of_rank_0_is_that_of_all_and_train_refuses(both):
+def test_an_error_of_rank_0_is_that_of_all(both):
     for found in both:
-        assert len(found["errors"]) == 2
+        assert len(found["errors"]) == 1
         assert "12" in found["errors"][0]
-        assert "train works in one process, got 2" in found["errors"][1]
 
 
 def test_the_monitor_of_rank_0_has_the_rows_and_the_training_goes_on_alike(both):
