@@ -167,7 +167,8 @@ class Probe:
     def _step_sizes(self, spikes: list[Tensor]) -> list[float]:
         """Return for each layer by how many thresholds its mean voltage moves if all input weights grow by 1.
 
-        NaN for a layer of which no impulse response is known. `spikes` are the outputs of each layer on the probe batch.
+        NaN for a layer of which no impulse response is known. `spikes` are the outputs of each layer on the probe
+        batch.
         """
         decays = [constant.decay for cell in self.network.cells for constant in time_constants(cell)]
         # An impulse response costs as much as a run: it is measured again only if decays have changed.
