@@ -3,8 +3,9 @@
 import itertools
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -172,6 +173,8 @@ def test_the_layer_whose_surrogate_has_no_finite_derivative_is_named():
         ({"training": [(torch.zeros(N, 12), 1)]}, ValueError, r"x must have shape \(T, B, 6\).*got \(6, 1, 12\)"),
         ({"epochs": 0}, ValueError, "epochs must be at least 1, got 0"),
         ({"lr": math.nan}, ValueError, "lr must be positive"),
+        ({"average": 1.0}, ValueError, r"average must be a share of the epochs, from 0 to below 1, got 1\.0"),
+        ({"average": math.nan}, ValueError, "average must be a share of the epochs"),
         ({"optimizer": "adm"}, ValueError, "did you mean adam"),
         ({"schedule": "cosin"}, ValueError, "did you mean cosine"),
         ({"schedule": STEP(torch.optim.SGD([torch.zeros(1)], 0.1))}, TypeError, r"FromTorch\(make\), got a StepLR"),
@@ -239,3 +242,41 @@ def test_a_loader_of_other_batches_is_refused(loader: Any, error: type[Exception
         evaluate(network, loader)
     with pytest.raises(error, match=message):
         train(network, loader, Patterns(3), epochs=1, **QUIET)
+
+
+AVERAGED: dict[str, Any] = {"epochs": 5, "average": 0.5, "patience": 5, "schedule": "constant"}  # of epochs 4 and 5
+
+
+def test_averaged_weights_are_validated_and_kept():
+    network = small_network()
+    after: list[dict[str, Tensor]] = []
+    result = train(network, on_epoch=lambda _: after.append(weights(network)), **QUIET | DATA | AVERAGED)
+    assert len(after) == 5
+    judged = [*after[:4], {name: (after[3][name] + after[4][name]) / 2 for name in after[4]}]
+    end = small_network()
+    for epoch, mean in enumerate(judged, start=1):
+        end.load_state_dict(mean)
+        loss = evaluate(end, DATA["validation"]).loss
+        assert loss == pytest.approx(result.history[epoch - 1]["validation_loss"], rel=1e-5)
+        if epoch == result.best_epoch:
+            torch.testing.assert_close(weights(network), mean)
+    assert not same_bits(after[3], after[4])
+
+
+def test_averaged_weights_survive_a_stop(tmp_path: Path):
+    through = small_network()
+    history = train(through, **QUIET | DATA | AVERAGED).history
+
+    def stops(rows: Sequence[Any]) -> None:
+        if len(rows) == 4:  # one of the two is in the mean
+            raise KeyboardInterrupt
+
+    stopped = small_network()
+    with pytest.raises(KeyboardInterrupt):
+        train(stopped, checkpoint=tmp_path / "c", on_epoch=stops, **QUIET | DATA | AVERAGED)
+    resumed = small_network()
+    again = train(resumed, checkpoint=tmp_path / "c", **QUIET | DATA | AVERAGED).history
+    assert [row["validation_loss"] for row in again] == [row["validation_loss"] for row in history]
+    assert same_bits(weights(resumed), weights(through))
+    with pytest.raises(ValueError, match=r"average was 0\.5, is now None"):
+        train(small_network(), checkpoint=tmp_path / "c", **QUIET | DATA | AVERAGED | {"average": 0.0})

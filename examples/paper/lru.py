@@ -161,6 +161,8 @@ class LRUTable(_LRU):
         if not scale.full:
             own = {"width": 32, "words": 50, "batch_size": 32, "epochs": 20, "lr": 1e-2}
         own["epochs"] = scale.epochs or own["epochs"]
+        if scale.full:  # weights are averaged (SWA), which early stopping would prevent
+            own |= {"average": 0.5, "patience": own["epochs"]}
         own |= {"schedule": "cosine-to-tenth", "word_switch": 0.05, "word_switch_epochs": 3}
         return super().fixed(scale) | own
 
@@ -176,7 +178,9 @@ class LRUTable(_LRU):
         write_tables(rows, out)
 
     def notes(self) -> list[str]:
-        return ["the paper averages weights over the second half of the epochs (SWA); here the best epoch counts"]
+        return [
+            "at the paper's size weights are averaged over the second half of the epochs (SWA), at the small one not"
+        ]
 
 
 def _radii(row: dict[str, Any]) -> tuple[float, float]:

@@ -8,12 +8,14 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
+from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader
 
 from neurolsc.datasets.batches import drawn_from
@@ -79,8 +81,8 @@ class TrainSettings:
     Raises:
         ValueError: if a number is out of range, or a word is unknown.
 
-    Source: the defaults are ours, from the study in the documentation; patience: arXiv:2308.12075, Sec. II-G. The
-    paper's training is :data:`neurolsc.training.PAPER`.
+    Source: the defaults are ours, from the study in the documentation; patience: arXiv:2308.12075, Sec. II-G; average:
+    arXiv:1803.05407, as arXiv:2308.12075 does on words. The paper's training is :data:`neurolsc.training.PAPER`.
     """
 
     epochs: int = setting(20, "most epochs")
@@ -105,6 +107,9 @@ class TrainSettings:
     )
     floss_target: float = setting(0.0, "their target, in nats per step")
     floss_every: int = setting(10, "such an update after every so many others")
+    average: float = setting(
+        0.0, "last share of the epochs whose weights are averaged: the mean is validated and kept; 0: not averaged"
+    )
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "patience", "floss_every"):
@@ -112,6 +117,8 @@ class TrainSettings:
         positive("lr", self.lr)
         for name in ("clip_gradient", "clip_spectrum", "clip_weight", "floss"):
             number(name, getattr(self, name), zero_allowed=True)
+        if not 0 <= self.average < 1:
+            raise ValueError(f"average must be a share of the epochs, from 0 to below 1, got {self.average}.")
         if not math.isfinite(self.floss_target):
             raise ValueError(f"floss_target must be a finite number of nats per step, got {self.floss_target}.")
         if isinstance(self.schedule, str):
@@ -263,6 +270,8 @@ def train(
     step_every = None if schedule is None else schedule.every
     history: list[Row] = []
     best_epoch = 0  # before the training
+    averaged: AveragedModel | None = None  # the mean of the weights after some epochs
+    averages_from = chosen.epochs - math.floor(chosen.average * chosen.epochs) + 1  # number of the first of these
     best = copy.deepcopy(network.state_dict())
 
     def diverged(what: str, cure: str = f"lower the learning rate (now {chosen.lr:g})") -> FloatingPointError:
@@ -276,7 +285,7 @@ def train(
 
     def state() -> dict[str, Any]:
         """What a checkpoint holds, besides the settings."""
-        return {
+        held = {
             "network": network.state_dict(),
             "best": best,
             "best_epoch": best_epoch,
@@ -284,6 +293,9 @@ def train(
             "optimizer": optimizer.state_dict(),
             "scheduler": None if scheduler is None else scheduler.state_dict(),
         }
+        if chosen.average:
+            held["averaged"] = None if averaged is None else averaged.state_dict()
+        return held
 
     with ExitStack() as stack:
 
@@ -293,7 +305,8 @@ def train(
         from_rank_0(lock)
         fingerprint: dict[str, Any] = {}
         if checkpoint is not None:
-            free = ("epochs", "patience", "schedule", "optimizer")  # free to change, or compared in another form below
+            # free to change, or compared in another form below
+            free = ("epochs", "patience", "schedule", "optimizer", "average")
             fingerprint = {name: value for name, value in vars(chosen).items() if name not in free}
             fingerprint |= {"optimizer": type(optimizer).__name__, "schedule": chosen.schedule}
             fingerprint |= {"task": repr(task), "seed": seed} | network_fingerprint(network)
@@ -316,6 +329,8 @@ def train(
                 fingerprint["schedule"] = f"{kind}, every {step_every}, {at_first}"
             elif chosen.schedule != "constant":
                 fingerprint["epochs"] = chosen.epochs  # the next learning rate depends on it
+            if chosen.average:
+                fingerprint |= {"average": chosen.average, "epochs": chosen.epochs}
             keys = list(state())
             if saved := from_rank_0(lambda: read_checkpoint(checkpoint, keys, settings=fingerprint, of="training")):
                 with refusing(checkpoint, "does not fit this training"):
@@ -325,6 +340,9 @@ def train(
                     for part, value in (("optimizer", optimizer), ("scheduler", scheduler)):
                         if value is not None:
                             value.load_state_dict(saved[part])
+                    if saved.get("averaged") is not None:
+                        averaged = AveragedModel(network)
+                        averaged.load_state_dict(saved["averaged"])
                     history = saved["history"]
                     best = saved["best"]
                     best_epoch = saved["best_epoch"]
@@ -414,9 +432,14 @@ def train(
                 if not math.isfinite(score):
                     raise diverged(f"the {task.score} is {score} in epoch {epoch}")
 
+                judged = network
+                if epoch >= averages_from:
+                    averaged = averaged or AveragedModel(network)
+                    averaged.update_parameters(network)
+                    judged = averaged.module
                 try:
                     # On rank 0 alone, so that all decide alike.
-                    scores = from_rank_0(lambda: evaluate(network, validation, task=task, batch_size=chosen.batch_size))
+                    scores = from_rank_0(partial(evaluate, judged, validation, task=task, batch_size=chosen.batch_size))
                 except FloatingPointError as error:
                     raise diverged(f"the validation loss is not finite in epoch {epoch}") from error
                 measured = metric.text(scores.measures[task.score])
@@ -429,7 +452,7 @@ def train(
             row |= {"synops": scores.synops, "seconds": time.perf_counter() - started}
             if not history or scores.loss < history[best_epoch - 1]["validation_loss"]:
                 best_epoch = epoch
-                best = copy.deepcopy(network.state_dict())
+                best = copy.deepcopy(judged.state_dict())
             history.append(row)
             if isinstance(scheduler, ReduceLROnPlateau):
                 scheduler.step(scores.loss)
