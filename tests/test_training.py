@@ -278,5 +278,5 @@ def test_averaged_weights_survive_a_stop(tmp_path: Path):
     again = train(resumed, checkpoint=tmp_path / "c", **QUIET | DATA | AVERAGED).history
     assert [row["validation_loss"] for row in again] == [row["validation_loss"] for row in history]
     assert same_bits(weights(resumed), weights(through))
-    with pytest.raises(ValueError, match=r"average was 0\.5, is now None"):
+    with pytest.raises(ValueError, match=r"average was 0\.5, is now 0\.0"):
         train(small_network(), checkpoint=tmp_path / "c", **QUIET | DATA | AVERAGED | {"average": 0.0})

@@ -285,17 +285,15 @@ def train(
 
     def state() -> dict[str, Any]:
         """What a checkpoint holds, besides the settings."""
-        held = {
+        return {
             "network": network.state_dict(),
             "best": best,
             "best_epoch": best_epoch,
             "history": history,
             "optimizer": optimizer.state_dict(),
             "scheduler": None if scheduler is None else scheduler.state_dict(),
+            "averaged": None if averaged is None else averaged.state_dict(),
         }
-        if chosen.average:
-            held["averaged"] = None if averaged is None else averaged.state_dict()
-        return held
 
     with ExitStack() as stack:
 
@@ -305,8 +303,7 @@ def train(
         from_rank_0(lock)
         fingerprint: dict[str, Any] = {}
         if checkpoint is not None:
-            # free to change, or compared in another form below
-            free = ("epochs", "patience", "schedule", "optimizer", "average")
+            free = ("epochs", "patience", "schedule", "optimizer")  # free to change, or compared in another form below
             fingerprint = {name: value for name, value in vars(chosen).items() if name not in free}
             fingerprint |= {"optimizer": type(optimizer).__name__, "schedule": chosen.schedule}
             fingerprint |= {"task": repr(task), "seed": seed} | network_fingerprint(network)
@@ -330,7 +327,7 @@ def train(
             elif chosen.schedule != "constant":
                 fingerprint["epochs"] = chosen.epochs  # the next learning rate depends on it
             if chosen.average:
-                fingerprint |= {"average": chosen.average, "epochs": chosen.epochs}
+                fingerprint["epochs"] = chosen.epochs  # the first epoch whose weights are averaged depends on it
             keys = list(state())
             if saved := from_rank_0(lambda: read_checkpoint(checkpoint, keys, settings=fingerprint, of="training")):
                 with refusing(checkpoint, "does not fit this training"):
@@ -340,7 +337,7 @@ def train(
                     for part, value in (("optimizer", optimizer), ("scheduler", scheduler)):
                         if value is not None:
                             value.load_state_dict(saved[part])
-                    if saved.get("averaged") is not None:
+                    if saved["averaged"] is not None:
                         averaged = AveragedModel(network)
                         averaged.load_state_dict(saved["averaged"])
                     history = saved["history"]
@@ -432,7 +429,7 @@ def train(
                 if not math.isfinite(score):
                     raise diverged(f"the {task.score} is {score} in epoch {epoch}")
 
-                judged = network
+                judged: Any = network
                 if epoch >= averages_from:
                     averaged = averaged or AveragedModel(network)
                     averaged.update_parameters(network)

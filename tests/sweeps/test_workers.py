@@ -25,7 +25,7 @@ CONTENT: dict[str, Any] = {
     "choose": {"setting": "lr"},
 }
 TRIALS = 3  # two rates with the first seed, the better one with the second
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick")]
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 @pytest.fixture
@@ -70,6 +70,7 @@ def same(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{n: value for n, value in row.items() if not n.endswith("seconds")} for row in rows]
 
 
+@pytest.mark.slow
 def test_a_worker_killed_in_mid_trial_loses_nothing_and_repeats_nothing(tmp_path: Path, counted):
     made = grid(tmp_path, **CONTENT)
     through = run_sweep(made, tmp_path / "through", Here(), progress=False)
@@ -95,6 +96,7 @@ def test_a_worker_killed_in_mid_trial_loses_nothing_and_repeats_nothing(tmp_path
     assert len(builds) == len(undisturbed) + 1  # the one that was killed was begun twice
 
 
+@pytest.mark.long
 def test_of_two_sweeps_on_one_folder_one_is_stopped_one_killed_both_take_workers_along_and_a_third_goes_on(
     tmp_path: Path, counted
 ):
@@ -121,6 +123,7 @@ def test_of_two_sweeps_on_one_folder_one_is_stopped_one_killed_both_take_workers
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs ray: pip install 'ray>=2.40,<3'")
+@pytest.mark.long
 def test_a_node_killed_in_mid_sweep_loses_nothing_and_repeats_nothing(tmp_path: Path, counted):
     """Two local nodes, one killed; the table is that of a sweep in this process."""
     content = {"grid": CONTENT["grid"], "fixed": CONTENT["fixed"] | {"epochs": 12, "patience": 12}}
