@@ -255,7 +255,7 @@ class FusedLayer(ABC):
         Raises:
             CannotDeferError: if no kernel runs tensors of this dtype or device.
         """
-        values = [beside(p, drive) for p in params]
+        values = [on_device_of_currents(p, drive) for p in params]
         if not can_scan([drive, *start, *values]):
             raise CannotDeferError(
                 f"no kernel runs {type(self.layer).__name__} on {drive.device.type} in {drive.dtype}."
@@ -269,7 +269,7 @@ class FusedLayer(ABC):
         return scanned
 
 
-def beside(value: Any, drive: Tensor) -> Tensor:
+def on_device_of_currents(value: Any, drive: Tensor) -> Tensor:
     """Return a parameter as a tensor on the device of the currents; a tensor that holds no number stays where it is."""
     if not isinstance(value, Tensor):
         return torch.as_tensor(value, dtype=drive.dtype, device=drive.device)
@@ -529,7 +529,7 @@ class FusedNorse(FusedLayer):
         state = self.at_rest(drive if self.has_time else drive[0])
         self.state_class = type(state)
         if any(value is None for value in start):
-            start = [beside(value, drive).detach().expand(drive.shape[1:]) for value in state]
+            start = [on_device_of_currents(value, drive).detach().expand(drive.shape[1:]) for value in state]
         recurrent = []
         if self.recurrent:
             recurrent = [start[0], weights, None]  # spikes, weights, and no bias
