@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from neurolsc.interop.fused import FusedLayer, fused_layer, has_hooks
+from neurolsc.interop.fused import fused_layer
+from neurolsc.interop.fused_base import FusedLayer, has_hooks
 from neurolsc.interop.wrapped import WrappedCell
 from neurolsc.neurons.fast.scan import can_scan, linear
 

@@ -6,16 +6,23 @@ its steps down, and runs them all at once when a value is needed. Nothing here i
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from operator import is_
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from neurolsc.interop.lazy import CannotDeferError, Group, LazyTensor, Recording, gathered, is_constant, now
+from neurolsc.interop.fused_base import (
+    FusedLayer,
+    has_hooks,
+    on_device_of_currents,
+    place_of,
+    plain_class,
+    shown,
+    too_wide,
+)
+from neurolsc.interop.lazy import CannotDeferError, LazyTensor, now
 from neurolsc.interop.wrapped import Accelerated, library_of
 from neurolsc.neurons.fast.kinds import (
     ALL,
@@ -36,254 +43,8 @@ from neurolsc.neurons.fast.kinds import (
     Neuron,
     Slope,
 )
-from neurolsc.neurons.fast.scan import can_scan, linear, recurrent_scan, scan
-from neurolsc.neurons.fast.sequence import WIDEST
+from neurolsc.neurons.fast.scan import linear
 from neurolsc.surrogate import in_two_methods
-
-
-class NeuronGroup(Group):
-    """The steps of one layer of neurons.
-
-    A call is (current, states, settings) of one step. Steps are run at once as long as each starts where the one
-    before has ended, with the same settings. Output 0 is the spikes, 1 and above are the states of the kernel.
-
-    Attributes:
-        layer: the layer.
-        settings: those of the last step.
-        ends: the outputs of the last step of each run, by output and number of the step.
-    """
-
-    def __init__(self, recording: Recording, layer: FusedLayer, outputs: int) -> None:
-        super().__init__(recording, outputs)
-        self.layer = layer
-        self.settings: tuple[Any, ...] | None = None
-        self.ends: dict[tuple[int, int], Tensor] = {}
-
-    def compute(self, last: int) -> None:
-        """Split the steps into runs, and compute one after the other: a run may start from states of those before."""
-        while self.done <= last:
-            first = self.done
-            stop = first + 1
-            while stop <= last and self._continues(stop):
-                stop += 1
-            self._run(first, stop)
-            self.done = stop
-
-    def _continues(self, index: int) -> bool:
-        """True if step number `index` has the settings of the one before it and starts from its states."""
-        _, states, settings = self.calls[index]
-        if settings is not self.calls[index - 1][2]:
-            return False
-        for output, state in zip(self.layer.outputs, states, strict=True):
-            if type(state) is not LazyTensor or state.group is not self:
-                return False
-            if state.index != index - 1 or state.output != output:
-                return False
-        return True
-
-    def _run(self, first: int, stop: int) -> None:
-        """Run the steps from `first` to before `stop` at once, and add their results to the blocks."""
-        calls = self.calls[first:stop]
-        drive = gathered([current for current, _, _ in calls])
-        if is_constant(drive):
-            drive = drive[:1]
-        _, start, settings = calls[0]
-        z, states, ends = self.layer.run(drive, stop - first, [now(state) for state in start], settings)
-        z = z.to(self.layer.sent_dtype(z.dtype, settings))
-        self.append(0, first, z)
-        for output, state in enumerate(states, 1):
-            self.append(output, first, state)
-            self.ends[output, stop - 1] = ends[output - 1]
-        if 0 in self.layer.outputs:  # the layer stores its last spikes, too
-            self.ends[0, stop - 1] = z[-1].clone()
-        self.recording.count_steps(at_once=stop - first, in_all=len(self.calls))
-
-    def value(self, output: int, index: int) -> Tensor:
-        """Return one output of one step that has been computed."""
-        # The state at the end is a tensor of its own: libraries detach it in place, which a view does not allow.
-        end = self.ends.get((output, index))
-        if end is None:
-            return super().value(output, index)
-        return end
-
-    def like(self, output: int, index: int) -> Tensor:
-        """Return a meta tensor with the shape and dtype of one output of one step, by those of its current."""
-        current, _, settings = self.calls[index]
-        if isinstance(current, LazyTensor):
-            like = current.like()
-        else:
-            like = current.to("meta")
-        if output:  # states have the shape and dtype of currents
-            return like
-        return like.to(self.layer.sent_dtype(like.dtype, settings))
-
-
-class FusedLayer(ABC):
-    """A layer of another library, while a network runs.
-
-    Args:
-        layer: the layer.
-
-    Attributes:
-        kept_in: name of the layer's dict that holds its states.
-        outputs: numbers of the results of a step from which the next step starts; 0: the spikes.
-        group: the group to which the last step was added.
-    """
-
-    kept_in = "_buffers"
-
-    def __init__(self, layer: Any) -> None:
-        self.layer = layer
-        self.outputs: tuple[int, ...] = ()
-        self.group: NeuronGroup | None = None
-
-    @classmethod
-    @abstractmethod
-    def refusal(cls, layer: Any) -> str | None:
-        """Return why a layer of this class cannot be run at once; None if it can."""
-
-    @abstractmethod
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Take and return what the layer's own forward does, but write the step down."""
-
-    @abstractmethod
-    def settings(self) -> tuple[Any, ...]:
-        """Return all that the layer's step depends on besides current and states, as it is now."""
-
-    @abstractmethod
-    def run(self, drive: Tensor, steps: int, start: Sequence[Any], settings: Any) -> Any:
-        """Run steps at once by a kernel.
-
-        Args:
-            drive: currents (T, B, ...), or (1, B, ...) if they are the same in all steps.
-            steps: T.
-            start: the states before the first step, in the order of ``outputs``.
-            settings: what :meth:`settings` returned.
-
-        Returns:
-            Spikes (T, B, ...), a tuple of states after each step, and a tuple of states after the last one.
-        """
-
-    def start(self, recording: Recording) -> None:
-        """Let the layer write its steps down in a recording, from now on to :meth:`stop`."""
-        self.recording = recording
-        self.before = dict(vars(self.layer)[self.kept_in])  # for give_back
-        vars(self.layer)["forward"] = self.forward
-
-    def stop(self) -> None:
-        """Let the layer step by its own forward again."""
-        vars(self.layer).pop("forward", None)
-
-    def give_back(self) -> None:
-        """Put the states back that the layer stored at :meth:`start`."""
-        vars(self.layer)[self.kept_in].update({name: now(value) for name, value in self.before.items()})
-
-    def record(self, current: Any, states: Sequence[Any], settings: tuple[Any, ...]) -> list[LazyTensor]:
-        """Write a step down; return its spikes and its states as lazy tensors.
-
-        Args:
-            current: the input of the step, a lazy tensor or a tensor.
-            states: the states from which the step starts, in the order of ``outputs``.
-            settings: what :meth:`settings` returned.
-
-        A current or state that is of another recording, or is known already, is written down by its value.
-        """
-        recording = self.recording
-        group = self.group
-        if group is None or group.recording is not recording or group.grad is not torch.is_grad_enabled():
-            group = self._group()
-        if type(current) is not LazyTensor or current.recording is not recording or current.group is None:
-            current = now(current)
-        else:
-            group.reads.add(current.group)
-        has_known = False
-        for state in states:
-            if type(state) is not LazyTensor or state.group is group:
-                continue
-            if state.recording is recording and state.group is not None:
-                group.reads.add(state.group)
-            else:
-                has_known = True
-        if has_known:
-            states = [recording.own(state) for state in states]
-        # Equal settings become one object, by which steps that continue each other are recognised.
-        if group.settings is None or not all(map(is_, group.settings, settings)):
-            group.settings = settings
-        index = group.add((current, states, group.settings), reads=())  # they were added above
-        return [LazyTensor(recording, group, index, output) for output in self.sent]
-
-    def _group(self) -> NeuronGroup:
-        """Find or make the group for steps of this recording, one with gradients and one without."""
-        recording = self.recording
-        key = ("neurons", id(self.layer), torch.is_grad_enabled())
-        group: Any = recording.groups.get(key)
-        if group is None:
-            group = NeuronGroup(recording, self, 1 + max(self.outputs))
-            recording.groups[key] = group
-        self.group = group
-        self.sent = range(1 + max(self.outputs))  # numbers of all results of a step
-        return group
-
-    def sent_dtype(self, dtype: torch.dtype, settings: Any) -> torch.dtype:
-        """Return the dtype of the spikes that the layer sends for currents of a dtype."""
-        return dtype
-
-    def scanned(
-        self,
-        neuron: Neuron,
-        drive: Tensor,
-        steps: int,
-        start: Sequence[Tensor],
-        params: Sequence[Any],
-        slope: Slope,
-        *recurrent: Any,
-    ) -> Any:
-        """Run the kernel of a neuron.
-
-        Args:
-            neuron: its kind.
-            drive: as in :meth:`run`.
-            steps: as in :meth:`run`.
-            start: the states before the first step, without spikes.
-            params: its parameters, tensors or numbers.
-            slope: the derivative of its spikes.
-            *recurrent: of a recurrent layer the spikes before the first step, weights and bias.
-
-        Returns:
-            As :meth:`run`.
-
-        Raises:
-            CannotDeferError: if no kernel runs tensors of this dtype or device.
-        """
-        values = [on_device_of_currents(p, drive) for p in params]
-        if not can_scan([drive, *start, *values]):
-            raise CannotDeferError(
-                f"no kernel runs {type(self.layer).__name__} on {drive.device.type} in {drive.dtype}."
-            )
-        if recurrent:
-            scanned = recurrent_scan(neuron, drive, steps, start, values, slope, *recurrent)
-        else:
-            scanned = scan(neuron, drive, steps, start, values, slope)
-        if slope.kind == NOTHING:  # no gradient goes through the spikes, as in the library
-            return scanned._replace(z=scanned.z.detach())
-        return scanned
-
-
-def on_device_of_currents(value: Any, drive: Tensor) -> Tensor:
-    """Return a parameter as a tensor on the device of the currents; a tensor that holds no number stays where it is."""
-    if not isinstance(value, Tensor):
-        return torch.as_tensor(value, dtype=drive.dtype, device=drive.device)
-    if value.ndim == 0 and value.device.type == "cpu":  # which PyTorch, too, takes beside tensors of any device
-        return value.to(drive.device)
-    return value
-
-
-def too_wide(weight: Tensor) -> str | None:
-    """Return why no kernel runs neurons with such recurrent weights (n, n); None if one does."""
-    if weight.device.type != "cpu" and len(weight) > WIDEST:
-        return f"a GPU's kernel runs up to {WIDEST} recurrent neurons, and it has {len(weight)}"
-    return None
-
 
 # ---- snnTorch
 
@@ -758,13 +519,6 @@ FUSED: dict[tuple[str, str], type[FusedLayer]] = {
 }
 
 
-def plain_class(module: Any) -> type[nn.Module]:
-    """Return the class of a module; of an accelerated one the class that it had before."""
-    if isinstance(module, Accelerated):
-        return module.plain_class
-    return type(module)
-
-
 def fused_layer(module: nn.Module) -> FusedLayer | str:
     """Return a layer of neurons as the kernels run it; or, as a string, why they do not."""
     kind = plain_class(module)
@@ -783,14 +537,6 @@ def fused_layer(module: nn.Module) -> FusedLayer | str:
     if refusal is not None:
         return refusal
     return fused_class(module)
-
-
-def place_of(module: nn.Module, name: str) -> tuple[dict[str, Any], str]:
-    """Return the dict of a module that holds an attribute, and the name: reading it there is fast."""
-    for place in (module._parameters, module._buffers, module._modules):
-        if name in place:
-            return place, name
-    return vars(module), name
 
 
 UNCHANGED: dict[type, dict[str, Any]] = {}  # classes of the libraries, with what they held when no change was found
@@ -816,18 +562,6 @@ def changed_method(module: nn.Module, kind: type[nn.Module], root: str) -> str |
                 return name
         UNCHANGED[base] = dict(vars(base))
     return None
-
-
-def has_hooks(module: nn.Module) -> bool:
-    """True if a module has a forward or a backward hook."""
-    return bool(
-        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
-    )
-
-
-def shown(function: Any) -> str:
-    """Return the name of a function; of another object the name of its class."""
-    return getattr(function, "__qualname__", type(function).__name__)
 
 
 def layers_of(net: nn.Module) -> tuple[list[FusedLayer], dict[str, str], list[nn.Module]]:

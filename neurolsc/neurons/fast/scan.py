@@ -12,11 +12,10 @@ Shapes: M entries of a layer, one for each neuron of each sample, flattened; T s
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from neurolsc.neurons.fast.kinds import Neuron, Slope
+from neurolsc.neurons.fast.kinds import GIVEN, SIGMOID, Neuron, Slope
 from neurolsc.neurons.fast.sequence import runs_triton, transformed
 
 
@@ -75,6 +74,22 @@ def scan(
 def flat_array(tensor: Tensor) -> Any:
     """Return a contiguous tensor (T, ...) as an array (T, M) of the same memory, which a kernel may fill."""
     return tensor.detach().view(len(tensor), -1).numpy()
+
+
+def slope_on_cpu(slope: Slope) -> Slope:
+    """Return a slope as the CPU's kernels know it.
+
+    A sigmoid's is given by PyTorch, since Numba makes no vector instructions of an exponential.
+    """
+    if slope.kind != SIGMOID:
+        return slope
+
+    def derivative(distance: Tensor) -> Tensor:
+        # a (s - s^2) with s = sigmoid(a d), which is the same for -d; in place, as nothing else reads the distances
+        sigmoid = distance.abs_().mul_(-slope.a).sigmoid_()
+        return sigmoid.addcmul_(sigmoid, sigmoid, value=-1).mul_(slope.a)
+
+    return Slope(GIVEN, 1.0, derivative)
 
 
 def given_slopes(slope: Slope, neuron: Neuron, u: Tensor, states: Sequence[Tensor], params: Tensor) -> Tensor:
@@ -154,7 +169,8 @@ class _Scan(torch.autograd.Function):
         start, params, u, *states = ctx.saved_tensors
         steps = len(states[0])
         size = u.shape[1]
-        given = given_slopes(ctx.slope, neuron, u, states, params)
+        slope = ctx.slope if ctx.gpu else slope_on_cpu(ctx.slope)
+        given = given_slopes(slope, neuron, u, states, params)
         outer, by_ends = outer_gradients(gradients, neuron.states, u)
         # begins as the gradient by the last states, which the kernel carries back to the first, in place
         by_start = torch.stack(by_ends)
@@ -163,7 +179,7 @@ class _Scan(torch.autograd.Function):
             from neurolsc.neurons.fast import gpu_scan
 
             by_x, by_params, _ = gpu_scan.reverse(
-                neuron, ctx.slope, start, params, states, u, given, outer, by_start, learnt
+                neuron, slope, start, params, states, u, given, outer, by_start, learnt
             )
             return None, None, None, of_rows(by_x, ctx.rows_of_x), by_start, by_params
         from neurolsc.neurons.fast import cpu_kernels, scan_kernels
@@ -173,13 +189,13 @@ class _Scan(torch.autograd.Function):
         by_spikes, *by_states = outer
         arrays = (  # in the order of the kernel's arguments
             start.numpy(), params.numpy(), *neuron.flags, tuple(map(flat_array, states)), u.numpy(),
-            ctx.slope.kind, float(ctx.slope.a), given.numpy(), flat_array(by_spikes), tuple(map(flat_array, by_states)),
+            slope.kind, float(slope.a), given.numpy(), flat_array(by_spikes), tuple(map(flat_array, by_states)),
             by_x.numpy(), by_start.numpy(), by_params.numpy(), learnt,
         )  # fmt: skip
         kernel = getattr(scan_kernels, f"{neuron.name}_back")
 
         def piece(first: int, last: int) -> None:
-            kernel(*arrays, first, last)
+            kernel(*arrays, first, last, 0, steps)
 
         cpu_kernels.in_parts(size, size * steps // PER_THREAD, piece)
         return None, None, None, by_x, by_start, by_params
@@ -275,11 +291,12 @@ class _RecurrentScan(torch.autograd.Function):
         neuron: Neuron = ctx.neuron
         start, params, u, z0, weight, z, *states = ctx.saved_tensors
         n = z.shape[-1]
-        given = given_slopes(ctx.slope, neuron, u, states, params)
+        slope = ctx.slope if ctx.gpu else slope_on_cpu(ctx.slope)
+        given = given_slopes(slope, neuron, u, states, params)
         outer, ends = outer_gradients(gradients, neuron.states, u)
         by_start = torch.stack(ends)  # by the states behind the present step
         learnt = ctx.needs_input_grad[5]  # params
-        run = ctx.slope, start, params, states, u, given, outer, by_start, learnt
+        run = slope, start, params, states, u, given, outer, by_start, learnt
         if ctx.gpu:
             from neurolsc.neurons.fast import gpu_scan
 
@@ -322,32 +339,17 @@ def back_through_steps(
     n = states[0].shape[-1]
     by_x = u.new_zeros(steps, size)
     by_params = torch.zeros_like(params)
-    kernel = getattr(scan_kernels, f"{neuron.name}_back")
-    after = tuple(map(flat_array, states))
-    totals = by_start.numpy(), by_params.numpy(), learnt
-    formula = slope.kind, float(slope.a)
-    constants = params.numpy()
-    first = start.numpy()
-    voltage = u.numpy()
-    slopes = given.numpy()
-    by_currents = by_x.numpy()
-    from_states = tuple(by.numpy() for by in outer[1:])
     square = weight.ndim == 2
     by_spikes = u.new_zeros(1, size)  # of the present step: first the share through the recurrent weights
+    kernel = getattr(scan_kernels, f"{neuron.name}_back")
+    arrays = (  # in the order of the kernel's arguments
+        start.numpy(), params.numpy(), *neuron.flags, tuple(map(flat_array, states)), u.numpy(),
+        slope.kind, float(slope.a), given.numpy(), by_spikes.numpy(), tuple(map(flat_array, outer[1:])),
+        by_x.numpy(), by_start.numpy(), by_params.numpy(), learnt, 0, size,
+    )  # fmt: skip
     for t in range(steps - 1, -1, -1):
         by_spikes += step_of(outer[0], t)
-        before = first
-        if t:
-            if len(after) == 1:
-                before = after[0][t - 1 : t]  # a view, where nothing is to be stacked
-            else:
-                before = np.stack([state[t - 1] for state in after])
-        # the kernel sees a run of one step, and fills this row of by_x
-        kernel(
-            before, constants, *neuron.flags, tuple(state[t : t + 1] for state in after), step_of(voltage, t),
-            *formula, step_of(slopes, t), by_spikes.numpy(), tuple(step_of(by, t) for by in from_states),
-            by_currents[t : t + 1], *totals, 0, size,
-        )  # fmt: skip
+        kernel(*arrays, t, t + 1)
         # through the recurrent weights to the spikes before this step, in the memory of by_spikes
         by_current = by_x[t].view(-1, n)
         if square:
@@ -364,8 +366,8 @@ def of_rows(by_x: Tensor, rows: int) -> Tensor:
     return by_x.sum(0, keepdim=True)
 
 
-def step_of(rows: Any, t: int) -> Any:
-    """Return step t (1, M) of an array (T, M); an array (1, M), the same in all steps, as it is."""
+def step_of(rows: Tensor, t: int) -> Tensor:
+    """Return step t (1, M) of a tensor (T, M); a tensor (1, M), the same in all steps, as it is."""
     if len(rows) > 1:
         return rows[t : t + 1]
     return rows

@@ -30,7 +30,6 @@ from neurolsc.neurons.fast.kinds import (
     NONE,
     NOTHING,
     QUADRATIC,
-    SIGMOID,
     SIGN,
     SUBTRACT,
     ZERO,
@@ -69,11 +68,6 @@ def _slopes(out: Array, kind: int, a: float, u: Array, threshold: Array, given: 
         for j in range(len(out)):
             scaled = width * abs(u[j] - threshold[j]) + one
             out[j] = one / (scaled * scaled)
-    elif kind == SIGMOID:  # a sigmoid(a d) (1 - sigmoid(a d)), which does not overflow in this form
-        width = u.dtype.type(a)
-        for j in range(len(out)):
-            small = np.exp(-width * abs(u[j] - threshold[j]))
-            out[j] = width * small / ((one + small) * (one + small))
     elif kind == SIGN:  # -a from the threshold on, a below: snnTorch's `triangular`
         height = u.dtype.type(a)
         for j in range(len(out)):
@@ -219,6 +213,7 @@ def leaky_back(
     start: Array, params: Array, reset: int, delayed: bool, states: Arrays, u: Array,
     kind: int, a: float, given: Array, by_z: Array, by_states: Arrays,
     by_x: Array, by_start: Array, by_params: Array, learnt: bool, first: int, last: int,
+    begin: int, stop: int,
 ) -> None:  # fmt: skip
     """Compute the gradients of :func:`leaky`, from the last step to the first.
 
@@ -240,6 +235,8 @@ def leaky_back(
         learnt: True if the gradient by params is wanted.
         first: as there.
         last: as there.
+        begin: the step before which the kernel ends.
+        stop: the step behind the first one that it goes back through.
     """
     v = states[0]
     by_v = by_states[0]
@@ -259,7 +256,7 @@ def leaky_back(
         s = scratch[2, :size]  # spikes of the step
         q = scratch[3, :size]  # gradient by the spikes of the step
         g = by_start[0, lo:hi]  # gradient by the voltage
-        for t in range(len(v) - 1, -1, -1):
+        for t in range(stop - 1, begin - 1, -1):
             before = _before(v, start[0], t, lo, hi)
             unreset = v[t, lo:hi] if delayed else u[t, lo:hi]
             from_z = _at(by_z, t, lo, hi)
@@ -360,6 +357,7 @@ def synaptic_back(
     start: Array, params: Array, reset: int, delayed: bool, states: Arrays, u: Array,
     kind: int, a: float, given: Array, by_z: Array, by_states: Arrays,
     by_x: Array, by_start: Array, by_params: Array, learnt: bool, first: int, last: int,
+    begin: int, stop: int,
 ) -> None:  # fmt: skip
     """Compute the gradients of :func:`synaptic`; the arguments are those of :func:`leaky_back`."""
     one = start.dtype.type(1)
@@ -381,7 +379,7 @@ def synaptic_back(
         q = scratch[3, :size]  # gradient by the spikes of the step
         g_syn = by_start[0, lo:hi]  # by syn
         g = by_start[1, lo:hi]  # gradient by the voltage
-        for t in range(len(states[0]) - 1, -1, -1):
+        for t in range(stop - 1, begin - 1, -1):
             last_syn = _before(states[0], start[0], t, lo, hi)
             before = _before(states[1], start[1], t, lo, hi)
             unreset = states[1][t, lo:hi] if delayed else u[t, lo:hi]
@@ -496,6 +494,7 @@ def alpha_function_back(
     start: Array, params: Array, reset: int, states: Arrays, u: Array,
     kind: int, a: float, given: Array, by_z: Array, by_states: Arrays,
     by_x: Array, by_start: Array, by_params: Array, learnt: bool, first: int, last: int,
+    begin: int, stop: int,
 ) -> None:  # fmt: skip
     """Compute the gradients of :func:`alpha_function`; the arguments are those of :func:`leaky_back`."""
     one = start.dtype.type(1)
@@ -523,7 +522,7 @@ def alpha_function_back(
         g_exc = by_start[0, lo:hi]  # by exc
         g_inh = by_start[1, lo:hi]  # by inh
         g = by_start[2, lo:hi]  # gradient by the voltage
-        for t in range(len(states[0]) - 1, -1, -1):
+        for t in range(stop - 1, begin - 1, -1):
             last_exc = _before(states[0], start[0], t, lo, hi)
             last_inh = _before(states[1], start[1], t, lo, hi)
             before = _before(states[2], start[2], t, lo, hi)
@@ -722,6 +721,7 @@ def current_lif_back(
     start: Array, params: Array, reset: int, spiking: bool, reset_gradient: bool, states: Arrays, u: Array,
     kind: int, a: float, given: Array, by_z: Array, by_states: Arrays,
     by_x: Array, by_start: Array, by_params: Array, learnt: bool, first: int, last: int,
+    begin: int, stop: int,
 ) -> None:  # fmt: skip
     """Compute the gradients of :func:`current_lif`; the arguments are those of :func:`leaky_back`."""
     scratch = np.empty((4, PIECE), start.dtype)
@@ -744,7 +744,7 @@ def current_lif_back(
         g_i_plus_x = scratch[3, :size]
         g = by_start[0, lo:hi]  # gradient by the voltage
         g_i = by_start[1, lo:hi]  # by i
-        for t in range(len(states[0]) - 1, -1, -1):
+        for t in range(stop - 1, begin - 1, -1):
             unreset = _at(u, t, lo, hi)
             from_z = _at(by_z, t, lo, hi)
             from_v = _at(by_states[0], t, lo, hi)
@@ -846,6 +846,7 @@ def adaptive_lif_back(
     start: Array, params: Array, reset_gradient: bool, states: Arrays, u: Array,
     kind: int, a: float, given: Array, by_z: Array, by_states: Arrays,
     by_x: Array, by_start: Array, by_params: Array, learnt: bool, first: int, last: int,
+    begin: int, stop: int,
 ) -> None:  # fmt: skip
     """Compute the gradients of :func:`adaptive_lif`; the arguments are those of :func:`leaky_back`."""
     one = start.dtype.type(1)
@@ -875,7 +876,7 @@ def adaptive_lif_back(
         g = by_start[0, lo:hi]  # gradient by the voltage
         g_i = by_start[1, lo:hi]  # by i
         g_b = by_start[2, lo:hi]  # by b
-        for t in range(len(u) - 1, -1, -1):
+        for t in range(stop - 1, begin - 1, -1):
             v = _before(states[0], start[0], t, lo, hi)
             i = _before(states[1], start[1], t, lo, hi)
             b = _before(states[2], start[2], t, lo, hi)
@@ -1009,6 +1010,7 @@ def voltage_lif_back(
     states: Arrays, u: Array,
     kind: int, a: float, given: Array, by_z: Array, by_states: Arrays,
     by_x: Array, by_start: Array, by_params: Array, learnt: bool, first: int, last: int,
+    begin: int, stop: int,
 ) -> None:  # fmt: skip
     """Compute the gradients of :func:`voltage_lif`; the arguments are those of :func:`leaky_back`.
 
@@ -1033,7 +1035,7 @@ def voltage_lif_back(
         for j in range(size):
             gain[j] = one / params[0, lo + j] if divides else params[0, lo + j]
         g = by_start[0, lo:hi]  # gradient by the voltage
-        for t in range(len(u) - 1, -1, -1):
+        for t in range(stop - 1, begin - 1, -1):
             unreset = u[t, lo:hi]
             from_z = _at(by_z, t, lo, hi)
             from_v = _at(by_states[0], t, lo, hi)
