@@ -54,17 +54,20 @@ class HDF5:
     def __exit__(self, *_: object) -> None:
         self.file.close()
 
-    def find(self, name: str) -> Any:
-        """The group or data set of a path; None if there is none."""
+    def find(self, path: str) -> Any:
+        """Return the group or data set of a path; None if there is none.
+
+        ValueError at a soft or external link, which may lead to another file or in circles.
+        """
         found: Any = self.file
-        for part in name.split("/"):
+        for part in path.split("/"):
             link = None
             if isinstance(found, h5py.Group):
                 link = found.get(part, getlink=True)
             if link is None:
                 return None
             if not isinstance(link, h5py.HardLink):
-                raise ValueError(f"{clean(name)} is a {type(link).__name__}, which is not followed.")
+                raise ValueError(f"{clean(path)} is a {type(link).__name__}, which is not followed.")
             found = found[part]
         return found
 

@@ -587,13 +587,16 @@ def plot_scores(
     """Draw scores over a setting: for each arm the mean over its runs, and every run as a dot.
 
     Args:
-        arms: scores of runs, by name of the arm and value of the setting. Numbers are on the x axis, in order, with a
-            line through the means; if a value is a word, every value has a row, with a stroke at the mean.
+        arms: scores of runs, by name of the arm and value of the setting. Numbers are on the x axis, in order and
+            evenly spaced, with a line through the means; if a value is a word, every value has a row, with a stroke at
+            the mean.
+        path: where to write the picture; None: nowhere.
         over: name of the setting.
         score: label of the scores.
-        share: True if scores lie between 0 and 1.
+        share: True if scores are shares: their axis goes from 0 to 1.
+        title: of the figure.
     """
-    styles = arm_styles({"": arms})
+    styles = arm_styles({"": arms})  # one panel, without a name
     values = list(dict.fromkeys(value for runs in arms.values() for value in runs))
     words = any(isinstance(value, str) for value in values)
     if not words:
@@ -613,12 +616,12 @@ def plot_scores(
         else:
             ax.plot(at, means, linewidth=1.7, **style)
         for place, value in zip(at, ordered, strict=True):
-            across = [place] * len(runs[value])
             scores = runs[value]
+            of_setting = [place] * len(scores)
             if words:
-                coordinates = (scores, across)
+                coordinates = (scores, of_setting)
             else:
-                coordinates = (across, scores)
+                coordinates = (of_setting, scores)
             ax.plot(*coordinates, ".", markersize=7, alpha=0.6, color=shade)
     names = [str(value) for value in places]
     if words:

@@ -34,13 +34,15 @@ class _Group(click.Group):
     """Turns errors of the package into one line, and leaves others to Python."""
 
     def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; show an error that was expected without a traceback, and how to resume what was stopped."""
         try:
             return super().invoke(ctx)
         except Stopped as error:
             click.echo(f"\nStopped; {error}. To go on:\n\n  {shlex.join(['neurolsc', *sys.argv[1:]])}", err=True)
             ctx.exit(130)
         except (ValueError, TypeError, FloatingPointError, OSError, ImportError) as error:
-            # a TypeError that a line did not raise itself is a mistake in code, such as that of a cell of one's own
+            # A TypeError of a line that raises nothing itself comes from Python or torch, mostly through a mistake in a
+            # neuron of one's own: its traceback is kept.
             line = str(traceback.extract_tb(error.__traceback__)[-1].line)
             if isinstance(error, TypeError) and not line.startswith("raise "):
                 raise

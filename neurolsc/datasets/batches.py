@@ -99,7 +99,7 @@ class BatchDataset(Dataset[Item]):
         raise NotImplementedError
 
     def __getitem__(self, index: Any) -> Any:
-        """One item: x (T, N), and its class or its targets (T, ...); of a slice torch's ``Subset`` of them.
+        """Return one item: x (T, N), and its class or its targets (T, ...); for a slice, torch's ``Subset``.
 
         Raises:
             IndexError: if there is no such item.

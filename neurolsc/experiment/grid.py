@@ -133,7 +133,10 @@ class Grid:
         return deciding + len(others)
 
     def _deciding(self) -> dict[tuple[Any, ...], list[Experiment]]:
-        """By arm the trials of the seeds that decide which value is chosen; empty for a grid without a choice."""
+        """Return, for each arm, the trials with the seeds by which a value of the chosen setting is picked.
+
+        Trials of an arm differ in that setting and in their seed. Empty for a grid without a choice.
+        """
         arms: dict[tuple[Any, ...], list[Experiment]] = {}
         if self.choice is not None:
             for trial in self.trials:

@@ -228,12 +228,13 @@ class Arm:
 
 
 def arms(grid: "Grid", rows: Iterable[Row], by: Sequence[str] = ()) -> list[Arm]:
-    """Group the chosen trials into arms, in the order of the grid; of an arm that finds no choice all trials.
+    """Group the chosen trials into arms, in the order of the grid; an arm without a chosen one keeps all its trials.
 
     Args:
         grid: the grid of the sweep.
         rows: its table.
-        by: names of the settings that make an arm; by default all that vary but the seed and the chosen one.
+        by: names of the settings that make an arm; by default all that vary, but the seed and the setting
+            that is chosen within each arm.
 
     Returns:
         The arms that have a row.

@@ -130,7 +130,7 @@ def to_nir(
     nodes["output"] = nir.Output(np.array([network.n_out]))
     edges.append((source, "output"))
     notes = {"dt": dt, "layer_delay": network.layer_delay}
-    graph = _printed_graph()(nodes, edges, metadata={"neurolsc": notes})
+    graph = _short_graph_class()(nodes, edges, metadata={"neurolsc": notes})
     if path is not None:
         buffer = io.BytesIO()
         nir.write(buffer, graph)
@@ -153,21 +153,21 @@ def to_nir(
 
 
 @cache
-def _printed_graph() -> Any:
+def _short_graph_class() -> Any:
     """Return a subclass of NIR's graph that prints as one line in place of all its arrays.
 
     It is made in a function, as nir may not be installed.
     """
     nir = load_nir()
 
-    class NIRGraph(nir.NIRGraph):  # of NIR's name, under which it is written
+    class NIRGraph(nir.NIRGraph):  # nir.write stores the name of the class, which must be NIRGraph
         def __repr__(self) -> str:
             names = list(self.nodes)
             if len(names) > MOST_NAMES:
                 names = [*names[: MOST_NAMES - 2], "...", names[-1]]
             return f"NIRGraph({len(self.nodes)} nodes: {', '.join(names)}; dt={_notes(self).get('dt')} s)"
 
-        def __reduce__(self) -> Any:  # pickle would not find a class that a function made
+        def __reduce__(self) -> Any:  # pickle finds no class that a function made: a copy is a plain nir.NIRGraph
             return nir.dict2NIRNode, (self.to_dict(),)
 
     return NIRGraph

@@ -318,8 +318,12 @@ def _exponent(value: float, limit: int) -> int:
 
 
 def _check_units(name: str, units: int, fewest: int) -> None:
-    """Refuse a threshold, in weight units, that exceeds 17 bits or is so low that rounding decides what fires."""
-    if units > NEVER:
+    """Refuse a threshold, in weight units, that exceeds 17 bits or is so low that rounding decides what fires.
+
+    The largest weight sets the unit: small weights make a threshold large, large ones make it small. `fewest` is the
+    number of units wanted; ``force=True`` lowers it.
+    """
+    if units > NEVER:  # the largest threshold that the chip holds
         raise ValueError(f"{name}: a threshold of {units} weight units exceeds 17 bits: its weights are too small.")
     if units < fewest:
         raise ValueError(
@@ -563,15 +567,15 @@ class QuantizationAware(Network):
     def __init__(self, network: Network, calibration: Tensor | None = None, *, force: bool = False) -> None:
         if network.layer_delay != 1:
             raise ValueError(
-                "the network has layer_delay=0, and its form for the chip is a copy: train QuantizationAware(delayed("
-                "network)), of neurolsc.export."
+                "the network has layer_delay=0, but on the chip each layer reads a step late: train QuantizationAware("
+                "delayed(network)), of neurolsc.export, in its place. delayed makes a copy."
             )
-        super().__init__(network.cells, network.readout)
+        super().__init__(network.cells, network.readout)  # shared: training this trains `network`
         self.force = force
-        _rounded(network, force)  # refuses what cannot be expressed
-        self.halvings = None
+        _rounded(network, force)  # only for its errors, if the chip's integers cannot hold the network
+        self.halvings = None  # how often the unit of each layer is halved so that its states fit; None: never
         if calibration is not None:
-            self.halvings = _fitted(network, calibration, force)[0]
+            self.halvings, _, _ = _fitted(network, calibration, force)
 
     def run(self, x: Tensor, states: NetworkState | None = None, *, mask: Tensor | None = None) -> Run:
         """Run over time in integers, from rest, on spikes x (T, B, n_in), 0 or 1.

@@ -64,7 +64,10 @@ class Verification(Displayed):
         return same and self.readout_agreement == 1 and all(other.exact for other in self.others)
 
     def parts(self) -> list[str]:
-        """Return a line for each layer and the readout, the lines of other runs, and what did not run."""
+        """Return the lines of the report: each layer, the readout, then the comparisons with further tools.
+
+        Equal means that all tools gave the same value. The last lines say what did not run.
+        """
 
         def where(step: int | None) -> str:
             if step is None:
@@ -78,7 +81,7 @@ class Verification(Displayed):
         lines.append(f"readout: {self.readout_agreement:.4%} equal{where(self.readout_difference)}")
         for other in self.others:
             lines += other.parts()
-        for reason in self.not_run:  # a simulator's own lines stay lines
+        for reason in self.not_run:  # it may quote what a simulator printed, whose lines are kept
             lines += map(in_80_columns, reason.splitlines())
         return lines
 

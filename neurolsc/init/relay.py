@@ -230,7 +230,10 @@ class LayerwiseScaling(Initialiser):
         return samples, draw_steps(x.shape[0], min(self.steps, x.shape[0]), draw)
 
     def _measured(self, network: Network, x: Tensor, seed: int) -> tuple[list[float], list[float]]:
-        """Return the rate and the mean radius through time of each layer that spikes, on x (T, B, n_in)."""
+        """Return, of each layer that spikes on x (T, B, n_in), its rate and its mean radius through time.
+
+        Rates are those of all steps and samples, radii those of a few, which the seed draws.
+        """
         samples, steps = self._points(x, seed)
         spikes = network.run(x).spikes
         transitions, _ = follow(network, x[:, samples], steps)

@@ -187,10 +187,10 @@ def _accelerated(net: nn.Module, loop_outside: bool = False, runs_plainly: str |
 
 
 def device_of_kernels(net: nn.Module, args: Any, kwargs: Any) -> torch.device | None:
-    """Return the device on which a call is put off, and its neurons run by kernels.
+    """Return the device of a call that can be recorded now and run by kernels later; None for other calls.
 
-    None where it must run plainly: under compilers, torch.func, autocast or global hooks, in half precision, where its
-    tensors lie on several devices, and on a device without kernels.
+    A call runs plainly under compilers, torch.func, autocast or global hooks, in half precision, with tensors on
+    several devices, and on a device without kernels.
     """
     tensors = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, Tensor)]
     if transformed(tensors) or _has_any_global_hook():

@@ -177,24 +177,26 @@ class ExampleRun:
         )
 
     def _refuse_encoder(self, uses: list[Use]) -> None:
-        """Raise an error if a module below the first layer adds a time axis, or draws at random."""
+        """Raise an error if a module below the first layer of neurons adds a time axis, or draws at random.
+
+        Such an encoder makes spikes of an input, and a wrapped network starts from spikes or currents.
+        """
         first_uses: dict[nn.Module, Use] = {}  # of each module below the first layer
         for use in uses:
-            if library_of(use.module):
+            if library_of(use.module):  # the first layer of neurons
                 break
             first_uses.setdefault(use.module, use)
         for use in uses:
             if use.module not in first_uses:
                 continue
             first = first_uses[use.module]
-            adds_time = use.sent.shape[1:] == use.read.shape and use.sent.ndim > use.read.ndim
-            draws = torch.equal(use.read, first.read) and not torch.equal(
-                use.sent, first.sent
-            )  # one input, two outputs
+            adds_time = use.sent.ndim > use.read.ndim and use.sent.shape[1:] == use.read.shape
+            # called again with the same input, at a later step, it returns something else
+            draws = torch.equal(use.read, first.read) and not torch.equal(use.sent, first.sent)
             if adds_time or draws:
                 raise ValueError(
                     f"{self.names[use.module]} is an encoder: call it outside of the model, z = encoder(x), and give wrap a "
-                    "forward that takes z, or the modules after it as a list in the order of their use."
+                    "forward that takes z, or a list of the modules that follow it, in the order of their use."
                 )
 
     def _refuse_several_steps(self, uses: list[Use]) -> None:

@@ -708,21 +708,26 @@ class LazyTensor:
 
 
 def time_axis(index: Any) -> int | None:
-    """Return the axis of which an index takes one step, such as 0 of ``x[t]`` and 1 of ``x[:, t]``.
+    """Return the axis along which an index picks one position: 0 for ``x[t]``, 1 for ``x[:, t]``, -1 for ``x[..., t]``.
 
-    None for an index that does something else than to take one whole number of one axis.
+    None for every other index.
     """
-    if isinstance(index, int) and not isinstance(index, bool):
+    if picks_one(index):
         return 0
     if not isinstance(index, tuple):
         return None
-    if len(index) == 2 and index[0] is Ellipsis and isinstance(index[1], int):
+    if len(index) == 2 and index[0] is Ellipsis and picks_one(index[1]):
         return -1
-    whole = [axis for axis, part in enumerate(index) if isinstance(part, int) and not isinstance(part, bool)]
-    others = [part for part in index if not isinstance(part, int)]
-    if len(whole) == 1 and all(part == slice(None) for part in others):
-        return whole[0]
+    picked = [axis for axis, part in enumerate(index) if picks_one(part)]
+    others = [part for part in index if not picks_one(part)]
+    if len(picked) == 1 and all(isinstance(part, slice) and part == slice(None) for part in others):
+        return picked[0]
     return None
+
+
+def picks_one(part: Any) -> bool:
+    """True for a whole number; True and False are none: in an index they add an axis."""
+    return isinstance(part, int) and not isinstance(part, bool)
 
 
 def _operator(name: str) -> Callable[..., Any]:

@@ -185,11 +185,11 @@ class NetworkModel(NeuroBenchModel):
         x = batch.flatten(2).transpose(0, 1).to(network.dtype_and_device["device"])
         with eval_mode(network), torch.no_grad():
             currents, voltages = self._step_by_step(x)
-            # That has called layers, whose hooks counted it. The run below is the one that counts.
-            self.reset_hooks()
+            self.reset_hooks()  # which have seen that pass; they are to see the run below alone
             run = network.run(x)
-        self.__net__()  # weights may have changed since the harness asked for it
-        # what each cell's matrices read: of a wrapped cell what its modules before send, else the layer below
+        self.__net__()  # for the weights in it, which may have changed since the harness asked for it
+        # Input matrices read the spikes of the layer below; those of a wrapped cell what the modules before its layer
+        # send. Recurrent matrices read the cell's own spikes, a step late; the last ones count, as in evaluate.
         inputs = [currents.get(i, z) for i, z in enumerate((x, *run.spikes[:-1]))]
         for hook in self.connection_hooks:
             if hook.layer in self.readings:

@@ -327,6 +327,7 @@ class ALIFPlusMinusRecurrent(_OverTime, ALIFPlusMinusRecurrentCell):
 WRAPPED = re.compile("(LIF|LIFBox|LSNN|IAF|LI|LIBox)(Recurrent)?(Cell)?|LILinearCell")
 # norse's rates tau_inv in 1/s, and our name of the decay factor 1 - dt tau_inv of each
 RATES = {"tau_mem_inv": "decay_mem", "tau_syn_inv": "decay_syn", "tau_adapt_inv": "decay_adapt"}
+SLOWEST = 1e-5  # decay of an adaptation in a step below which it moves by less than a hundredth in 1,000 steps
 
 
 class NeuronParameter:
@@ -386,36 +387,19 @@ class NorseCell(WrappedCell):
     beta = NeuronParameter("beta")
 
     def __init__(self, layer: Any, before: list[nn.Module], input_shape: tuple[int, ...]) -> None:
-        name = type(layer).__name__
-        of_norse = type(layer).__module__.startswith("norse.")
-        if not of_norse or not WRAPPED.fullmatch(name):
-            why = "only LIF, LIFBox, IAF, LSNN, LI and LIBox are, recurrent or not, as cells too, and LILinearCell"
-            if name == "LIFCorrelation":
-                why = "it takes its weights with every call"
-            if not of_norse:
-                why += f". {OWN_NEURON[:-1]}"
-            raise TypeError(f"norse's {name} cannot be wrapped: {why}.")
-        if "adjoint" in getattr(getattr(layer, "activation", None), "__name__", ""):
-            raise TypeError(
-                f"norse's {name} with adjoint cannot be wrapped: its backward is not the step's derivative."
-            )
+        check_layer(layer)
         p = layer.p
+        name = type(layer).__name__
         kind = name.removesuffix("Cell").removesuffix("Linear")
-        rate = torch.as_tensor(getattr(p, "tau_adapt_inv", 1.0)).max().item()  # 1: no adaptation, nothing to warn of
-        if rate * layer.dt < 1e-5:
-            warn_of(
-                f"{name}: at tau_adapt_inv = {rate:g} and dt = {layer.dt:g} the adaptation never decays (norse's default "
-                "is 800 s), which holds the radius through time at 1."
-            )
         self.has_time = kind == name
         self.integrator = kind in ("LI", "LIBox")
         if self.integrator:
             self.reset_gradient = None
-        else:  # these two alone detach the spikes that reset them
+        else:  # norse detaches the spikes that reset a neuron in these two alone
             self.reset_gradient = kind not in ("LIFRecurrent", "LSNNRecurrent")
         self.rates = [rate for rate in RATES if hasattr(p, rate)]
         self.threshold_names: tuple[str, ...] = ()
-        if hasattr(p, "v_th") and (torch.as_tensor(p.v_th) > 0).all():  # else a factor does not raise it
+        if hasattr(p, "v_th") and (torch.as_tensor(p.v_th) > 0).all():  # a factor above 1 raises no other threshold
             self.threshold_names = tuple(n for n in ("v_th", "beta") if hasattr(p, n))
         start = _at_rest(layer, torch.zeros(1, 1, 1))
         self.state_of_layer = type(start)
@@ -429,11 +413,14 @@ class NorseCell(WrappedCell):
         scaled = weight_before(before)
         if hasattr(layer, "input_weights"):
             scaled = [ScaledParameter("layer.input_weights", "depth")]
-        if kind.startswith("LSNN"):  # an input reaches only the current within a step: no radius follows its weights
+        # The spikes of an LSNN do not depend on the input of the same step: no radius through depth follows from its
+        # input weights. They are named, since they are matrices of the network all the same.
+        if kind.startswith("LSNN"):
             self.input_matrices = tuple(each.parameter for each in scaled)
             scaled = []
         if hasattr(layer, "recurrent_weights"):
             scaled.append(ScaledParameter("layer.recurrent_weights", "time"))
+        # a multiplier scales a rate tau_inv by way of its decay 1 - dt tau_inv
         scaled += (ScaledParameter(RATES[rate], "time", through="decay_factor") for rate in self.rates)
         super().__init__(layer, before, input_shape, scaled)
 
@@ -531,6 +518,27 @@ class NorseCell(WrappedCell):
     def set_extra_state(self, state: Tensor) -> None:
         for name, value in zip((*self.rates, *self.threshold_names), state, strict=True):
             set_parameter(self.layer, name, value)
+
+
+def check_layer(layer: Any) -> None:
+    """Raise a TypeError for a layer that is not wrapped; warn if its adaptation never decays."""
+    name = type(layer).__name__
+    of_norse = type(layer).__module__.startswith("norse.")
+    if not of_norse or not WRAPPED.fullmatch(name):
+        why = "only LIF, LIFBox, IAF, LSNN, LI and LIBox are, recurrent or not, as cells too, and LILinearCell"
+        if name == "LIFCorrelation":
+            why = "it takes its weights with every call"
+        if not of_norse:
+            why += f". {OWN_NEURON.removesuffix('.')}"
+        raise TypeError(f"norse's {name} cannot be wrapped: {why}.")
+    if "adjoint" in getattr(getattr(layer, "activation", None), "__name__", ""):
+        raise TypeError(f"norse's {name} with adjoint cannot be wrapped: its backward is not the step's derivative.")
+    rate = torch.as_tensor(getattr(layer.p, "tau_adapt_inv", 1.0)).max().item()  # 1: it has no adaptation
+    if rate * layer.dt < SLOWEST:
+        warn_of(
+            f"{name}: at tau_adapt_inv = {rate:g} and dt = {layer.dt:g} the adaptation never decays (norse's default "
+            "is 800 s), which holds the radius through time at 1."
+        )
 
 
 def _at_rest(layer: Any, current: Tensor) -> Any:

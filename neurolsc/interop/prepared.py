@@ -350,21 +350,30 @@ def _wrapped(net: nn.Module, batch: BatchParts, prefers_membrane: bool) -> tuple
 def _wrapped_as_step(net: nn.Module, batch: BatchParts, prefers_membrane: bool) -> tuple[Network, Layout] | None:
     """Make the network of a module that takes one step a call, and find how the loop around it reads x.
 
-    None if the module cannot read one step of x, or goes through time in it.
+    Args:
+        net: the module.
+        batch: x with an axis of time, and perhaps targets.
+        prefers_membrane: read the voltages of the last layer where the module returns them.
+
+    Returns:
+        The network and the layout of x; None if the module cannot read one step of x, or goes through time in it.
     """
-    batch_first = bool(swapped_axes(batch.x, batch.targets))  # the module, which sees one step, cannot tell
+    # the module, which sees one step, cannot tell; the targets can
+    batch_first = bool(swapped_axes(batch.x, batch.targets))
     if batch_first:
         x = batch.x.transpose(0, 1)
     else:
         x = batch.x
-    if x.ndim < 3:
+    if x.ndim < 3:  # a step would have no axis of samples
         return None
     busiest = x.flatten(1).count_nonzero(1).argmax()  # zeros would show little of what a module does
     try:
         network, layout = wrap_with_layout(net, x[busiest], prefers_membrane=prefers_membrane)
     except FAILS:
         return None
-    if layout is None or layout.steps > 1 or layout.axes != "every step":  # it has found time in one step
+    if (
+        layout is None or layout.steps > 1 or layout.axes != "every step"
+    ):  # else it found an axis of time within one step
         return None
     axes = "time first"
     if batch_first:
@@ -401,12 +410,13 @@ def as_batches(x: Any, y: Tensor | None = None) -> Iterable[Any]:
     """Return batches that can be read again and again.
 
     Args:
-        x: a list of batches or a loader, which is returned as it is; or one batch, which is returned in a list.
+        x: a list of batches or a loader, which is returned as it is; or one batch, which is returned in a list: a
+            tensor, (x, targets), or the list [x, targets] of a DataLoader.
         y: targets of one batch x that has none.
 
     Raises:
         TypeError: if x is none of these.
-        ValueError: if x has targets and y is given, too.
+        ValueError: if y is given with targets in x, or with several batches.
     """
     if isinstance(x, Tensor):
         return [x if y is None else (x, y)]
@@ -417,7 +427,7 @@ def as_batches(x: Any, y: Tensor | None = None) -> Iterable[Any]:
     if isinstance(x, Mapping | str | Iterator) or not isinstance(x, Iterable):
         wanted = "a tensor, a batch (x, targets), a list of batches or a DataLoader"
         raise TypeError(f"x must be {wanted}, got {type(x).__name__}{numpy_hint(x)}.")
-    if numpy_hint(x):
+    if numpy_hint(x):  # it is iterable, too
         raise TypeError(f"x must be a torch.Tensor, got {type(x).__name__}{numpy_hint(x)}.")
     if y is not None:
         raise ValueError(f"y is for one batch x, but x is a {type(x).__name__}: give batches (x, targets).")

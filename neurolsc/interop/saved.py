@@ -123,8 +123,10 @@ class Place(NamedTuple):
 
 
 def _places(net: nn.Module | Iterable[nn.Module]) -> Iterator[tuple[str, Place]]:
-    """Yield the names and places of numbers and tensors that layers keep and no state_dict holds.
+    """Yield the names and places of numbers and tensors of norse's and spikingjelly's layers that no state_dict holds.
 
+    Those are the fields of norse's ``p``, and attributes of spikingjelly's neurons that are neither parameters nor
+    buffers.
     A name is the path of the layer and that of the value, such as ``"1.p.v_th"``.
     """
     if not isinstance(net, nn.Module):  # a list of modules
@@ -142,7 +144,7 @@ def _places(net: nn.Module | Iterable[nn.Module]) -> Iterator[tuple[str, Place]]
         for name, place in candidates:
             value = place.value()
             is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-            if is_number or isinstance(value, Tensor):  # no name of a method, and no v_reset of None
+            if is_number or isinstance(value, Tensor):  # else norse's p.method, a word, or a v_reset of None
                 yield name, place
 
 

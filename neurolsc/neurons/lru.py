@@ -99,11 +99,12 @@ class LRU(Cell):
         self.register_parameter("w_in", None)
         if n_in != n_hidden:
             self.w_in = nn.Parameter(nn.init.xavier_uniform_(torch.empty(n_hidden, n_in)))
+        # eigenvalues of moduli uniform in [0.5, 1) and phases uniform in [0, pi / 10)
         modulus = 0.5 + torch.rand(n) / 2
         modulus = modulus.clamp(max=1 - torch.finfo(modulus.dtype).eps)  # log(-log 1) is not finite
         self.nu_log = nn.Parameter(torch.log(-torch.log(modulus)))
         self.phase = nn.Parameter(torch.rand(n) * math.pi / 10)
-        self.gamma_log = nn.Parameter(torch.log(1 - modulus.square()) / 2)
+        self.gamma_log = nn.Parameter(torch.log(1 - modulus.square()) / 2)  # of sqrt(1 - |lambda|^2)
         self.b_real, self.b_imag = (nn.Parameter(torch.randn(n, n_hidden) * n_hidden**-0.5) for _ in range(2))
         self.c_real, self.c_imag = (nn.Parameter(torch.randn(n_hidden, n) * (2 * n) ** -0.5) for _ in range(2))
         self.d = nn.Parameter(torch.randn(n_hidden))

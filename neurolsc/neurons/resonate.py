@@ -77,6 +77,7 @@ class EulerResonator(NeuronCell):
         **settings: Any,
     ) -> None:
         super().__init__(n_in, n_hidden, **settings)
+        # each draws a parameter and returns its range, checked
         self.omega_range = self.draw("omega", omega_range, positive=True)
         self.damping_range = self.draw("damping", damping_range)
         self.dt = number("dt", dt)
@@ -86,7 +87,7 @@ class EulerResonator(NeuronCell):
                 f"{self.omega_range[1]:g} with dt {self.dt:g}."
             )
         if self.damping_range[0] < 0:
-            raise ValueError(f"damping_range must not be negative, got {self.damping_range}; b is its negative.")
+            raise ValueError(f"damping_range must not be negative, got {self.damping_range}: a damping d makes b = -d.")
         # Glorot of w_in and w_rec side by side, a matrix (n_hidden, n_in + n_hidden)
         bound = (6 / (n_in + 2 * n_hidden)) ** 0.5
         nn.init.uniform_(self.w_in, -bound, bound)
@@ -147,8 +148,10 @@ class RF(EulerResonator):
         return {"rotation": matrix_of([[diagonal, -angle], [angle, diagonal]], z)}
 
     def bounds(self) -> tuple[Bound, ...]:
+        """Return the two conditions of stability; each is named by its violation."""
         p = self.boundary()
-        b = -self.damping.abs()
+        b = -self.damping.abs()  # as a step reads it
+        # p_- = -2 / dt - p is the other root of |1 + dt (b + i omega)| = 1
         return (
             Bound("b > p(omega), the divergence boundary", p - b, "take BRF, or raise the damping above -p(omega)"),
             Bound("b < p_-(omega)", b + 2 / self.dt + p, "lower the damping"),

@@ -409,6 +409,9 @@ def activity(spikes: Tensor, mask: Tensor | None = None) -> Activity:
         spikes: outputs (T, B, n).
         mask: the steps that count (T, B); None: all.
 
+    Returns:
+        All four; NaN for outputs other than 0 and 1. Saturated neurons fire in more than SATURATED of the steps.
+
     Source: Golomb & Rinzel, Physica D 72 (1994) (synchrony).
     """
     if not is_binary(spikes):

@@ -97,10 +97,14 @@ def depth_radius(
     Args:
         t: the layer at the points.
         layer: its index from 0, named in errors.
-        non_square: what stands for the radius between unequal widths.
+        non_square: what stands for the radius between unequal widths: ``"submatrix"``, the mean radius of random square
+            sub-matrices, or the largest singular value.
         generator: draws the sub-matrices.
         method: as in :func:`radius_profile`.
         draws: number of sub-matrices at each point, over whose radii the mean is taken.
+
+    Returns:
+        The radii, and which of them are exact.
     """
     if t.non_square and non_square == "submatrix":
         if draws > 1:
@@ -111,6 +115,7 @@ def depth_radius(
             found = radii(depth_product(copies, non_square, generator), t.x, method)
         return Radii(found.radius.view(-1, draws).mean(1), found.exact.view(-1, draws).all(1))
     with _layer_in_errors(t, layer, "depth"):
+        # points with equal derivatives have equal radii, and are measured once
         depends_on = []
         if t.state_below is not None:
             depends_on.append(flat(t.state_below))

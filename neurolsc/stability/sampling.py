@@ -89,11 +89,13 @@ def first_shape(grid: Grid, of_point: float, work: float = WORK) -> tuple[int, i
 def next_shape(
     shape: tuple[int, int], grid: Grid, measured: Sequence[Tensor], spent: float, work: float = WORK
 ) -> tuple[int, int] | None:
-    """How many steps and samples are measured next; None if the means are known, or more would take too long.
+    """Return how many steps and samples are measured next; None if the means are known, or more would take too long.
+
+    A mean is known if its standard error is at most ERROR of it.
 
     Args:
-        shape: how many steps and samples have been measured, (k, b).
-        grid: all that there are.
+        shape: how many steps k and samples b have been measured.
+        grid: the steps and samples that there are.
         measured: radii (k, b) at them, a tensor for each layer and direction.
         spent: floating-point operations that they took.
         work: no more are measured if all together would take more operations than this.
@@ -103,7 +105,8 @@ def next_shape(
     steps, samples = shape
     most_steps, most_samples = grid.shape
     known = True
-    # The squared relative error of the radii with the largest one, in its parts between samples and along steps.
+    # Of the layer and direction with the largest relative error: its square, in a part between samples and one along
+    # steps.
     worst_between = worst_along = 0.0
     for radii in measured:
         between, along = error_parts(radii, grid.total)

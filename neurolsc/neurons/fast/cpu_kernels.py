@@ -24,13 +24,14 @@ DECAY_V, B_V, CONSTANT, DECAY_THETA, B_THETA, ADAPTATION = range(6)
 
 
 def compiled(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Return a decorator by which Numba compiles a kernel at its first call, for threads that run at the same time.
+    """Return a decorator by which Numba compiles a kernel at its first call.
 
-    The compiled code is kept on disk if a folder can be written. `options` are those of ``numba.njit``, and replace the
-    ones below.
+    A kernel releases the GIL, so that threads run it at the same time. The compiled code is kept on disk if a folder
+    can be written. `options` are those of ``numba.njit``, and replace the ones below.
     """
 
     def decorate(kernel: Callable[..., Any]) -> Any:
+        # Without numpy's error model each division would be checked for a zero, which no vector instruction does.
         settings = {"nogil": True, "error_model": "numpy"} | options
         try:
             return njit(kernel, cache=True, **settings)
@@ -58,10 +59,10 @@ class CSR(NamedTuple):
 def nonzeros(matrix: Tensor) -> CSR | None:
     """Return the non-zero entries of a matrix (R, n) on the CPU; None if more than a quarter differ from zero."""
     array = matrix.contiguous().numpy()
-    indices = np.empty(array.size + 1, np.int32)  # _places writes one place behind the last
+    indices = np.empty(array.size + 1, np.int32)  # one entry more: the search writes each column before it tests it
     indptr = np.empty(len(array) + 1, np.int64)
     data = np.empty(array.size + 1, array.dtype)
-    count = _find(array, indices, indptr, data)
+    count = _fill_csr(array, indices, indptr, data)
     if count <= DENSITY * array.size:
         return CSR(indices[:count].copy(), indptr, data[:count].copy())  # copies, so that the large arrays are freed
     return None
@@ -106,7 +107,7 @@ if hasattr(os, "register_at_fork"):  # a forked process has none of these thread
 
 
 @_compiled
-def _find(matrix: Array, indices: Array, indptr: Array, data: Array) -> int:
+def _fill_csr(matrix: Array, indices: Array, indptr: Array, data: Array) -> int:
     """Write the non-zero entries of a matrix (R, n) into the three arrays of a :class:`CSR`; return their number.
 
     indices and data have room for R n + 1 numbers.

@@ -30,8 +30,8 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Any, ...]:
 
     Returns:
         Spikes (T, B, n); v before the first step and after each (T + 1, B, n), or after the last step alone (1, B, n)
-        where no gradient is wanted; theta likewise, None where it is fixed; v and theta at the ends; and None, in the
-        place of the entries, which :func:`reverse` does not need.
+        where no gradient is wanted; theta likewise, None where it is fixed; v and theta of each sample after its
+        ``plan.lengths`` steps; and None, in the place of the places of spikes that a CPU's forward returns.
     """
     z0 = inputs.z
     v0 = inputs.v
@@ -39,23 +39,25 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Any, ...]:
     c = inputs.c
     steps = len(inputs.x)
     batch, hidden = v0.shape
-    saved = plan.backward
+    rows = steps + 1 if plan.backward else 1  # a single one is overwritten by every step
     with torch.autocast(v0.device.type, plan.half, enabled=plan.half is not None):
         drive = (inputs.read(0, steps) @ c.w_in.T).float().view(steps, batch, hidden)
     z = v0.new_empty(steps, batch, hidden)
-    v = v0.new_empty(steps * saved + 1, batch, hidden)  # one row, if not saved, which every step overwrites
+    v = v0.new_empty(rows, batch, hidden)
     v[0] = v0
-    theta = _fixed(c, v0) if theta0 is None else torch.empty_like(v)
-    if theta0 is not None:
+    if theta0 is None:
+        theta = _fixed(c, v0)  # (1, B, n)
+    else:
+        theta = torch.empty_like(v)
         theta[0] = theta0
-    ends = v[0].clone(), theta[0].clone()  # right for samples whose state is wanted after 0 steps
+    ends = v[0].clone(), theta[0].clone()  # filled by the kernel, but of samples of 0 steps
     size = batch * hidden
     with torch.cuda.device_of(v0):
         forward_kernel[_programs(v0)](
             *(drive, c.w_rec.T.contiguous().to(plan.half), rows_of(c), plan.lengths.int()),
             *(z0.contiguous(), z, v, theta, *ends),
             # distances in memory of two steps: 0 where all steps share one row
-            *(steps, batch, hidden, size, size * saved, size * (len(theta) > 1)),
+            *(steps, batch, hidden, size, size * (rows > 1), size * (len(theta) > 1)),
             **_kind(c, plan.reset),
             **_tile(v0),
             enable_fp_fusion=False,  # type: ignore[call-arg]  # rounds as plain steps do

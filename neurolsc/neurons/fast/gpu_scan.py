@@ -130,17 +130,18 @@ def reverse(
         slope: the derivative of a spike by its voltage.
         start: as there.
         params: as there.
-        states: what the run filled, likewise u.
-        u: as there.
-        given: that derivative (T, M), where the kernel has no formula; else (1, M), not used.
+        states: the states after each step (T, ..., n), as :func:`forward` filled them.
+        u: the voltages before the reset (T, M), as :func:`forward` filled them.
+        given: the derivative of each spike (T, M), if the kernel has no formula for it; else (1, M), not used.
         outer: gradients by the spikes and by each state after each step, from outside, each (T, M), or (1, M) if zero.
-        by_start: gradients by the states after the last step (states, M); become those by the states before the first.
+        by_start: gradients by the states after the last step (number of states, M); become those by the states before
+            the first.
         learnt: the gradient by params is wanted.
         connection: as there.
 
     Returns:
         The gradients by the currents of each step (T, M), by params (K, M), zeros if not `learnt`, and by the spikes
-        before the first step (..., n), empty without a connection.
+        before the first step (M,), empty without a connection.
     """
     steps = len(states[0])
     size = u.shape[1]
@@ -151,9 +152,10 @@ def reverse(
     voltages = u if neuron.saves_voltage else states[neuron.voltage]
     before = [state[max(steps - 2, 0)] for state in _three(states)]
     over_time = [given, outer[0], *_three(outer[1:])]
-    weight = u
+    weight = u  # not read
     if connection is not None:
         weight = _weight(connection, transposed=False)
+    # The kernel starts at the last row of each tensor and goes back by its distance: 0 where all steps share one row.
     with torch.cuda.device_of(u):
         reverse_kernel[_programs(size, states[0], launch)](
             *(start, _with_gain(neuron, params), weight, *before, voltages[-1], *(rows[-1] for rows in over_time)),

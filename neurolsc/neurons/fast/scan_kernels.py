@@ -161,12 +161,12 @@ def leaky(
         x: currents (T, M), or (1, M) if they are the same in all steps.
         start: the voltage before the first step (1, M).
         params: beta, the threshold and the factor of graded spikes (3, M).
-        reset: SUBTRACT, ZERO, NONE or ALL.
+        reset: SUBTRACT; ZERO, of the old voltage alone; ALL, of the input of the step as well; or NONE.
         delayed: True if a spike resets the voltage one step later, False if at once.
         z: to be filled with the spikes, times their factor (T, M).
         states: to be filled with the voltage after each step, one array (T, M).
-        u: to be filled with the voltage before the reset at once (T, M); not used if `delayed`.
-        first: the first entry to run.
+        u: to be filled with the voltage before an immediate reset (T, M); not used if `delayed`.
+        first: the first entry to run, an entry being a neuron of a sample.
         last: the one behind the last.
     """
     scratch = np.empty((2, PIECE), start.dtype)
@@ -192,7 +192,7 @@ def leaky(
             elif reset == ZERO:
                 for j in range(size):
                     after[j] = beta[j] * ((one - r[j]) * before[j]) + x_t[j]
-            else:
+            else:  # NONE, and ALL before its reset
                 for j in range(size):
                     after[j] = beta[j] * before[j] + x_t[j]
             if reset == ALL:
@@ -201,7 +201,7 @@ def leaky(
             _fires(s, after, threshold)
             for j in range(size):
                 z_t[j] = s[j] * factor[j]
-            if not delayed:
+            if not delayed:  # by s, and the reset by r is taken back
                 unreset = u[t, lo:hi]
                 _copy(unreset, after)
                 _reset_again(after, unreset, s, r, threshold, reset)
@@ -1074,8 +1074,7 @@ def voltage_lif_back(
 def _push(currents: Array, x: Array, z: Array, weight_t: Array, square: bool, indices: Array) -> None:
     """Write into `currents` those of a step (B n,): the ones from outside, x, and what the spikes z before it send.
 
-    If `square`, weight_t are recurrent weights (n, n) from row to column; else (1, n), a factor of each neuron's own
-    spike. `indices` (n + 1,) is memory for the places of spikes.
+    weight_t and square are those of :func:`leaky_recurrent`. `indices` (n + 1,) is memory for the places of spikes.
     """
     n = weight_t.shape[1]
     for row in range(0, len(x), n):
@@ -1099,12 +1098,24 @@ def leaky_recurrent(
 ) -> None:  # fmt: skip
     """Run snnTorch's RLeaky: each step is one of :func:`leaky`, with the currents of the last spikes added.
 
-    z0 (M,) are the spikes before the first step, weight_t and square those of :func:`_push`; the other arguments are
-    those of :func:`leaky`.
+    The spikes z, the states and u are filled, as by :func:`leaky`; all else is read.
+
+    Args:
+        x: currents from outside (T, B n), or (1, B n) if they are the same in all steps.
+        start: as in :func:`leaky`, likewise params, reset, delayed, z, states and u.
+        params: as there.
+        reset: as there.
+        delayed: as there.
+        z: as there.
+        states: as there.
+        u: as there.
+        z0: the spikes before the first step (B n,).
+        weight_t: recurrent weights (n, n) from row to column; or (1, n), a factor of each neuron's own spike.
+        square: True for a matrix of weights.
     """
     size = len(z0)
-    pushed = np.empty((1, size), x.dtype)
-    indices = np.empty(weight_t.shape[1] + 1, np.int32)
+    pushed = np.empty((1, size), x.dtype)  # all currents of a step
+    indices = np.empty(weight_t.shape[1] + 1, np.int32)  # memory for the search of spikes
     v = states[0]
     for t in range(len(z)):
         _push(pushed[0], x[min(t, len(x) - 1)], z[t - 1] if t else z0, weight_t, square, indices)
@@ -1122,7 +1133,7 @@ def synaptic_recurrent(
     size = len(z0)
     pushed = np.empty((1, size), x.dtype)
     indices = np.empty(weight_t.shape[1] + 1, np.int32)
-    before = start.copy()  # the states side by side, as `start` has them
+    before = start.copy()  # the states before a step (states, M)
     for t in range(len(z)):
         _push(pushed[0], x[min(t, len(x) - 1)], z[t - 1] if t else z0, weight_t, square, indices)
         row = min(t, len(u) - 1)  # u has one row where it is not kept
@@ -1141,7 +1152,7 @@ def current_lif_recurrent(
     size = len(z0)
     pushed = np.empty((1, size), x.dtype)
     indices = np.empty(weight_t.shape[1] + 1, np.int32)
-    before = start.copy()  # the states side by side, as `start` has them
+    before = start.copy()  # the states before a step (states, M)
     for t in range(len(z)):
         _push(pushed[0], x[min(t, len(x) - 1)], z[t - 1] if t else z0, weight_t, square, indices)
         row = min(t, len(u) - 1)  # u has one row where it is not kept
@@ -1163,7 +1174,7 @@ def adaptive_lif_recurrent(
     size = len(z0)
     pushed = np.empty((1, size), x.dtype)
     indices = np.empty(weight_t.shape[1] + 1, np.int32)
-    before = start.copy()  # the states side by side, as `start` has them
+    before = start.copy()  # the states before a step (states, M)
     for t in range(len(z)):
         _push(pushed[0], x[min(t, len(x) - 1)], z[t - 1] if t else z0, weight_t, square, indices)
         after = states[0][t : t + 1], states[1][t : t + 1], states[2][t : t + 1]
