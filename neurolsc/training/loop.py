@@ -303,31 +303,10 @@ def train(
         from_rank_0(lock)
         fingerprint: dict[str, Any] = {}
         if checkpoint is not None:
-            free = ("epochs", "patience", "schedule", "optimizer")  # free to change, or compared in another form below
-            fingerprint = {name: value for name, value in vars(chosen).items() if name not in free}
-            fingerprint |= {"optimizer": type(optimizer).__name__, "schedule": chosen.schedule}
-            fingerprint |= {"task": repr(task), "seed": seed} | network_fingerprint(network)
+            fingerprint = fingerprint_of(chosen, optimizer, scheduler, task, seed) | network_fingerprint(network)
             for name, data in (("training", training), ("validation", validation)):
-                if isinstance(data, DataLoader):
-                    # a generator of its own has a state that no checkpoint holds, and so have workers that stay
-                    inner = getattr(data.batch_sampler, "sampler", None)
-                    drawing = (data, data.sampler, data.batch_sampler, inner)
-                    has_generator = any(getattr(part, "generator", None) is not None for part in drawing)
-                    if data.persistent_workers or has_generator:
-                        raise ValueError(
-                            f"{name} is a DataLoader with a generator of its own or persistent workers: leave these "
-                            "out, and its random numbers follow from (seed, epoch); or train without checkpoint."
-                        )
+                refuse_own_draws(name, data)
                 fingerprint |= data_fingerprint(name, data)
-            if isinstance(chosen.schedule, FromTorch):
-                # without its learning rates: they follow from the gains of the weights that the network happens to have
-                kind = type(scheduler).__name__
-                at_first = re.sub(RATES, "", repr(scheduler.state_dict()))
-                fingerprint["schedule"] = f"{kind}, every {step_every}, {at_first}"
-            elif chosen.schedule != "constant":
-                fingerprint["epochs"] = chosen.epochs  # the next learning rate depends on it
-            if chosen.average:
-                fingerprint["epochs"] = chosen.epochs  # the first epoch whose weights are averaged depends on it
             keys = list(state())
             if saved := from_rank_0(lambda: read_checkpoint(checkpoint, keys, settings=fingerprint, of="training")):
                 with refusing(checkpoint, "does not fit this training"):
@@ -462,3 +441,38 @@ def train(
     network.load_state_dict(best)
     stopped_early = len(history) - best_epoch >= chosen.patience
     return TrainResult(history, best_epoch, stopped_early, metric)
+
+
+def fingerprint_of(
+    chosen: TrainSettings, optimizer: Optimizer, scheduler: Any, task: Task, seed: int
+) -> dict[str, Any]:
+    """Return what a checkpoint and the training that goes on from it must have in common, besides network and data.
+
+    Patience may differ, and with a constant learning rate and no average the number of epochs.
+    """
+    apart = ("epochs", "patience", "schedule", "optimizer")  # free to change, or compared in another form below
+    common = {name: value for name, value in vars(chosen).items() if name not in apart}
+    common |= {"optimizer": type(optimizer).__name__, "schedule": chosen.schedule, "task": repr(task), "seed": seed}
+    if isinstance(chosen.schedule, FromTorch):
+        # without its learning rates: they follow from the gains of the weights that the network happens to have
+        at_first = re.sub(RATES, "", repr(scheduler.state_dict()))
+        common["schedule"] = f"{type(scheduler).__name__}, every {chosen.schedule.every}, {at_first}"
+    elif chosen.schedule != "constant":
+        common["epochs"] = chosen.epochs  # the next learning rate depends on it
+    if chosen.average:
+        common["epochs"] = chosen.epochs  # the first epoch whose weights are averaged depends on it
+    return common
+
+
+def refuse_own_draws(name: str, data: Data) -> None:
+    """Refuse a DataLoader that draws from a state of its own, which no checkpoint holds."""
+    if not isinstance(data, DataLoader):
+        return
+    inner = getattr(data.batch_sampler, "sampler", None)
+    drawing = (data, data.sampler, data.batch_sampler, inner)
+    has_generator = any(getattr(part, "generator", None) is not None for part in drawing)
+    if data.persistent_workers or has_generator:  # workers that stay have a state, too
+        raise ValueError(
+            f"{name} is a DataLoader with a generator of its own or persistent workers: leave these out, and its random "
+            "numbers follow from (seed, epoch); or train without checkpoint."
+        )
