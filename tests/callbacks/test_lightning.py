@@ -277,7 +277,7 @@ def in_parallel(rank: int, port: int, folder: Path) -> None:
     torch.save((model.net.state_dict(), str(callback.findings)), folder / f"{rank}.pt")
 
 
-@pytest.mark.slow
+@pytest.mark.long  # tests/interop/test_ranks.py shows the same without Lightning
 def test_in_two_processes_all_ranks_begin_with_the_values_of_rank_0(tmp_path):
     multiprocessing.spawn(in_parallel, (free_port(), tmp_path), nprocs=2)  # type: ignore[attr-defined]
     (first, report), (second, other) = (torch.load(tmp_path / f"{rank}.pt", weights_only=False) for rank in (0, 1))

@@ -168,8 +168,12 @@ EXPORTED = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", EXPORTED)
+RARE = ("of one sign", "thresholds beyond 65535", "inputs near 32767")
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.long if kind in RARE else pytest.mark.slow) for kind in EXPORTED]
+)
 def test_every_spike_state_and_readout_is_the_simulators(kind, simulators, tmp_path):
     torch.manual_seed(0)
     build, x = EXPORTED[kind]
