@@ -283,7 +283,7 @@ def data_fingerprint(name: str, data: Any) -> dict[str, Any]:
 
 
 def _digest(value: Any) -> str:
-    """Of a tensor or array its shape and dtype, of a list or tuple its length, and a hash of all that is in it."""
+    """Describe a tensor or array by shape and dtype, a list or tuple by length, and each by a hash of its content."""
     sha = hashlib.sha256()
 
     def update(value: Any) -> None:
@@ -292,10 +292,13 @@ def _digest(value: Any) -> str:
             sha.update(f"{tuple(value.shape)} {value.dtype}".encode())
             sha.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
         elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
+            sha.update(f"{value.shape} {value.dtype}".encode())
             sha.update(np.ascontiguousarray(value).data)
         elif isinstance(value, list | tuple) and not all(isinstance(v, int) for v in value):
+            sha.update(f"{len(value)} items".encode())  # else [1, [2]] would be [[1], 2]
             for item in value:
                 update(item)
+                sha.update(b",")
         else:  # a number or text, a list of integers in one piece, or an array of objects
             sha.update(repr(value.tolist() if isinstance(value, np.ndarray) else value).encode())
 

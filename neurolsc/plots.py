@@ -383,8 +383,11 @@ def plot_stable_region(
     Above the parabola eigenvalues are complex, and neurons oscillate.
 
     Args:
-        neurons: for each layer, by name, trace and determinant (n,) of its neurons' matrices.
-        outside: for each layer the share of unstable neurons.
+        neurons: for each layer, by name, trace and determinant (n,) of the matrix (2, 2) by which a step below
+            threshold multiplies the state of each neuron shown.
+        path: where to write the picture; None: nowhere.
+        outside: for each layer the share of unstable neurons, those that are not shown included.
+        title: of the figure.
     """
     figure, ((ax,),) = panels(1, 1, figsize=(6.4, 4.4))
     ax.fill([-2, 2, 0], [1, 1, -1], color="#eeeeee", linewidth=0, label="stable")
@@ -396,7 +399,7 @@ def plot_stable_region(
             label = f"{name}: {label}"
         ax.scatter(t, d, s=7, color=color(number), linewidths=0, alpha=0.6, label=label)
     points = np.concatenate([np.stack([np.ravel(t), np.ravel(d)], 1) for t, d in neurons.values()])
-    # the view holds all neurons and the corner of the triangle at trace 2 and determinant 1
+    # the view holds all neurons, and the corner (2, 1) of the triangle, near which slow neurons lie
     left, bottom = np.minimum(points.min(0), (1.9, 0.9))
     right, top = np.maximum(points.max(0), (2, 1))
     ax.set_xlim(left - 0.1 * (right - left), right + 0.1 * (right - left))

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -17,7 +18,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Cell, Network, load, neurons, save, surrogate
-from neurolsc.io import atomic_write, locked, read_tree, write_tree
+from neurolsc.io import atomic_write, data_fingerprint, locked, read_tree, write_tree
 from neurolsc.neurons.cell import CELLS, SURROGATES
 
 ROOT = Path(__file__).parents[1]
@@ -224,3 +225,10 @@ def test_a_locked_path_is_locked_by_every_name_for_threads_and_processes(tmp_pat
     with locked(tmp_path / "link"), locked(None), missing, locked(tmp_path / "nowhere" / "n"):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["link"]
+
+
+def test_a_fingerprint_tells_how_items_are_grouped_and_what_their_shapes_are():
+    alike = [[[1, 23.5], 4], [[1], 23.5, 4], [[12, 3.5], 4]]
+    arrays = [[np.zeros((2, 3))], [np.zeros((3, 2))], [np.zeros(6)]]
+    for family in (alike, arrays):
+        assert len({str(data_fingerprint("x", items)) for items in family}) == len(family)

@@ -98,16 +98,16 @@ def objective(loss: object) -> Objective:
 
 
 def check(loss: object, out: Tensor, y: Tensor, mask: Tensor | None = None) -> None:
-    """Try a loss on outputs and targets; refuse targets that it cannot read, and a result it cannot be trained by.
+    """Try a loss on outputs and targets; refuse targets that it cannot read, and a result without a gradient.
 
     Args:
         loss: the loss, as of :func:`objective`.
         out: outputs (T, B, C).
-        y: targets.
+        y: targets, of the shape that the loss takes.
         mask: the steps of each sample (T, B); None: all.
 
     Raises:
-        TypeError: if the loss returns no tensor, or targets of a word are no whole numbers.
+        TypeError: if the loss returns no tensor, or is given by name and y holds other than whole numbers.
         ValueError: if the loss cannot read y, or returns more than one number or one without a gradient.
     """
     chosen = objective(loss)

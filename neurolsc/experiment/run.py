@@ -229,7 +229,8 @@ class Experiment:
             if value != defaults[name]:
                 changed[other_names.get(name, name)] = value
         digest = hashlib.sha256(tomli_w.dumps(dict(sorted(changed.items()))).encode()).hexdigest()[:12]
-        hidden = {*setting_names(["data"]), "weights"} - {"data"}  # they are long, such as paths
+        long = {*setting_names(["data"]), "weights"} - {"data"}  # values such as paths; in the digest alone
+        hidden = {other_names.get(name, name) for name in long}
         words = ",".join(f"{name}={value}" for name, value in changed.items() if name not in hidden)
         readable = re.sub(r"[^A-Za-z0-9.=,_-]+", "-", words)[:80].strip("-,.=")
         if readable:

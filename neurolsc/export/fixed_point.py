@@ -162,17 +162,15 @@ class AtrlifLayer(IntegerLayer):
         return super().drive(below, own) - own.detach() * self.reset * 2**self.reset_exp
 
     def step(self, drive: Tensor, state: IntegerState, spike: Spike) -> tuple[Tensor, IntegerState, StepValues]:
-        raw_v = decay(state.v, self.v_decay) + UNIT * drive + self.bias * 2**self.bias_exp
+        """Return spikes of a step, the state after it, and its integers; `drive` holds the reset by the last spikes."""
+        raw_v = decay(state.v, self.v_decay) + UNIT * drive + self.bias * 2**self.bias_exp  # the bias is in state units
         v = clip(raw_v)
         rest = UNIT * self.threshold
         theta = decay(state.theta - rest, self.theta_decay) + rest
         distance = v - theta
-        z = spike((distance + 0.5) / self.unit)  # fires at equality as well: between integers a half more
-        return (
-            z,
-            state._replace(v=v, theta=theta + UNIT * self.theta_step * z),
-            StepValues(drive, None, raw_v, theta, distance),
-        )
+        z = spike((distance + 0.5) / self.unit)  # whole distances: a half more lets a neuron fire at its threshold, too
+        after = state._replace(v=v, theta=theta + UNIT * self.theta_step * z)
+        return z, after, StepValues(drive, u=None, v=raw_v, theta=theta, distance=distance)
 
 
 def integer_steps(

@@ -331,16 +331,18 @@ def _network(graph: Any, dt: float | None, layer_delay: Literal[0, 1] | None, me
 
     `memory` is the budget of an opened file, which refuses weights that would not fit; None for a graph in memory.
     """
-    about = _notes(graph)
-    written = about.get("dt", dt)
-    if written is None:
-        raise ValueError("the graph does not say how long a step is: give dt in seconds (snnTorch writes for 1e-4).")
-    written = number("dt", float(written))
-    if dt is not None and not np.isclose(dt, written):
-        raise ValueError(f"the graph was written with dt = {written:g} s, got dt = {dt:g} s.")
-    if layer_delay is None:
+    notes = _notes(graph)
+    step_length = notes.get("dt", dt)
+    if step_length is None:
+        raise ValueError(
+            "the graph does not say how long a step is: give dt in seconds (snnTorch's export takes 1e-4)."
+        )
+    step_length = number("dt", float(step_length))
+    if dt is not None and not np.isclose(dt, step_length):
+        raise ValueError(f"the graph was written with dt = {step_length:g} s, got dt = {dt:g} s.")
+    if layer_delay is None:  # one that is given overrides that of the graph: another simulator may step otherwise
         layer_delay = 0
-        if int(about.get("layer_delay", 0)):
+        if int(notes.get("layer_delay", 0)):
             layer_delay = 1
     nodes, edges = _without_flatten(graph)
     seen: set[str] = set()  # nodes on the way from the input so far
@@ -374,15 +376,17 @@ def _network(graph: Any, dt: float | None, layer_delay: Literal[0, 1] | None, me
     output = only_node("in the graph", of_kind("Output"), "Output")
     onward = after(source)
     cells = []
-    last = None  # the node of the readout, if there is one
+    readout_node = None
+    # drawn weights are replaced: no random number of the caller is used up
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         while onward != {output}:
             weight = only_node(f"after {source}", onward, "Linear", "Affine")
             onward = after(weight)
             if onward == {output}:
-                last = nodes[weight]
+                readout_node = nodes[weight]
                 break
             source = only_node(f"after {weight}", onward, "LIF", "CubaLIF", "IF", "LI", "CubaLI", "NIRGraph")
+            # a NIRGraph within a graph is a recurrent layer of snnTorch
             loop = before(source) - {weight}  # the node of recurrent weights, if there is one
             recurrent = None
             if loop:
@@ -391,7 +395,7 @@ def _network(graph: Any, dt: float | None, layer_delay: Literal[0, 1] | None, me
                     raise ValueError(f"{name} must lead from {source} to itself: only chains of layers can be read.")
                 recurrent = nodes[name]
             onward = after(source) - loop
-            cells.append(_cell(source, nodes[weight], nodes[source], recurrent, written, memory))
+            cells.append(_cell(source, nodes[weight], nodes[source], recurrent, step_length, memory))
         if left := sorted(nodes.keys() - seen):
             raise ValueError(
                 f"node {left[0]} ({type(nodes[left[0]]).__name__}) is on no way from the input to the output."
@@ -400,21 +404,20 @@ def _network(graph: Any, dt: float | None, layer_delay: Literal[0, 1] | None, me
             raise ValueError("the graph has no layer of neurons.")
         n = cells[-1].n_hidden
         dtype = cells[-1].dtype_and_device["dtype"]
-        if last is None:
+        if readout_node is None:
             matrix = np.eye(n)
         else:
-            matrix = np.asarray(last.weight)
+            matrix = np.asarray(readout_node.weight)
         if matrix.ndim != 2 or matrix.shape[1] != n:
             raise ValueError(f"the weights of the readout have shape {matrix.shape}, wanted (classes, {n}).")
-        bias = getattr(last, "bias", None)
+        bias = getattr(readout_node, "bias", None)
         readout = nn.Linear(n, len(matrix), bias=bias is not None, dtype=dtype)
         readout.weight.copy_(torch.tensor(matrix))
         if bias is not None:
             readout.bias.copy_(torch.tensor(bias))
-        # the identity after an integrator is no readout of the graph, and is not trained
-        network = Network(
-            cells, readout.requires_grad_(last is not None or not cells[-1].integrator), layer_delay=layer_delay
-        )
+        if readout_node is None and cells[-1].integrator:  # the identity only passes voltages on
+            readout.requires_grad_(False)
+        network = Network(cells, readout, layer_delay=layer_delay)
     check_finite(network.state_dict())
     return network
 

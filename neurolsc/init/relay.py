@@ -163,8 +163,9 @@ class LayerwiseScaling(Initialiser):
     def __post_init__(self) -> None:
         if not 0 <= self.rate < 1:
             raise ValueError(f"rate must be spikes per neuron and step, in [0, 1), got {self.rate}.")
-        for name in ("depth", "recurrence", "time"):
-            number(name, getattr(self, name), zero_allowed=name != "time")
+        number("depth", self.depth, zero_allowed=True)
+        number("recurrence", self.recurrence, zero_allowed=True)
+        number("time", self.time)
         whole("samples", self.samples)
         whole("steps", self.steps)
 

@@ -326,7 +326,9 @@ def _compare(net: nn.Module, fast: Any, x: Tensor) -> None:
 
 
 def _outcome(net: nn.Module, called: nn.Module, x: Tensor, *, calls: int) -> _Outcome:
-    """Call a network with x from rest, in evaluation mode; it is afterwards as before.
+    """Return what a network returns for x from rest, in evaluation mode, and the gradients of a random sum of it.
+
+    The network is afterwards as before.
 
     Args:
         net: the user's network, whose states and parameters `called` shares.
@@ -341,15 +343,15 @@ def _outcome(net: nn.Module, called: nn.Module, x: Tensor, *, calls: int) -> _Ou
         modules: Any = net.modules()
         for module in modules:
             stack.enter_context(borrowed(module))  # also gives back its hidden state
-            if hasattr(module, "_memories"):  # spikingjelly's
+            if hasattr(module, "_memories"):  # spikingjelly's, and the values that it resets them to
                 module._memories.update(copy.deepcopy(module._memories_rv))
-            elif hasattr(module, "reset_mem"):
+            elif hasattr(module, "reset_mem"):  # snnTorch's
                 module.reset_mem()
         torch.manual_seed(0)
         out = replaced([called(x) for _ in range(calls)])
         tensors = [t for t in tree_leaves(out) if isinstance(t, Tensor)]
         parameters = {name: p for name, p in net.named_parameters() if p.requires_grad}
-        # drawn for all tensors, so that both networks have the same weights
+        # drawn for all tensors: net and its accelerated form, called after each other, get the same sum
         draws = [torch.randn(t.shape, dtype=torch.float64).to(t) for t in tensors]
         weighted = [(t * draw).sum() for t, draw in zip(tensors, draws, strict=True) if t.requires_grad]
         if not weighted or not parameters:

@@ -175,13 +175,13 @@ class FunctionGroup(Group):
         self.known: Tensor | None = None  # the result of one step, on the meta device
 
     def compute(self, last: int) -> None:
-        """Call the function once for all steps where its rule can, else once for each step."""
+        """Compute the calls from `done` to `last`, one for each step: by one call if the rule can, else one by one."""
         calls = self.calls[self.done : last + 1]
         if len(calls) > 1 and self.rule.batched is not None:
             blocks = [gathered(argument) for argument in zip(*calls, strict=True)]  # each lazy argument in all steps
             shapes = [block.shape[1:] for block in blocks]
             all_constant = all(is_constant(block) for block in blocks)
-            if all_constant and self.rule.repeats(self.args, self.kwargs):  # one step is enough
+            if all_constant and self.rule.repeats(self.args, self.kwargs):  # the result of one step is that of all
                 blocks = [block[:1] for block in blocks]
             result = self.rule.batched(self.func, self.arguments(blocks), self.kwargs, shapes)
             if result is not None:  # None: the rule knows these arguments in single steps alone

@@ -154,8 +154,9 @@ class NeuronDerivatives(Derivatives):
         shares = self.cell.shares()
         if len(shares) == 1:
             return super().input_maps(x, state)
-        # Two operators, from n_in to n_hidden to V n_hidden. The narrowest place, here n_hidden, decides how large the
-        # eigenvalue problem of a depth radius is.
+        # Two factors in place of their product: w_in, from n_in to n_hidden, and the shares (V, n_hidden) of a current
+        # that the V state variables of its neuron take. The eigenvalue problem of a depth radius is as large as the
+        # narrowest space between factors, here n_hidden.
         return [Matrices(self.cell.w_in.unsqueeze(0)), DiagonalBlocks(shares[None, :, None])]
 
     def output_maps(self, state: State) -> Sequence[LinearOperator]:

@@ -443,12 +443,12 @@ class LinearScan(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        decay, x, start = ctx.saved_tensors
-        (gradient,) = gradients
-        # the gradient by b is the same recurrence, backwards in time
-        back = linear_scan(decay.conj(), gradient.flip(0), torch.zeros_like(start)).flip(0)
-        by_decay = (x[:-1].conj() * back[1:]).sum((0, 1)) + (start.conj() * back[0]).sum(0)
-        return by_decay, back, decay.conj() * back[0]
+        decay, states, start = ctx.saved_tensors
+        (by_states,) = gradients
+        # x[t] = decay x[t-1] + b[t]: the gradient by b is the same recurrence, backwards in time
+        by_b = linear_scan(decay.conj(), by_states.flip(0), torch.zeros_like(start)).flip(0)
+        by_decay = (states[:-1].conj() * by_b[1:]).sum((0, 1)) + (start.conj() * by_b[0]).sum(0)
+        return by_decay, by_b, decay.conj() * by_b[0]
 
 
 linear_scan: Callable[[Tensor, Tensor, Tensor], Tensor] = LinearScan.apply

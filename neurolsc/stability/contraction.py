@@ -458,15 +458,15 @@ def parametrise(cell: Cell, input_bound: float, **options: Any) -> None:
 
 @in_full_precision
 def measured_rate(cell: Cell, x: Tensor, *, steps: int = 1, pairs: int = 32, ascent: int = 300, seed: int = 0) -> float:
-    r"""Return the largest rate of r steps that gradient ascent finds among states that are reachable on data.
+    r"""Return the largest rate of r steps together that gradient ascent finds among states that are reachable on data.
 
     .. math:: \lambda_r = \max_{h, h', t} \frac{\|\varphi^r(h) - \varphi^r(h')\|_2}{\|h - h'\|_2}, \qquad
               \varphi^r(h) = \varphi(\cdot, x[t+r]) \circ \dots \circ \varphi(h, x[t+1])
 
     Inputs are stretches of the data. A state counts as reachable if each variable lies between the smallest and the
     largest value that it takes in the run on the data. Pairs start at two visited states, and Adam climbs the logarithm
-    of the ratio. The result is a lower bound of the maximum, and below every certificate in this norm; that of an LSTM
-    is in the largest entry.
+    of the ratio. The result is a lower bound of the maximum, and 0 if all pairs end in the same state. It is below
+    every certificate in this norm; an LSTM's certificate is in the maximum norm, and may be below it.
 
     Args:
         cell: a cell without spikes; it is copied, and the copy works in float64.

@@ -147,7 +147,10 @@ class Loop:
         return loss
 
     def meets(self, counted: list[LayerRadii]) -> bool:
-        """Count this step if it meets the criteria; True if enough steps in a row have met them."""
+        """Judge this step by its `counted` radii; True if enough steps in a row have met the criteria.
+
+        Called once a step: it counts them.
+        """
         criteria = self.settings.criteria
         met = criteria.met(counted, self.smoothed) and self.lower_bound_met()
         if met:

@@ -390,8 +390,8 @@ class Meter:
 
 
 def _cure_through_time(missed: LayerRadii, profile: RadiusProfile) -> str:
-    """What to change where a mean radius through time misses its target: it depends on the term that holds it."""
-    if not profile.time[missed.layer].any():
+    """Return what to change in a layer whose mean radius through time misses its target, by its largest term."""
+    if not profile.time[missed.layer].any():  # all radii are zero
         return "it has no memory; set direction='depth'"
     term = profile.main_term(missed.layer)
     if missed.mean > missed.target:

@@ -114,7 +114,7 @@ def _eigenvalues(eigenvalue: Number) -> Tensor:
         found = torch.tensor(found, dtype=dtype)
     elif not (found.is_floating_point() or found.is_complex()):
         found = found.double()
-    outside = ~(found.abs() < 1)
+    outside = ~(found.abs() < 1)  # NaN is outside, too
     if outside.any():
         raise ValueError(f"an eigenvalue must have a modulus below 1, got {found[outside].flatten()[0].item()}.")
     return found
