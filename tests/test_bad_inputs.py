@@ -145,6 +145,7 @@ INPUTS: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [leaky, ours], ids=["snnTorch", "ours"])
 @pytest.mark.parametrize("given", INPUTS)
 def test_an_input_of_another_kind_works_or_is_refused_by_what_came(given, make, tmp_path, monkeypatch):
@@ -227,6 +228,7 @@ NETWORKS: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", NETWORKS)
 def test_a_network_of_another_kind_works_or_is_refused_by_what_came(given, tmp_path):
     functions = FUNCTIONS | {"save": lambda net, _, folder: neurolsc.save(net, folder / "a.safetensors")}

@@ -40,6 +40,7 @@ def compiled(net: nn.Module, way: str) -> nn.Module:
     return net
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("make", [own, SnnTorch, *slow(Norse, SpikingJelly)])
 def test_a_compiled_module_is_measured_and_set_by_its_original(make, way, tmp_path):

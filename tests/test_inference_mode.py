@@ -54,6 +54,7 @@ def made(make) -> nn.Module:
     return make()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("around", OUTSIDE)
 @pytest.mark.parametrize("make", EVERY)
 @pytest.mark.parametrize("measure", [radii, diagnosed, rows])
@@ -65,6 +66,7 @@ def test_a_module_is_measured_without_gradients_as_with_them(make, measure, arou
     close(found, wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("around", OUTSIDE)
 @pytest.mark.parametrize("make", EVERY)
 def test_cures_are_tried_without_gradients_as_with_them(make, around):
@@ -74,6 +76,7 @@ def test_cures_are_tried_without_gradients_as_with_them(make, around):
         close(str(try_cures(net, *batch(0), lr=1e-2, updates=2)), str(wanted))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("around", OUTSIDE)
 @pytest.mark.parametrize("how", SETTING)
 def test_what_is_set_without_gradients_can_be_trained(how, around):
@@ -123,6 +126,7 @@ def test_half_precision_with_such_states_is_measured():
     close(radii(net), wanted)
 
 
+@pytest.mark.slow
 def test_inputs_made_in_inference_mode_are_taken_outside_of_it():
     net = own()
     x, y = batch(0)

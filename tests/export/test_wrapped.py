@@ -142,6 +142,7 @@ def test_every_spike_is_that_of_their_own_library_and_with_delay_l_steps_later(n
 FILES = ["RLeaky", "Leaky, zero, then a Synaptic without reset", "LIF, then LI"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_holds_it_and_comes_back(name, tmp_path):
     x, network = spikes(STEPS, 3, N_IN, rate=0.3), wrap(MODELS[name]().double())

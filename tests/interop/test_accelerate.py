@@ -176,6 +176,7 @@ def snntorch_layers(draw: Callable[[Any], Any]) -> tuple[nn.Module, float]:
     return kind(**options), 1e-10 if ours else 1e-5
 
 
+@pytest.mark.slow
 @given(made=snntorch_layers(), output=st.sampled_from(["subtract", "none"]))
 @settings(max_examples=50)
 @pytest.mark.filterwarnings("ignore:.*:UserWarning")
@@ -216,6 +217,7 @@ def norse_layers(draw: Callable[[Any], Any]) -> nn.Module:
     return norse.LIFCell(norse.LIFParameters(**numbers), dt=draw(st.sampled_from([1e-3, 5e-4])))
 
 
+@pytest.mark.slow
 @given(each=norse_layers(), output=st.sampled_from(["LI", "LILinear"]))
 @settings(max_examples=30)
 def test_a_network_of_norse_is_the_same(each: nn.Module, output: str):

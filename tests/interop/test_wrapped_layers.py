@@ -138,6 +138,7 @@ def neuron_parameters(layer: nn.Module) -> list[Tensor]:
     return [leaf for leaf in getattr(layer, "p", ()) if isinstance(leaf, Tensor)]
 
 
+@pytest.mark.slow
 @every
 def test_w5_jacobians_equal_the_loop_of_autograd_grad(name):
     _, network, x = made(EVERY, name, torch.float64)

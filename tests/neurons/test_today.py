@@ -166,6 +166,7 @@ def test_parameters_outside_of_a_domain_are_refused_by_name(make, message):
         make()
 
 
+@pytest.mark.slow
 @every_kind
 def test_initialisations_rates_and_diagnoses_take_every_kind(kind, make_spikes):
     x = make_spikes(T=30, B=4)
@@ -180,6 +181,7 @@ def test_initialisations_rates_and_diagnoses_take_every_kind(kind, make_spikes):
     assert bool(unstable) or kind not in ("RadLIF", "RF")
 
 
+@pytest.mark.slow
 def test_a_diagnosis_says_which_bound_is_broken_and_what_to_do():
     torch.manual_seed(0)
     network = Network([RadLIF(5, 200)], 2)

@@ -32,6 +32,7 @@ QUICK = [f"memory-{n}" for n in (1, 2, 6, 8, 10, 15)]  # without a training
 TRAINED = [pytest.param(f"memory-{n}", marks=pytest.mark.long) for n in (4, 5, 7, 9, 11, 14)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*QUICK, *TRAINED])
 def test_figures_are_reproduced(name: str, tmp_path: Path):
     line = made(name, tmp_path)
@@ -169,6 +170,7 @@ def test_inputs_have_the_autocorrelation_of_the_papers_sentences():
 # ---- time constants of spiking networks
 
 
+@pytest.mark.slow
 def test_all_arms_start_as_the_same_network():
     x, labels = cues(8, 20, torch.Generator().manual_seed(0))
     assert x.shape == (60, 8, 50) and set(labels.tolist()) <= set(range(4))
@@ -180,6 +182,7 @@ def test_all_arms_start_as_the_same_network():
         assert torch.equal(run.spikes[0], runs["log tau"].spikes[0])
 
 
+@pytest.mark.slow
 def test_an_arm_trains_its_time_constants():
     run = train_spiking("log tau, scaled by mean", "Adam", 3e-3, 0, width=8, updates=10, delay=20)
     assert len(run["curve"]) == 1 and 0 <= run["curve"][0] <= 1

@@ -54,6 +54,7 @@ def test_the_rows_are_those_whose_data_are_at_hand(tmp_path: Path):
     assert available(Scale(root=str(tmp_path))) == ["atis"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["RNN", "LSTM"])
 def test_slots_are_filled_by_stable_models(kind: str, tmp_path: Path):
     write(tmp_path / "atis")

@@ -84,6 +84,7 @@ def wide(kind: type):
     return cell
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("kind", [EFAdLIF, SEAdLIF, RadLIF, RF, BRF])
 def test_conditions_and_radii_are_those_of_eigenvalues_on_200_000_neurons(kind):

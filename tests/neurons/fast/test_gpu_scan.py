@@ -148,6 +148,7 @@ def test_alpha_function(reset: int, launches: list[str]):
     assert_as_on_a_cpu(kind, [0.8, 0.9 * DECAYS, 2.0, 1.5, 2.0], Slope(SIGMOID, 2.3), launches)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("passes", [True, False])
 @pytest.mark.parametrize("reset", [SUBTRACT, ZERO, NONE])
 def test_current_lif(reset: int, passes: bool, launches: list[str]):
@@ -174,6 +175,7 @@ def test_a_tau_that_divides(form: int, launches: list[str]):
     assert_as_on_a_cpu(kind, [1.7, 0.1, 1.0, -0.2], Slope(ATAN, 2.0), launches)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("passes", [True, False])
 def test_adaptive_lif(passes: bool, launches: list[str]):
     kind = Neuron("adaptive_lif", 3, 0, 7, (passes,), True)
