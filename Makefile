@@ -68,7 +68,7 @@ demo: $(READY) ## the package at work on an embedded sample
 	$(BIN)/neurolsc demo
 
 # One thread a process, so that the workers do not compete for cores. A worker that is done takes tests from the other.
-test: $(READY) ## the quick tests, in seven minutes
+test: $(READY) ## the quick tests, in five minutes
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal -m "$(TESTS)"
 
 test-all: $(READY) ## all tests: every example, session and figure of the papers too

@@ -13,7 +13,9 @@ then written to users_speed_gpu.json, not to users_speed.json.
 """
 
 import argparse
+import ctypes
 import datetime
+import gc
 import json
 import os
 import platform
@@ -254,6 +256,8 @@ def grown(name: str, steps: int, contestant: str, device: str) -> float:
         held = torch.cuda.memory_allocated()
         found.call(model).backward()
         return (torch.cuda.max_memory_allocated() - held) / 2**20
+    gc.collect()
+    ctypes.CDLL("libc.so.6").malloc_trim(0)  # else freed memory would be used again, and not count
     Path("/proc/self/clear_refs").write_text("5")  # the largest size is that of now
     before = resident("VmRSS")
     found.call(model).backward()

@@ -438,6 +438,7 @@ def test_text_is_at_most_80_columns_with_a_line_a_layer():
     assert "has fallen silent" in str(monitor)
 
 
+@pytest.mark.slow
 def test_the_picture_has_a_panel_a_question_and_a_line_at_the_findings(tmp_path):
     monitor = trained(own, plant=raise_threshold)
     figure = monitor.plot(tmp_path / "page.png")

@@ -95,6 +95,7 @@ def test_an_initialisation_that_does_not_help_is_not_advised(digits):
     assert finding.cure == "lower its thresholds, or raise its input weights"
 
 
+@pytest.mark.slow
 def test_upper_layers_that_begin_as_an_identity_are_not_sent_to_it_again():
     torch.manual_seed(0)
     x, y = batch("digits")
@@ -303,6 +304,7 @@ def test_a_decay_behind_a_clamp_is_stuck(make_spikes):
 # ---- integrators
 
 
+@pytest.mark.slow
 def test_an_integrator_is_not_dead(make_spikes):
     norse, snn = pytest.importorskip("norse.torch"), pytest.importorskip("snntorch")
     x, y = make_spikes(T=10, B=8, N=12), torch.arange(8) % 4

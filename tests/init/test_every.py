@@ -167,6 +167,7 @@ def test_frozen_thresholds_are_refused_and_stay(spec):
     assert all(torch.equal(value, before[key]) for key, value in weights(network).items())
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:LSNNRecurrent. at tau_adapt_inv")
 @pytest.mark.parametrize(("text", "recurrent"), [("FiringRate(0.15)", False), ("Relay()", True)])
 def test_norse_networks_with_a_leaky_integrator_at_the_end_are_set_and_it_stays(text, recurrent):

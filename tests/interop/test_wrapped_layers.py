@@ -62,6 +62,7 @@ def own_loop(modules: list[nn.Module], x: Tensor, shape: tuple[int, ...]) -> Ten
     return torch.stack(outputs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*(f"snn.{k}" for k in SNNTORCH), *(f"norse.{k}" for k in NORSE)])
 def test_w1_every_neuron_steps_as_its_own_library_does(name):
     """To rounding: all steps are projected at once, and a product of more rows may sum in another order."""

@@ -236,6 +236,7 @@ def test_the_share_is_that_of_the_formula(cell, spike, make_network, make_spikes
         assert found[layer] == pytest.approx(wanted.item(), abs=1e-6)
 
 
+@pytest.mark.slow
 def test_spikes_that_are_a_state_of_their_own_are_asked_a_step_on():
     norse = pytest.importorskip("norse.torch")
     network = wrap([norse.LIFRecurrentCell(6, 20), nn.Linear(20, 2)])
