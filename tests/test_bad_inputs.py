@@ -245,7 +245,7 @@ def test_a_weight_norm_takes_a_matrix_of_zeros_and_rows_of_zeros():
         linear = parametrizations.weight_norm(nn.Linear(6, 6))
         value = torch.randn(6, 6)
         value[zeros] = 0
-        neurolsc.neurons.cell.set_value(linear, "weight", value)
+        neurolsc.neurons.parameters.set_value(linear, "weight", value)
         torch.testing.assert_close(linear.weight, value, atol=1e-5, rtol=1e-4)
 
 

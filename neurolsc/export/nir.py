@@ -36,7 +36,8 @@ from neurolsc.interop.wrapped import warn_of
 from neurolsc.io import atomic_write, check_finite, refusing
 from neurolsc.network import Network
 from neurolsc.neurons import ALIF, LI, LIF, ALIFPlus, CubaLIF
-from neurolsc.neurons.cell import CELLS, set_value, step_of
+from neurolsc.neurons.cell import CELLS, step_of
+from neurolsc.neurons.parameters import set_value
 from neurolsc.surroundings import without_inference_mode
 from neurolsc.validation import number
 

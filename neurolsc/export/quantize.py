@@ -31,7 +31,7 @@ from neurolsc.export.wrapped import delayed, exportable, exported_kind
 from neurolsc.metrics import is_binary
 from neurolsc.network import Network, NetworkState, Run
 from neurolsc.neurons import ALIF, LI, LIF
-from neurolsc.neurons.cell import set_value
+from neurolsc.neurons.parameters import set_value
 
 W_MAX = 254  # the largest weight: 8 signed bits times 2
 B_MAX = 4095  # the largest bias of CUBA: 13 signed bits

@@ -29,9 +29,10 @@ from neurolsc import neurons
 from neurolsc.interop.at_once import last_states, prepared
 from neurolsc.interop.wrapped import OWN_NEURON, WrappedCell, borrowed, state_class, warn_of, weight_before
 from neurolsc.neurons.blocks import Spike, spike_function
-from neurolsc.neurons.cell import AtOnce, Membrane, ResetSwitch, ScaledParameter, State, Thresholds, parametrized_by
+from neurolsc.neurons.cell import AtOnce, Membrane, ResetSwitch, ScaledParameter, State, Thresholds
 from neurolsc.neurons.derivatives import Derivatives
 from neurolsc.neurons.neuronwise import NeuronwiseDerivatives
+from neurolsc.neurons.parameters import parametrized_by
 from neurolsc.neurons.spiking import Reset
 from neurolsc.surrogate import Arctan
 from neurolsc.validation import positive, whole

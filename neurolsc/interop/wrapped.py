@@ -16,16 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout
 
-from neurolsc.neurons.cell import (
-    Cell,
-    Membrane,
-    ResetSwitch,
-    ScaledParameter,
-    State,
-    Thresholds,
-    owner_of,
-    parametrized_by,
-)
+from neurolsc.neurons.cell import Cell, Membrane, ResetSwitch, ScaledParameter, State, Thresholds, owner_of
+from neurolsc.neurons.parameters import parametrized_by
 from neurolsc.surroundings import eval_mode, original
 
 OWN_NEURON = 'A neuron of your own becomes a cell by its step: see "Your own neuron" in the documentation.'

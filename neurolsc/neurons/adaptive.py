@@ -21,8 +21,9 @@ from torch import Tensor, nn
 
 from neurolsc.display import state_repr
 from neurolsc.neurons.blocks import RESET, NeuronCell, Range, matrix_of
-from neurolsc.neurons.cell import Bound, LogParameter, ScaledParameter, register
+from neurolsc.neurons.cell import Bound, ScaledParameter, register
 from neurolsc.neurons.derivatives import Term
+from neurolsc.neurons.parameters import LogParameter
 from neurolsc.validation import number, one_of
 
 MEMBRANE = Term("membrane", "shorten tau_u and tau_w", "lengthen tau_u or tau_w", "#0072b2")

@@ -1,11 +1,8 @@
 """What a cell is: its state, its pure step, what it says about itself, and the table of names."""
 
 import copy
-import math
 from abc import ABC, abstractmethod
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import chain
@@ -13,13 +10,12 @@ from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.parametrize import is_parametrized
 
 from neurolsc import surrogate
 from neurolsc.neurons.derivatives import Derivatives
-from neurolsc.surrogate import Surrogate, from_log
-from neurolsc.surroundings import eval_mode
-from neurolsc.validation import meant, positive, tensor, whole
+from neurolsc.neurons.parameters import parametrized_by, set_value, value_of
+from neurolsc.surrogate import Surrogate
+from neurolsc.validation import meant, tensor, whole
 
 State = Any  # of a cell: a NamedTuple of tensors (B, ...)
 AtOnce = tuple[Tensor, State] | None  # the outputs of all steps (T, B, n_hidden) and the last state; None: not at once
@@ -412,36 +408,6 @@ def truncated_normal(mean: float, size: int) -> Tensor:
     return nn.init.trunc_normal_(torch.empty(size), mean, std, mean - 2 * std, mean + 2 * std)
 
 
-# ---- parameters, of which positive ones, such as time constants, are stored as their logarithms
-
-
-class LogParameter:
-    """A descriptor that stores a positive tensor as the trainable parameter ``log_<name>``.
-
-    Reading returns ``exp(log_<name>)``, with a gradient, within 4e-18 to 2e17; assigning a positive tensor or number
-    sets it in place. No optimizer step can therefore make it zero, negative or infinite.
-    """
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
-        self.log_name = f"log_{name}"
-
-    def __get__(self, module: nn.Module | None, owner: type | None = None) -> Tensor:
-        if module is None:
-            return self  # type: ignore[return-value]
-        return from_log(getattr(module, self.log_name))
-
-    def __set__(self, module: nn.Module, value: Tensor | float) -> None:
-        log = positive(self.name, value).log()
-        stored = getattr(module, self.log_name, None)
-        if stored is None:  # the first assignment, in the constructor
-            module.register_parameter(self.log_name, nn.Parameter(log))
-            return
-        if log.ndim and log.shape != stored.shape:
-            raise ValueError(f"{self.name} has shape {tuple(stored.shape)}, got {tuple(log.shape)}.")
-        set_value(module, self.log_name, log.to(stored).expand_as(stored))
-
-
 def stored_parameter(cell: "Cell", name: str) -> nn.Parameter | None:
     """Return the parameter that stores a quantity: <name>, log_<name>, or as ``stored_in`` says; None if none does."""
     stored_name = dict(cell.stored_in).get(name, name)
@@ -449,117 +415,6 @@ def stored_parameter(cell: "Cell", name: str) -> nn.Parameter | None:
     if last in owner._parameters:
         return owner._parameters[last]
     return owner._parameters.get(f"log_{last}")
-
-
-def value_of(module: nn.Module, name: str) -> Tensor:
-    """Return a quantity of a module, detached: a parameter, a number, or what a parametrisation computes."""
-    if not is_parametrized(module, name):
-        return torch.as_tensor(getattr(module, name)).detach()
-    with eval_mode(module):  # in training mode a spectral norm takes a step of its iteration at each reading
-        value: Tensor = getattr(module, name)  # type: ignore[assignment]
-        return value.detach()
-
-
-def set_value(module: nn.Module, name: str, value: Tensor) -> None:
-    """Set a quantity of a module in place: a parameter, or one that other parameters store.
-
-    Raises:
-        TypeError: if the parameters that store it, as in ``torch.nn.utils.parametrizations``, do not take the value.
-    """
-    parameter = module._parameters.get(name)
-    if parameter is not None:
-        with torch.no_grad():
-            parameter.copy_(value)
-        return
-    if originals := parametrized_by(module, name):
-        _set_parametrized(module, name, value, originals)
-        return
-    # torch.nn.utils.weight_norm and prune compute it by a hook before each call, which would undo the change
-    computed_from = [stored for stored in (f"{name}_g", f"{name}_orig") if stored in module._parameters]
-    if computed_from:
-        raise TypeError(
-            f"{name} of a {type(module).__name__} is computed from {computed_from[0]} by a hook: use "
-            "torch.nn.utils.parametrizations in place of torch.nn.utils, or make pruning permanent "
-            "(torch.nn.utils.prune.remove)."
-        )
-    setattr(module, name, value)  # a LogParameter, a property or a buffer
-
-
-def parametrized_by(module: nn.Module, name: str) -> list[nn.Parameter]:
-    """Return the parameters from which ``torch.nn.utils.parametrize`` computes a quantity; empty if it does not."""
-    if is_parametrized(module, name):
-        return list(module.parametrizations[name].parameters())  # type: ignore[index]
-    return []
-
-
-def _set_parametrized(module: nn.Module, name: str, value: Tensor, originals: list[nn.Parameter]) -> None:
-    """Set a quantity through its parametrisation; if it does not take the value, restore the originals and raise."""
-    before = [original.detach().clone() for original in originals]
-    failed: Exception | None = None
-    largest = value.abs().max().item()
-    if largest == 0:  # all zeros: measure errors by the present values
-        largest = getattr(module, name).detach().abs().max().item()
-    # a second try, nearly the same: a weight norm divides by the norm of a row, which is 0 for a row of zeros
-    almost = torch.where(value == 0, 1e-6 * largest, value)
-    with torch.no_grad():
-        for wanted in (value, almost):
-            try:
-                setattr(module, name, wanted)
-                error_left = (getattr(module, name) - value).abs().max().item()
-            except (NotImplementedError, RuntimeError, ValueError) as error:  # the parametrisation has no inverse
-                failed = error
-                error_left = math.inf
-            if error_left <= 1e-3 * largest:  # False for NaN
-                return
-        for original, values in zip(originals, before, strict=True):
-            original.copy_(values)
-    kinds = ", ".join(type(part).__name__.strip("_") for part in module.parametrizations[name])  # type: ignore[index]
-    kind = type(module).__name__.removeprefix("Parametrized")
-    raise TypeError(
-        f"{name} of a {kind} is parametrised by {kinds}, through which it cannot get the values wanted: freeze it, or "
-        f"torch.nn.utils.parametrize.remove_parametrizations(module, {name!r}) before, and parametrise it afterwards."
-    ) from failed
-
-
-class Constant(nn.Module):
-    """Stands for the parametrisation of a quantity that has one value."""
-
-    def __init__(self, value: Tensor) -> None:
-        super().__init__()
-        self.value = value
-
-    def forward(self) -> Tensor:
-        return self.value
-
-
-@contextmanager
-def replaced(places: Iterable[tuple[nn.Module, str, Tensor]]) -> Iterator[None]:
-    """Give quantities other values inside the block: (module, name, value) each. Afterwards all is as it was.
-
-    A parametrised quantity is read from a stand-in meanwhile. Set through its parametrisation it might not come back
-    bit for bit, and an orthogonal matrix cannot be 0.
-    """
-    with ExitStack() as undo:
-        for module, name, value in places:
-            if is_parametrized(module, name):
-                computed: nn.ModuleDict = module.parametrizations  # type: ignore[assignment]
-                undo.callback(computed.__setitem__, name, computed[name])
-                computed[name] = Constant(value)
-            elif name in module._parameters:
-                undo.callback(set_value, module, name, getattr(module, name).detach().clone())
-                set_value(module, name, value)
-            else:  # a buffer or an attribute, which setting exchanges, or what a hook computes before each call
-                hooks = module._forward_pre_hooks
-                undo.callback(setattr, module, "_forward_pre_hooks", hooks)
-                undo.callback(setattr, module, name, getattr(module, name))
-                module._forward_pre_hooks = OrderedDict((key, h) for key, h in hooks.items() if not computes(h, name))
-                setattr(module, name, value)
-        yield
-
-
-def computes(hook: object, name: str) -> bool:
-    """True if a hook sets a quantity of that name, as those of ``torch.nn.utils.weight_norm`` and ``prune`` do."""
-    return name in (getattr(hook, "name", None), getattr(hook, "_tensor_name", None))
 
 
 # ---- matrices of weights

@@ -26,8 +26,9 @@ from torch import Tensor, nn
 
 from neurolsc.display import state_repr
 from neurolsc.neurons.blocks import RESET, NeuronCell, Range, matrix_of
-from neurolsc.neurons.cell import Bound, LogParameter, Membrane, ScaledParameter, register
+from neurolsc.neurons.cell import Bound, Membrane, ScaledParameter, register
 from neurolsc.neurons.derivatives import Term
+from neurolsc.neurons.parameters import LogParameter
 from neurolsc.validation import number
 
 ROTATION = Term("rotation", "raise the damping", "lower the damping", "#0072b2")

@@ -21,18 +21,9 @@ from torch import Tensor, nn
 from neurolsc.display import state_repr
 from neurolsc.neurons import fast
 from neurolsc.neurons.blocks import NeuronCell, Spike, SpikingStep, matrix_of
-from neurolsc.neurons.cell import (
-    Cell,
-    LogParameter,
-    Membrane,
-    ResetSwitch,
-    ScaledParameter,
-    Thresholds,
-    register,
-    set_value,
-    truncated_normal,
-)
+from neurolsc.neurons.cell import Cell, Membrane, ResetSwitch, ScaledParameter, Thresholds, register, truncated_normal
 from neurolsc.neurons.derivatives import Term
+from neurolsc.neurons.parameters import LogParameter, set_value
 from neurolsc.validation import number, one_of
 
 LEAK = Term(

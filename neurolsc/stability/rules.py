@@ -14,7 +14,8 @@ from typing import Literal, NamedTuple, Protocol, get_args
 import torch
 from torch import Tensor
 
-from neurolsc.neurons.cell import Cell, ScaledParameter, is_frozen, owner_of, set_value
+from neurolsc.neurons.cell import Cell, ScaledParameter, is_frozen, owner_of
+from neurolsc.neurons.parameters import set_value
 from neurolsc.stability.transitions import NON_SQUARE, NonSquare
 from neurolsc.validation import number, one_of, setting, whole
 

@@ -14,7 +14,7 @@ from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Network, radius_profile, wrap
 from neurolsc.init import FiringRate, LayerwiseScaling, Relay
 from neurolsc.init.relay import recurrence_share
 from neurolsc.neurons import ALIFPositive
-from neurolsc.neurons.cell import set_value
+from neurolsc.neurons.parameters import set_value
 from neurolsc.stability.transitions import follow
 from neurolsc.surrogate import FastSigmoid
 from tests.init.networks import NETWORKS, rates, spikes
