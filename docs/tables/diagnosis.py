@@ -4,7 +4,7 @@ import csv
 from statistics import mean
 
 from docs.tables.results import RESULTS, caption, grouped, rows, table
-from docs.tables.users import LOSSES, reported
+from docs.tables.users import LOSSES, reported, unfinished
 from neurolsc.diagnosis import FAULTS
 from neurolsc.diagnosis.faults import OF_THE_RATE
 
@@ -34,7 +34,7 @@ def cell_of(row: dict[str, str]) -> Cell:
 def outcomes() -> dict[Cell, str]:
     """What became of each cell: "fails", "learns" or "between"."""
     scores: dict[Cell, list[float]] = {}
-    for row in reported():
+    for row in [*reported(), *unfinished()]:
         scores.setdefault(cell_of(row), []).append(float(row["test"]))
     means = {cell: mean(each) for cell, each in scores.items()}
     best: dict[tuple[str, str], float] = {}
