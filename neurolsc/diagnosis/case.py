@@ -237,6 +237,19 @@ class Case:
         return outcome.loss < self.bounds.lower * self.start_of(outcome)
 
     @property
+    def undecided(self) -> str:
+        """Say that updates hardly lower the loss of a copy, so that they do not tell whether it learns; else empty."""
+        if not self.outcomes or self.lr is None or self.learnt:
+            return ""
+        outcome = self.outcomes[self.lr]
+        if self.falls(outcome) or math.isnan(outcome.loss):
+            return ""
+        words = f"{self.updates} at {self.lr:g} bring its loss from {outcome.first:.4g} to {outcome.loss:.4g}"
+        if self.initialised_outcome is not None:
+            words += f", that of an initialised copy to {self.initialised_outcome.loss:.4g}"
+        return f"{words}: too few to tell whether it learns"
+
+    @property
     def updates(self) -> str:
         """The number of updates that copies of the network were trained for, and on what, in words."""
         samples = self.batch.x.shape[1]

@@ -76,7 +76,11 @@ def diagnose(
     learning rate and targets 10 to 20 more; where an initialisation is advised, that of it.
     """
     case = examined(net, x, y, loss=loss, lr=lr, history=history, samples=samples, steps=steps, seed=seed)
-    return Diagnosis(findings(case), case.measured)
+    found = findings(case)
+    undecided = ""
+    if not found:
+        undecided = case.undecided
+    return Diagnosis(found, case.measured, undecided=undecided)
 
 
 def examined(
@@ -220,11 +224,13 @@ class Diagnosis(Displayed, Sequence[Finding]):
         findings: what is wrong.
         measurements: what was measured.
         trials: what :func:`neurolsc.try_cures` made of the findings.
+        undecided: where nothing was found, but updates on a copy hardly lowered its loss, that in words; else empty.
     """
 
     findings: tuple[Finding, ...]
     measurements: Measurements
     trials: tuple[Trial, ...] = ()
+    undecided: str = ""
 
     def __len__(self) -> int:
         return len(self.findings)
@@ -237,7 +243,10 @@ class Diagnosis(Displayed, Sequence[Finding]):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Observations that are no faults: a loss as high as that of guessing, an output that is silent yet."""
+        """Observations that are no faults.
+
+        They are a loss as high as that of guessing, an output that is silent yet, and updates that tell nothing.
+        """
         notes = []
         loss = self.measurements.loss
         classes = self.measurements.classes or 0  # 0: there is no loss of guessing
@@ -250,6 +259,8 @@ class Diagnosis(Displayed, Sequence[Finding]):
         if self.measurements.layers[-1].activity.rate == 0 and not named:
             read = 'if your loss reads its membrane, give loss="membrane"'
             notes.append(f"note: the output, layer {last}, sends no spikes yet; {read}")
+        if self.undecided:
+            notes.append(f"note: {self.undecided}")
         return tuple(notes)
 
     def parts(self) -> list[str | Table]:

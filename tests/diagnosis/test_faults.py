@@ -544,6 +544,17 @@ def test_a_slow_start_is_named_where_an_initialised_copy_learns(make_spikes):
     assert "slow start" not in [f.name for f in diagnose(network, x, y, lr=1e-3, **FEW)]
 
 
+def test_updates_that_move_nothing_are_said_to_tell_nothing(digits):
+    network, data = digits
+    tiny = diagnose(network, *data, lr=1e-9, **FEW)
+    assert not tiny, str(tiny)
+    assert "10 updates on" in tiny.undecided and "at 1e-09" in tiny.undecided
+    assert "that of an initialised copy to" in tiny.undecided and tiny.undecided in " ".join(str(tiny).split())
+    assert tiny.undecided in tiny.to_dict()["notes"][-1]
+    for lr in (None, 1e-2):  # nothing was tried, or it learns
+        assert diagnose(network, *data, lr=lr, **FEW).undecided == ""
+
+
 def test_a_start_is_slow_where_its_loss_stays_above_guessing(make_network, make_spikes):
     network, x, y = make_network(LIF, gain=3, layers=2), make_spikes(T=20, B=16), torch.arange(16) % 4
     case = examined(network, x, y, lr=1e-3, **FEW)
