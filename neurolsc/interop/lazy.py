@@ -14,6 +14,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial, wraps
 from operator import itemgetter
 from typing import Any
 
@@ -44,6 +45,7 @@ class Group(ABC):
         blocks: for each output, the results that have been computed, in blocks that :meth:`append` adds.
         grad: True if the calls were made with gradients enabled.
         unbound: for each output that was read one by one, its results as a list.
+        fixed: tensors that all calls read, such as weights, and how often each had been changed in place.
     """
 
     def __init__(self, recording: Recording, outputs: int) -> None:
@@ -55,10 +57,25 @@ class Group(ABC):
         self.blocks: list[list[tuple[int, Tensor]]] = [[] for _ in range(outputs)]
         self.grad = torch.is_grad_enabled()
         self.unbound: dict[int, list[Tensor]] = {}
+        self.fixed: list[tuple[Tensor, int]] = []
 
     @abstractmethod
     def compute(self, last: int) -> None:
         """Compute the calls from number ``done`` to number `last`, and add their results to the blocks."""
+
+    def fix(self, values: Iterable[Any]) -> None:
+        """Note tensors that the calls read, and that must not change before they are computed."""
+        for value in values:
+            if isinstance(value, Tensor) and type(value) is not LazyTensor:
+                self.fixed.append((value, version_of(value)))
+
+    def check_fixed(self) -> None:
+        """Raise a RuntimeError if one of the noted tensors has been changed in place."""
+        if any(version_of(tensor) != version for tensor, version in self.fixed):
+            raise RuntimeError(
+                "a tensor that an accelerated network reads, such as a weight or a buffer, has been changed in place "
+                "before a value of an earlier step was asked for: ask for the values first, for instance by torch.stack."
+            )
 
     @abstractmethod
     def like(self, output: int, index: int) -> Tensor:
@@ -345,6 +362,7 @@ class Recording:
             # compared by `is`, as == of lazy tensors is a call itself
             places = [LAZY if any(arg is lazy for lazy in deferred) else now(arg) for arg in args]
             group = FunctionGroup(self, func, rule, places, kwargs)
+            group.fix([*places, *kwargs.values()])
             self.groups[tuple(key)] = group
         return LazyTensor(self, group, index=group.add(deferred, reads=deferred), output=0)
 
@@ -438,10 +456,16 @@ def ancestors(groups: Iterable[Group]) -> set[Group]:
 
 
 def compute(group: Group, last: int) -> None:
-    """Compute the calls of a group up to number `last`, with gradients if they were called with gradients."""
+    """Compute the calls of a group up to number `last`, with gradients if they were called with gradients.
+
+    Raises:
+        RuntimeError: if a tensor that all of them read, such as a weight, has been changed in place since.
+    """
+    group.check_fixed()
     with torch.set_grad_enabled(group.grad):
         group.compute(last)
     group.done = last + 1
+    group.fixed = [(tensor, version_of(tensor)) for tensor, _ in group.fixed]  # a batch norm changes its statistics
 
 
 def ordered(groups: list[Group], *, downwards: bool = False) -> tuple[list[Group], list[Group]]:
@@ -745,3 +769,21 @@ for _name in (
     "gt", "ge", "lt", "le", "eq", "ne", "iadd", "isub", "imul", "itruediv", "invert", "and", "or", "floordiv", "mod",
 ):  # fmt: skip
     setattr(LazyTensor, f"__{_name}__", _operator(f"__{_name}__"))
+
+
+_apply = torch.autograd.Function.__dict__["apply"].__func__
+
+
+@wraps(_apply)
+def apply_to_tensors(cls: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
+    """Apply an autograd function to the values of lazy tensors.
+
+    Its C code takes what says that it is a tensor for one, and would read memory that a lazy tensor does not have.
+    """
+    for arg in args:
+        if type(arg) is LazyTensor:
+            return arg.recording.run(partial(_apply, cls), args, kwargs)
+    return _apply(cls, *args, **kwargs)
+
+
+torch.autograd.Function.apply = classmethod(apply_to_tensors)  # type: ignore[assignment]

@@ -879,3 +879,146 @@ def test_a_state_that_is_not_computed_yet_can_be_pickled(x: Tensor):
     again = pickle.loads(pickle.dumps(net[1].v))
     assert type(again) is Tensor
     assert torch.equal(again, net[1].v + 0)
+
+
+# ---- what an outside tester found
+
+
+class Between(nn.Module):
+    """Two layers of snnTorch in a loop; `between` works on the spikes of the first one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.below, self.first = nn.Linear(8, 10), snn.Leaky(beta=0.9)
+        self.above, self.second = nn.Linear(10, 4), snn.Leaky(beta=0.8)
+        self.register_buffer("trace", torch.zeros(10))
+
+    def between(self, z: Tensor) -> Tensor:
+        return z
+
+    def forward(self, x: Tensor) -> Tensor:
+        low, high, sent = self.first.reset_mem(), self.second.reset_mem(), []
+        for frame in x:
+            z, low = self.first(self.below(frame), low)
+            _, high = self.second(self.above(self.between(z)), high)
+            sent.append(high)
+        return torch.stack(sent)
+
+
+class OwnSurrogate(Between):
+    def between(self, z: Tensor) -> Tensor:
+        return surrogate.atan()(z - 0.5)  # an autograd function, whose C code cannot read a lazy tensor
+
+
+class Noisy(Between):
+    def between(self, z: Tensor) -> Tensor:
+        return z + self.trace.normal_() if self.training else z  # one buffer for all steps
+
+
+class Traced(Between):
+    def between(self, z: Tensor) -> Tensor:
+        self.trace.mul_(0.9).add_(z.detach().mean(0))
+        return z
+
+
+class Plastic(Between):
+    def between(self, z: Tensor) -> Tensor:
+        if self.training:
+            with torch.no_grad():
+                self.above.weight.add_(0.02 * z.mean(0))
+        return z
+
+
+class Centred(Between):
+    def between(self, z: Tensor) -> Tensor:
+        return z - z.mean(0)  # takes away what the bias above adds: its gradient is rounding
+
+
+def built(kind: type[nn.Module]) -> tuple[Any, Any, Tensor]:
+    torch.manual_seed(0)
+    net = kind()
+    return net, copy.deepcopy(net), 2 * torch.rand(12, 3, 8)
+
+
+@pytest.mark.parametrize("kind", [OwnSurrogate, Centred])
+def test_autograd_functions_and_gradients_that_cancel_are_no_obstacle(kind):
+    net, plain, x = built(kind)
+    fast = accelerate(net, x)
+    assert type(fast).runs_plainly is None
+    assert torch.equal(fast(x), plain(x))
+    step_net, _, _ = built(lambda: step_by_step(nn.Identity()))
+    step = accelerate(step_net, x[0])
+    step(x[0])
+    step_net(x[1])  # the user's own module goes on from the states, which are not computed yet
+
+
+def test_a_buffer_that_changes_in_every_step_has_its_value_of_each_step():
+    net, plain, x = built(Noisy)
+    fast = accelerate(net, x)
+    torch.manual_seed(1)
+    wanted = plain(x)
+    torch.manual_seed(1)
+    with pytest.warns(NotAcceleratedWarning, match="changed in place"):  # forward runs again, with the same draws
+        assert torch.equal(fast(x), wanted)
+    torch.manual_seed(1)
+    assert torch.equal(fast(x), wanted)
+
+
+def test_a_forward_that_changes_weights_is_refused_and_the_comparison_changes_nothing():
+    net, _, x = built(Plastic)
+    fast = accelerate(net, x)
+    with pytest.raises(RuntimeError, match="changes parameters in place"):
+        fast(x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NotAcceleratedWarning)
+        net, _, x = built(Traced)
+        accelerate(net, x)
+    assert not net.trace.any()
+
+
+def step_by_step(*between: nn.Module) -> nn.Sequential:
+    first = snn.Leaky(beta=0.9, init_hidden=True)
+    return nn.Sequential(
+        nn.Linear(8, 10), *between, first, nn.Linear(10, 4), snn.Leaky(beta=0.8, init_hidden=True, output=True)
+    )
+
+
+def test_a_weight_that_changes_before_a_value_is_read_is_an_error():
+    net, _, x = built(lambda: step_by_step(nn.Identity()))
+    fast = accelerate(net, x[0])
+    utils.reset(net)
+    voltages = [fast(frame)[1] for frame in x]
+    with torch.no_grad():
+        net[0].weight.mul_(2)
+    with pytest.raises(RuntimeError, match="ask for the values first"):
+        torch.stack(voltages)
+
+
+def test_a_batch_norm_has_collected_its_statistics_when_the_mode_changes():
+    net, plain, x = built(lambda: step_by_step(nn.BatchNorm1d(10)))
+    fast = accelerate(net, x[0])
+    for model in (plain, fast):
+        for layer in (model[2], model[4]):
+            layer.reset_mem()
+        with torch.no_grad():
+            for frame in x:
+                model(frame)  # no value is asked for
+        model.eval()
+    torch.testing.assert_close(net[1].running_mean, plain[1].running_mean)
+    assert net[1].running_mean.any()
+
+
+@pytest.mark.parametrize("node", [neuron.LIFNode, neuron.IFNode])
+def test_batches_of_other_sizes_follow_each_other_before_a_value_is_read(node):
+    net, plain, _ = built(lambda: nn.Sequential(nn.Linear(8, 10), node()))
+    fast = accelerate(net, torch.rand(3, 8))
+    batches = [20 * torch.rand(size, 8) for size in (3, 2, 3)]
+    sums = []
+    for model in (fast, plain):
+        with torch.no_grad():
+            each = []
+            for x in batches:
+                functional.reset_net(model)
+                each.append(sum(model(x) for _ in range(5)))
+            sums.append(torch.cat(each))
+    assert torch.equal(*sums) and sums[0].any()
