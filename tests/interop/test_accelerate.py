@@ -998,8 +998,8 @@ def test_a_batch_norm_has_collected_its_statistics_when_the_mode_changes():
     net, plain, x = built(lambda: step_by_step(nn.BatchNorm1d(10)))
     fast = accelerate(net, x[0])
     for model in (plain, fast):
-        for layer in (model[2], model[4]):
-            layer.reset_mem()
+        model[2].reset_mem()
+        model[4].reset_mem()
         with torch.no_grad():
             for frame in x:
                 model(frame)  # no value is asked for
