@@ -29,17 +29,15 @@ class NeuronGroup(Group):
 
     Attributes:
         layer: the layer.
-        shape: that of its currents in one step.
-        source: the group of the current of the last step; None for a tensor.
+        shape: that of what the network read in the calls of these steps, if a call is one step; else None.
         settings: those of the last step.
         ends: the outputs of the last step of each run, by output and number of the step.
     """
 
-    def __init__(self, recording: Recording, layer: FusedLayer, outputs: int, shape: torch.Size) -> None:
+    def __init__(self, recording: Recording, layer: FusedLayer, outputs: int) -> None:
         super().__init__(recording, outputs)
         self.layer = layer
-        self.shape = shape
-        self.source: Group | None = None
+        self.shape = recording.shape
         self.settings: tuple[Any, ...] | None = None
         self.ends: dict[tuple[int, int], Tensor] = {}
 
@@ -174,22 +172,17 @@ class FusedLayer(ABC):
         """
         recording = self.recording
         group = self.group
-        if type(current) is not LazyTensor or current.recording is not recording or current.group is None:
-            current = now(current)
-            source = None
-        else:
-            source = current.group
         if (
             group is None
             or group.recording is not recording
             or group.grad is not torch.is_grad_enabled()
-            or source is None
-            or source is not group.source  # else the shape is that of the last step
+            or group.shape != recording.shape
         ):
-            group = self._group(current.shape)
-            group.source = source
-        if source is not None:
-            group.reads.add(source)
+            group = self._group()
+        if type(current) is not LazyTensor or current.recording is not recording or current.group is None:
+            current = now(current)
+        else:
+            group.reads.add(current.group)
         has_known = False
         for state in states:
             if type(state) is not LazyTensor or state.group is group:
@@ -207,13 +200,13 @@ class FusedLayer(ABC):
         index = group.add((current, states, group.settings), reads=())  # they were added above
         return [LazyTensor(recording, group, index, output) for output in self.sent]
 
-    def _group(self, shape: torch.Size) -> NeuronGroup:
-        """Find or make the group for steps with currents of a shape, one with gradients and one without."""
+    def _group(self) -> NeuronGroup:
+        """Find or make the group for steps of this recording, by batch size and with or without gradients."""
         recording = self.recording
-        key = ("neurons", id(self.layer), shape, torch.is_grad_enabled())
+        key = ("neurons", id(self.layer), recording.shape, torch.is_grad_enabled())
         group: Any = recording.groups.get(key)
         if group is None:
-            group = NeuronGroup(recording, self, 1 + max(self.outputs), shape)
+            group = NeuronGroup(recording, self, 1 + max(self.outputs))
             recording.groups[key] = group
         self.group = group
         self.sent = range(1 + max(self.outputs))  # numbers of all results of a step

@@ -289,6 +289,7 @@ class Recording:
         most_steps: the most steps of a layer of neurons, at once or not.
         flushed: True if calls have been computed.
         running: True inside the user's forward.
+        shape: that of what the network has read last, if a call is one step; else None.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -301,6 +302,7 @@ class Recording:
         self.most_steps = 0
         self.flushed = False
         self.running = True
+        self.shape: torch.Size | None = None
 
     def count_steps(self, at_once: int, in_all: int) -> None:
         """Note how many steps a layer of neurons has run at once, and how many it has in all."""
@@ -315,6 +317,7 @@ class Recording:
 
     def step(self, x: Tensor) -> LazyTensor:
         """Write down the input of one step of a network that takes one step a call; return it as a lazy tensor."""
+        self.shape = x.shape
         key = ("input", x.shape, x.dtype, torch.is_grad_enabled())
         group: Any = self.groups.get(key)
         if group is None:
