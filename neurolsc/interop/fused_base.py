@@ -261,7 +261,7 @@ def on_device_of_currents(value: Any, drive: Tensor) -> Tensor:
     """Return a parameter as a tensor on the device of the currents; a tensor that holds no number stays where it is."""
     if not isinstance(value, Tensor):
         return torch.as_tensor(value, dtype=drive.dtype, device=drive.device)
-    if value.ndim == 0 and value.device.type == "cpu":  # which PyTorch, too, takes beside tensors of any device
+    if value.ndim == 0 and value.device.type == "cpu":  # PyTorch, too, lets such a number meet a tensor on a GPU
         return value.to(drive.device)
     return value
 
