@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial, wraps
+from threading import RLock
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -15,6 +16,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves
 
 from neurolsc.interop.fused import layers_of
+from neurolsc.interop.fused_base import FusedLayer
 from neurolsc.interop.lazy import LazyTensor, Recording, replaced, version_of
 from neurolsc.interop.wrapped import Accelerated, borrowed, plain_module, warn_of
 from neurolsc.neurons.fast.scan import has_kernels
@@ -91,6 +93,7 @@ class _Accelerated(Accelerated, nn.Module):
         longest: the most steps that a layer has run at once in the last call.
         most_steps: the most steps of a layer in the last call.
         recording: with the loop outside, the steps that have been written down.
+        lock: held by the thread that calls the network.
     """
 
     named: ClassVar[dict[str, str]]
@@ -99,9 +102,18 @@ class _Accelerated(Accelerated, nn.Module):
     longest: ClassVar[int] = 0
     most_steps: ClassVar[int] = 0
     recording: ClassVar[Recording | None] = None
+    lock: ClassVar[Any]
 
     def _call_at_once(self, args: Any, kwargs: Any) -> Any:
-        """Call the user's forward, with its neurons run at once where that can be; return what it returns."""
+        """Call the user's forward, with its neurons run at once where that can be; return what it returns.
+
+        Threads wait for each other, as they share the layers and their states.
+        """
+        with type(self).lock:
+            return self._call_in_turn(args, kwargs)
+
+    def _call_in_turn(self, args: Any, kwargs: Any) -> Any:
+        """Do what :meth:`_call_at_once` says; one thread does at a time."""
         fast_class = type(self)
         plain = partial(self.plain_class.forward, self)
         device = None
@@ -124,8 +136,10 @@ class _Accelerated(Accelerated, nn.Module):
         try:
             return self._recorded(recording, plain, args, kwargs)
         except Exception as error:
+            if type(error).__module__ == "torch.utils.checkpoint":  # by which a checkpoint ends what it computes again
+                raise
             # A lazy tensor cannot do something; or the user's code has an error, which the plain forward raises, too.
-            reason = f"{type(error).__name__}: {error}"
+            reason = first_line_of(error)
         if any(version_of(p) != version for p, version in before):
             fast_class.runs_plainly = reason
             raise RuntimeError(
@@ -153,15 +167,16 @@ class _Accelerated(Accelerated, nn.Module):
             What forward returns, with lazy tensors if the loop is outside, else with tensors.
         """
         fast_class = type(self)
-        with recorded(self, recording, fast_class):
+        with recorded(self, recording, fast_class) as fused:
             # Where the network is itself a layer of neurons, `recorded` has set the forward that writes down.
             forward = vars(self).get("forward", plain)
             as_step = fast_class.loop_outside
             inputs = [as_input(recording, arg, as_step=as_step) for arg in args]
             named = {name: as_input(recording, arg, as_step=as_step) for name, arg in kwargs.items()}
             out = forward(*inputs, **named)
-            if as_step:
+            if as_step and not any(layer.steps > 1 for layer in fused):
                 return out
+            fast_class.loop_outside = False  # also if the example, of one step, looked otherwise
             recording.flush()
             fast_class.longest = recording.longest
             fast_class.most_steps = recording.most_steps
@@ -178,6 +193,12 @@ class _Accelerated(Accelerated, nn.Module):
 
     def __reduce__(self) -> Any:
         return _accelerated, (plain_module(self), self.loop_outside, self.runs_plainly)
+
+
+def first_line_of(error: Exception) -> str:
+    """Return the kind of an error and the first line of its text; PyTorch's may have a page."""
+    text = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {text}"
 
 
 def _accelerated(net: nn.Module, loop_outside: bool = False, runs_plainly: str | None = None) -> Any:
@@ -200,6 +221,7 @@ def _accelerated(net: nn.Module, loop_outside: bool = False, runs_plainly: str |
     fast_class.__module__ = kind.__module__
     fast_class.plain_class = kind
     fast_class.named = {}
+    fast_class.lock = RLock()
     fast_class.loop_outside = loop_outside
     fast_class.runs_plainly = runs_plainly
     fast = object.__new__(fast_class)  # without a call of the user's __init__
@@ -252,8 +274,8 @@ def as_input(recording: Recording, arg: Any, *, as_step: bool) -> Any:
 
 
 @contextmanager
-def recorded(net: nn.Module, recording: Recording, fast_class: type[_Accelerated]) -> Iterator[None]:
-    """Let the neurons of a network write their steps down inside the block.
+def recorded(net: nn.Module, recording: Recording, fast_class: type[_Accelerated]) -> Iterator[list[FusedLayer]]:
+    """Let the neurons of a network write their steps down inside the block; these layers are its value.
 
     If the loop over time is inside, their states are tensors afterwards. After an error they are what they were before.
     """
@@ -269,7 +291,7 @@ def recorded(net: nn.Module, recording: Recording, fast_class: type[_Accelerated
         try:
             for layer in fused:
                 layer.start(recording)
-            yield
+            yield fused
             if not fast_class.loop_outside:
                 with_tensors(net)
         except BaseException:
@@ -334,12 +356,16 @@ def _compare(net: nn.Module, fast: Any, x: Tensor) -> None:
     """
     fast_class = type(fast)
     wanted = _outcome(net, net, x, calls=1)
-    came = _outcome(net, fast, x, calls=1)
-    if fast_class.most_steps == 1 and fast_class.runs_plainly is None:  # the loop over time must be around the calls
-        fast_class.loop_outside = True
-        wanted = _outcome(net, net, x, calls=3)
-        came = _outcome(net, fast, x, calls=3)
-    fault = _difference(came, wanted)
+    try:
+        came = _outcome(net, fast, x, calls=1)
+        if fast_class.most_steps == 1 and fast_class.runs_plainly is None:
+            # the loop over time must be around the calls
+            fast_class.loop_outside = True
+            wanted = _outcome(net, net, x, calls=3)
+            came = _outcome(net, fast, x, calls=3)
+        fault = _difference(came, wanted)
+    except Exception as error:  # of its backward pass: an error of forward leads to plain steps
+        fault = f"raises {first_line_of(error)}"
     if fast_class.longest == 1 and fast_class.most_steps > 1:  # nothing is gained then
         fault = "asks for values in every step"
     if fault and fast_class.runs_plainly is None:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from neurolsc.interop.lazy import CannotDeferError, Group, LazyTensor, Recording, gathered, is_constant, now
+from neurolsc.interop.lazy import CannotDeferError, Group, LazyTensor, Recording, gathered, is_constant, mode, now
 from neurolsc.interop.wrapped import Accelerated
 from neurolsc.neurons.fast.kinds import NOTHING, Neuron, Slope
 from neurolsc.neurons.fast.scan import can_scan, recurrent_scan, scan
@@ -29,15 +29,15 @@ class NeuronGroup(Group):
 
     Attributes:
         layer: the layer.
-        shape: that of what the network read in the calls of these steps, if a call is one step; else None.
+        current: a tensor with the shape and dtype of the current of each step.
         settings: those of the last step.
         ends: the outputs of the last step of each run, by output and number of the step.
     """
 
-    def __init__(self, recording: Recording, layer: FusedLayer, outputs: int) -> None:
+    def __init__(self, recording: Recording, layer: FusedLayer, outputs: int, current: Tensor) -> None:
         super().__init__(recording, outputs)
         self.layer = layer
-        self.shape = recording.shape
+        self.current = current
         self.settings: tuple[Any, ...] | None = None
         self.ends: dict[tuple[int, int], Tensor] = {}
 
@@ -59,7 +59,7 @@ class NeuronGroup(Group):
         for output, state in zip(self.layer.outputs, states, strict=True):
             if type(state) is not LazyTensor or state.group is not self:
                 return False
-            if state.index != index - 1 or state.output != output:
+            if state.number != index - 1 or state.output != output:
                 return False
         return True
 
@@ -88,16 +88,12 @@ class NeuronGroup(Group):
             return super().value(output, index)
         return end
 
-    def like(self, output: int, index: int) -> Tensor:
-        """Return a meta tensor with the shape and dtype of one output of one step, by those of its current."""
-        current, _, settings = self.calls[index]
-        if isinstance(current, LazyTensor):
-            like = current.like()
-        else:
-            like = current.to("meta")
-        if output:  # states have the shape and dtype of currents
-            return like
-        return like.to(self.layer.sent_dtype(like.dtype, settings))
+    def like(self, output: int) -> Tensor:
+        dtype = self.current.dtype  # states have the shape and dtype of currents
+        if output == 0:
+            _, _, settings = self.calls[0]
+            dtype = self.layer.sent_dtype(dtype, settings)
+        return torch.empty(self.current.shape, dtype=dtype, device="meta")
 
 
 class FusedLayer(ABC):
@@ -110,6 +106,7 @@ class FusedLayer(ABC):
         kept_in: name of the layer's dict that holds its states.
         outputs: numbers of the results of a step from which the next step starts; 0: the spikes.
         group: the group to which the last step was added.
+        steps: the number of steps that were written down since :meth:`start`.
     """
 
     kept_in = "_buffers"
@@ -118,6 +115,7 @@ class FusedLayer(ABC):
         self.layer = layer
         self.outputs: tuple[int, ...] = ()
         self.group: NeuronGroup | None = None
+        self.steps = 0
 
     @classmethod
     @abstractmethod
@@ -149,6 +147,7 @@ class FusedLayer(ABC):
     def start(self, recording: Recording) -> None:
         """Let the layer write its steps down in a recording, from now on to :meth:`stop`."""
         self.recording = recording
+        self.steps = 0
         self.before = dict(vars(self.layer)[self.kept_in])  # for give_back
         vars(self.layer)["forward"] = self.forward
 
@@ -171,14 +170,13 @@ class FusedLayer(ABC):
         A current or state that is of another recording, or is known already, is written down by its value.
         """
         recording = self.recording
+        self.steps += 1
         group = self.group
-        if (
-            group is None
-            or group.recording is not recording
-            or group.grad is not torch.is_grad_enabled()
-            or group.shape != recording.shape
-        ):
-            group = self._group()
+        form = current
+        if type(current) is LazyTensor:
+            form = current.form  # one object for all steps of a group
+        if group is None or group.recording is not recording or group.current is not form or group.mode != mode():
+            group = self._group(form)
         if type(current) is not LazyTensor or current.recording is not recording or current.group is None:
             current = now(current)
         else:
@@ -198,15 +196,15 @@ class FusedLayer(ABC):
             group.settings = settings
             group.fix(settings)
         index = group.add((current, states, group.settings), reads=())  # they were added above
-        return [LazyTensor(recording, group, index, output) for output in self.sent]
+        return [LazyTensor.of_call(group, index, output) for output in self.sent]
 
-    def _group(self) -> NeuronGroup:
-        """Find or make the group for steps of this recording, by batch size and with or without gradients."""
+    def _group(self, current: Tensor) -> NeuronGroup:
+        """Find or make the group for steps of this recording in the present mode, with currents like this one."""
         recording = self.recording
-        key = ("neurons", id(self.layer), recording.shape, torch.is_grad_enabled())
+        key = ("neurons", id(self.layer), current.shape, current.dtype, mode())
         group: Any = recording.groups.get(key)
         if group is None:
-            group = NeuronGroup(recording, self, 1 + max(self.outputs))
+            group = NeuronGroup(recording, self, 1 + max(self.outputs), current)
             recording.groups[key] = group
         self.group = group
         self.sent = range(1 + max(self.outputs))  # numbers of all results of a step

@@ -11,18 +11,18 @@ its values and runs as ever, so that only the order of computation changes, and 
 
 from __future__ import annotations
 
-import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial, wraps
+from functools import lru_cache, partial, wraps
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.utils._pytree import tree_leaves
 
-from neurolsc.interop.lazy_functions import IN_PLACE, RULES, Rule, concatenated, same
+from neurolsc.interop.lazy_functions import IN_PLACE, OF_FORM, RULES, Rule, concatenated, same
 from neurolsc.neurons.fast.scan import linear
 
 
@@ -43,8 +43,9 @@ class Group(ABC):
         done: the number of calls that have been computed; these are the first ones.
         reads: the groups that its calls read.
         blocks: for each output, the results that have been computed, in blocks that :meth:`append` adds.
-        grad: True if the calls were made with gradients enabled.
+        mode: that in which the calls were made, of :func:`mode`.
         unbound: for each output that was read one by one, its results as a list.
+        forms: for each output, what :meth:`like` has returned: all calls have results of that shape and dtype.
         fixed: tensors that all calls read, such as weights, and how often each had been changed in place.
     """
 
@@ -55,8 +56,9 @@ class Group(ABC):
         self.done = 0
         self.reads: set[Group] = set()
         self.blocks: list[list[tuple[int, Tensor]]] = [[] for _ in range(outputs)]
-        self.grad = torch.is_grad_enabled()
+        self.mode = mode()
         self.unbound: dict[int, list[Tensor]] = {}
+        self.forms: dict[int, Tensor] = {}
         self.fixed: list[tuple[Tensor, int]] = []
 
     @abstractmethod
@@ -66,7 +68,7 @@ class Group(ABC):
     def fix(self, values: Iterable[Any]) -> None:
         """Note tensors that the calls read, and that must not change before they are computed."""
         for value in values:
-            if isinstance(value, Tensor) and type(value) is not LazyTensor:
+            if isinstance(value, Tensor) and not isinstance(value, LazyTensor):
                 self.fixed.append((value, version_of(value)))
 
     def check_fixed(self) -> None:
@@ -78,8 +80,8 @@ class Group(ABC):
             )
 
     @abstractmethod
-    def like(self, output: int, index: int) -> Tensor:
-        """Return a tensor on the meta device with the shape and dtype of a result that has not been computed."""
+    def like(self, output: int) -> Tensor:
+        """Return a tensor on the meta device with the shape and dtype of a result of the first call."""
 
     def add(self, call: Any, reads: Iterable[LazyTensor]) -> int:
         """Write a call down and return its number in the group.
@@ -137,7 +139,7 @@ class SliceGroup(Group):
             block = self.source[torch.tensor(times, device=self.source.device)]
         self.append(0, self.done, block)
 
-    def like(self, output: int, index: int) -> Tensor:
+    def like(self, output: int) -> Tensor:
         return self.source[0].to("meta")
 
 
@@ -147,6 +149,23 @@ class InputGroup(Group):
     def __init__(self, recording: Recording) -> None:
         super().__init__(recording, outputs=1)
         self.versions: list[int] = []  # of each input, as it was read
+        self.last: Tensor | None = None  # the input that was read last
+
+    def kept(self, x: Tensor) -> Tensor:
+        """Return what is kept of an input until it is computed: of a view such as ``data[step]`` itself, else a copy.
+
+        A loop may fill one tensor anew for each step. The same input, unchanged, is copied once.
+        """
+        version = version_of(x)
+        if x is self.last and version == self.versions[-1]:
+            kept = self.calls[-1]
+        elif x._is_view():
+            kept = x
+        else:
+            kept = x.clone()
+        self.last = x
+        self.versions.append(version)
+        return kept
 
     def compute(self, last: int) -> None:
         """Collect the inputs from number ``done`` to number `last` as one block.
@@ -156,7 +175,7 @@ class InputGroup(Group):
         """
         inputs = self.calls[self.done : last + 1]
         versions = self.versions[self.done : last + 1]
-        if any(version_of(x) != version for x, version in zip(inputs, versions, strict=True)):
+        if any(x._is_view() and version_of(x) != version for x, version in zip(inputs, versions, strict=True)):
             raise RuntimeError(
                 "an input of an accelerated network has been changed in place before a value of that step was asked for: "
                 "give each step a tensor of its own, x[t]."
@@ -168,8 +187,8 @@ class InputGroup(Group):
             block = torch.stack(inputs)
         self.append(0, self.done, block)
 
-    def like(self, output: int, index: int) -> Tensor:
-        return self.calls[index].to("meta")
+    def like(self, output: int) -> Tensor:
+        return self.calls[0].to("meta")
 
 
 class FunctionGroup(Group):
@@ -189,7 +208,6 @@ class FunctionGroup(Group):
         self.rule = rule
         self.args = args
         self.kwargs = kwargs
-        self.known: Tensor | None = None  # the result of one step, on the meta device
 
     def compute(self, last: int) -> None:
         """Compute the calls from `done` to `last`, one for each step: by one call if the rule can, else one by one."""
@@ -219,23 +237,42 @@ class FunctionGroup(Group):
         rest = iter(values)
         return [next(rest) if arg is LAZY else arg for arg in self.args]
 
-    def like(self, output: int, index: int) -> Tensor:
-        """Return a meta tensor with the shape and dtype of the result, which are the same in all calls."""
-        known = self.known
-        if known is None:
-            args = self.arguments([lazy.like() for lazy in self.calls[index]])
-            kwargs = {name: on_meta(arg) for name, arg in self.kwargs.items()}
-            with torch.no_grad():
-                known = self.func(*map(on_meta, args), **kwargs)
-            self.known = known
-        return known
+    def like(self, output: int) -> Tensor:
+        args = self.arguments([lazy.form for lazy in self.calls[0]])
+        kwargs = [(name, description_of(arg)) for name, arg in self.kwargs.items()]
+        return form_of_result(self.func, tuple(map(description_of, args)), tuple(kwargs))
 
 
-def on_meta(value: Any) -> Any:
-    """Move a tensor to the meta device; return another value as it is."""
+class Description(NamedTuple):
+    """What of an argument decides the shape and dtype of a result: of a tensor these two, else all."""
+
+    kind: Any  # its type, as True == 1 == 1.0; of a tensor its dtype
+    value: Any  # of a tensor its shape
+
+    def example(self) -> Any:
+        """Return the argument, of a tensor one of zeros."""
+        if isinstance(self.kind, torch.dtype):
+            return torch.zeros(self.value, dtype=self.kind)
+        return self.value
+
+
+def description_of(value: Any) -> Description:
+    """Describe an argument of a function."""
     if isinstance(value, Tensor):
-        return value.to("meta")
-    return value
+        return Description(value.dtype, value.shape)
+    return Description(type(value), value)
+
+
+@lru_cache(maxsize=4096)
+def form_of_result(func: Callable[..., Any], args: tuple[Description, ...], kwargs: tuple[Any, ...]) -> Tensor:
+    """Return a meta tensor with the shape and dtype of what a function returns.
+
+    It is called with zeros, once for each description of its arguments: on the meta device, many functions of PyTorch
+    import its compiler.
+    """
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        result = func(*[arg.example() for arg in args], **{name: arg.example() for name, arg in kwargs})
+    return torch.empty(result.shape, dtype=result.dtype, device="meta")
 
 
 LAZY = object()  # stands for a lazy argument of a function group
@@ -249,12 +286,12 @@ def gathered(values: Sequence[Any]) -> Tensor:
     if isinstance(first, LazyTensor):
         group = first.group
         output = first.output
-        index = first.index
+        index = first.number
         successive = all(
             isinstance(value, LazyTensor)
             and value.group is group
             and value.output == output
-            and value.index == index + place
+            and value.number == index + place
             for place, value in enumerate(values)
         )
         if successive:
@@ -289,7 +326,6 @@ class Recording:
         most_steps: the most steps of a layer of neurons, at once or not.
         flushed: True if calls have been computed.
         running: True inside the user's forward.
-        shape: that of what the network has read last, if a call is one step; else None.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -302,7 +338,6 @@ class Recording:
         self.most_steps = 0
         self.flushed = False
         self.running = True
-        self.shape: torch.Size | None = None
 
     def count_steps(self, at_once: int, in_all: int) -> None:
         """Note how many steps a layer of neurons has run at once, and how many it has in all."""
@@ -317,18 +352,16 @@ class Recording:
 
     def step(self, x: Tensor) -> LazyTensor:
         """Write down the input of one step of a network that takes one step a call; return it as a lazy tensor."""
-        self.shape = x.shape
-        key = ("input", x.shape, x.dtype, torch.is_grad_enabled())
+        key = ("input", x.shape, x.dtype, mode())
         group: Any = self.groups.get(key)
         if group is None:
             group = InputGroup(self)
             self.groups[key] = group
-        group.versions.append(version_of(x))
-        return LazyTensor(self, group, index=group.add(x, reads=()), output=0)
+        return LazyTensor.of_call(group, group.add(group.kept(x), reads=()))
 
     def source(self, x: Tensor) -> LazyTensor:
         """Return a known tensor as a lazy one, an input: its slices along time are steps of the loop."""
-        return LazyTensor(self, group=None, index=0, output=0, tensor=x)
+        return LazyTensor.of_input(self, x)
 
     def call(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a function of lazy tensors: write the call down if a rule knows the function, else run it now.
@@ -337,11 +370,17 @@ class Recording:
             A lazy tensor; or what the function returns, if it is run and its result is no input.
         """
         rule = RULES.get(func)
+        if rule is None:
+            return self.run_or_pick(func, args, kwargs)
         # `same` never returns None: it is not called, since this line runs at every call of every step
-        if rule is None or (rule.repeats is not same and rule.repeats(args, kwargs) is None):
+        if (rule.repeats is not same and rule.repeats(args, kwargs) is None) or "out" in kwargs:
+            return self.run(func, args, kwargs)
+        if torch.is_autocast_enabled(self.device.type):  # calls are computed later, without it
+            if self.running:
+                raise CannotDeferError("a part of it is under autocast.")
             return self.run(func, args, kwargs)
         # Calls of one group have equal keys: the function, the groups that it reads, and all other arguments.
-        key: list[Any] = [func, torch.is_grad_enabled()]
+        key: list[Any] = [func, mode()]
         deferred: list[LazyTensor] = []  # the arguments that are results of this recording's steps
         for arg in args:
             if type(arg) is LazyTensor:
@@ -366,8 +405,37 @@ class Recording:
             places = [LAZY if any(arg is lazy for lazy in deferred) else now(arg) for arg in args]
             group = FunctionGroup(self, func, rule, places, kwargs)
             group.fix([*places, *kwargs.values()])
+            if func is functional.batch_norm and rule.repeats(args, kwargs) is False:
+                self.in_order(group)
             self.groups[tuple(key)] = group
-        return LazyTensor(self, group, index=group.add(deferred, reads=deferred), output=0)
+        return LazyTensor.of_call(group, group.add(deferred, reads=deferred))
+
+    def run_or_pick(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Write down that a step of an input is picked; run any other function, without a value where it reads none."""
+        lazy = args[0]
+        if func in OF_FORM:
+            return func(lazy.without_values(), *args[1:], **kwargs)
+        if isinstance(lazy, LazyTensor) and lazy.group is None and not kwargs:
+            if func is Tensor.__getitem__:
+                index = args[1]
+                axis = time_axis(index)
+                if axis is not None:
+                    return lazy.step(axis, index[axis] if isinstance(index, tuple) else index)
+            elif func is Tensor.__iter__:
+                return (lazy.step(0, time) for time in range(lazy.shape[0]))
+            elif func in (torch.unbind, Tensor.unbind):
+                axis = args[1] if len(args) > 1 else 0
+                return tuple(lazy.step(axis, time) for time in range(lazy.shape[axis]))
+        return self.run(func, args, kwargs)
+
+    def in_order(self, group: FunctionGroup) -> None:
+        """Let the calls of a batch norm in training be computed in the order of the user's loop, as each changes it."""
+        fixed = {id(tensor) for tensor, _ in group.fixed}
+        for other in self.groups.values():
+            is_norm = isinstance(other, FunctionGroup) and other.func is group.func
+            if is_norm and any(id(tensor) in fixed for tensor, _ in other.fixed):
+                other.reads.add(group)  # a circle, whose calls are computed one by one
+                group.reads.add(other)
 
     def of_inputs(
         self, func: Callable[..., Any], rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any
@@ -409,8 +477,11 @@ class Recording:
         if name in IN_PLACE or (name.endswith("_") and not name.endswith("__")):
             self.known.clear()  # what was computed of a tensor that now changes
             target = args[0]
-            if isinstance(target, LazyTensor) and target.group is not None and self.running:
-                raise CannotDeferError(f"a tensor of the loop is changed in place by {name}.")
+            if isinstance(target, LazyTensor) and target.group is not None:
+                if self.running:
+                    raise CannotDeferError(f"a tensor of the loop is changed in place by {name}.")
+                # the backward pass may read the value, and one step is a view, which PyTorch does not let change
+                target.value = target.now().clone()
         lazies = lazies_in((args, kwargs))
         self.flush([lazy.group for lazy in lazies if lazy.group is not None and lazy.recording is self])
         only_inputs = all(lazy.group is None for lazy in lazies)
@@ -459,13 +530,18 @@ def ancestors(groups: Iterable[Group]) -> set[Group]:
 
 
 def compute(group: Group, last: int) -> None:
-    """Compute the calls of a group up to number `last`, with gradients if they were called with gradients.
+    """Compute the calls of a group up to number `last`, in the mode in which they were made.
 
     Raises:
         RuntimeError: if a tensor that all of them read, such as a weight, has been changed in place since.
     """
     group.check_fixed()
-    with torch.set_grad_enabled(group.grad):
+    with_gradients, inference = group.mode
+    with (
+        torch.inference_mode(inference),
+        torch.set_grad_enabled(with_gradients),
+        torch.autocast(group.recording.device.type, enabled=False),  # a loss may be under it, which asks for the value
+    ):
         group.compute(last)
     group.done = last + 1
     group.fixed = [(tensor, version_of(tensor)) for tensor, _ in group.fixed]  # a batch norm changes its statistics
@@ -503,6 +579,11 @@ def ordered(groups: list[Group], *, downwards: bool = False) -> tuple[list[Group
                 free.append(other)
     placed = set(order)
     return order, [group for group in groups if group not in placed]
+
+
+def mode() -> tuple[bool, bool]:
+    """Return whether gradients are enabled, and whether inference mode is."""
+    return torch.is_grad_enabled(), torch.is_inference_mode_enabled()
 
 
 def key_of(value: Any) -> Any:
@@ -564,39 +645,70 @@ def stack(tensors: Sequence[Any], dim: int = 0) -> LazyTensor | Tensor | None:
     return stacked
 
 
-class LazyTensor:
+without_memory: Callable[..., Any] = Tensor._make_wrapper_subclass  # type: ignore[attr-defined]
+
+
+class LazyTensor(Tensor):
     """One result of a call that may not have been computed, or an input.
 
-    Args:
+    It is a tensor without memory, of the shape, dtype and device of its value. PyTorch hands every function of it to
+    ``__torch_function__``, and C code that goes by that to ``__torch_dispatch__``.
+
+    Attributes:
         recording: the recording to which it belongs.
         group: the group of the call; None for an input.
-        index: the number of the call in its group.
+        number: that of the call in its group.
         output: which result of the call it is.
-        tensor: the value, where it is known.
+        form: a tensor with its shape and dtype.
+        value: the value, where it is known.
     """
 
-    __slots__ = ("group", "index", "output", "recording", "tensor")
+    __slots__ = ("form", "group", "number", "output", "recording", "value")  # thousands are made
 
-    @property
-    def __class__(self) -> type:  # type: ignore[override]
-        return Tensor  # for isinstance in the user's code
+    recording: Recording
+    group: Any
+    number: int
+    output: int
+    form: Tensor
+    value: Tensor | None
 
-    def __init__(
-        self, recording: Recording, group: Group | None, index: int, output: int, tensor: Tensor | None = None
-    ) -> None:
-        self.recording = recording
-        self.group: Any = group
-        self.index = index
-        self.output = output
-        self.tensor = tensor
+    @staticmethod
+    def of_call(group: Group, number: int, output: int = 0) -> LazyTensor:
+        """Return one result of a call, which may not have been computed."""
+        form = group.forms.get(output)
+        if form is None:
+            form = group.like(output)
+            group.forms[output] = form
+        lazy = without_memory(LazyTensor, form.shape, dtype=form.dtype, device=group.recording.device)
+        lazy.recording = group.recording
+        lazy.group = group
+        lazy.number = number
+        lazy.output = output
+        lazy.form = form
+        lazy.value = None
+        return lazy
+
+    @staticmethod
+    def of_input(recording: Recording, x: Tensor) -> LazyTensor:
+        """Return a tensor that is known as a lazy one."""
+        lazy = without_memory(LazyTensor, x.shape, dtype=x.dtype, device=x.device)
+        lazy.recording = recording
+        lazy.group = None
+        lazy.number = 0
+        lazy.output = 0
+        lazy.form = x
+        lazy.value = x
+        return lazy
 
     def now(self) -> Tensor:
         """Return the value, computed if it has not been."""
-        if self.tensor is None:
-            if self.group.done <= self.index:
+        value = self.value
+        if value is None:
+            if self.group.done <= self.number:
                 self.recording.flush([self.group])
-            self.tensor = self.group.value(self.output, self.index)
-        return self.tensor
+            value = self.group.value(self.output, self.number)
+            self.value = value
+        return value
 
     @classmethod
     def __torch_function__(
@@ -625,113 +737,63 @@ class LazyTensor:
         # The lazy tensors are in lists or keyword arguments.
         return lazies_in((args, kwargs))[0].recording.run(func, args, kwargs)
 
-    def like(self) -> Tensor:
-        """Return a tensor on the meta device with the shape and dtype of the value, which is not computed for it."""
-        if self.tensor is not None:
-            return self.tensor.to("meta")
-        if self.index < self.group.done:
-            return self.now().to("meta")
-        return self.group.like(self.output, self.index)
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call a function of C code, such as the copy that ``torch.tensor`` makes, with values.
+
+        Raises:
+            CannotDeferError: if a gradient would be lost, as C code sees no history in a lazy tensor.
+        """
+        with torch.overrides.enable_reentrant_dispatch():  # else values would be computed without gradients
+            values = replaced((args, kwargs or {}))
+        passes_gradients = torch.is_grad_enabled() and func is not torch.ops.aten.detach.default
+        if passes_gradients and any(v.requires_grad for v in tree_leaves(values) if isinstance(v, Tensor)):
+            raise CannotDeferError(
+                f"C code, such as a scripted function, called {func} with a lazy tensor: give it what torch.stack returns."
+            )
+        return func(*values[0], **values[1])
+
+    # These are asked for often, and known without the value.
 
     @property
-    def shape(self) -> torch.Size:
-        if self.tensor is None:
-            return self.like().shape
-        return self.tensor.shape
+    def shape(self) -> torch.Size:  # type: ignore[override]
+        return self.form.shape
 
     @property
-    def is_sparse(self) -> bool:
-        return self.tensor is not None and self.tensor.is_sparse
+    def dtype(self) -> torch.dtype:  # type: ignore[override]
+        return self.form.dtype
 
     @property
-    def device(self) -> torch.device:
-        if self.tensor is None:
-            return self.recording.device
-        return self.tensor.device
+    def device(self) -> torch.device:  # type: ignore[override]
+        return self.recording.device
 
     @property
-    def dtype(self) -> torch.dtype:
-        return self.like().dtype
-
-    def size(self, dim: int | None = None) -> Any:
-        if dim is None:
-            return self.shape
-        return self.shape[dim]
-
-    def dim(self) -> int:
-        return len(self.shape)
+    def ndim(self) -> int:  # type: ignore[override]
+        return self.form.ndim
 
     @property
-    def ndim(self) -> int:
-        return len(self.shape)
+    def is_sparse(self) -> bool:  # type: ignore[override]
+        return self.form.is_sparse
 
-    def __len__(self) -> int:
-        return self.shape[0]
+    def without_values(self) -> Tensor:
+        """Return a tensor of its shape, dtype and device with any values."""
+        return torch.empty_like(self.form, device=self.device)
 
-    def __getitem__(self, index: Any) -> Any:
-        if self.group is None:  # an input, which may be read step by step
-            axis = time_axis(index)
-            if axis is not None and self.tensor is not None:
-                return self._step(axis, index[axis] if isinstance(index, tuple) else index)
-        return self.recording.run(torch.Tensor.__getitem__, (self, index), {})
-
-    def _step(self, axis: int, time: int) -> LazyTensor:
+    def step(self, axis: int, time: int) -> LazyTensor:
         """Write down the use of one step of an input along its axis of time; IndexError if it has no such step."""
-        source: Any = self.tensor
+        source = self.now()
         length = source.shape[axis]
         if not -length <= time < length:
             raise IndexError(f"index {time} is out of bounds for dimension {axis} with size {length}")
-        key = ("steps", id(source), axis, torch.is_grad_enabled())
+        key = ("steps", id(source), axis, mode())
         group = self.recording.groups.get(key)
         if group is None:
             group = SliceGroup(self.recording, source.movedim(axis, 0))
             self.recording.groups[key] = group
             self.recording.known[key] = source  # an id is unique while its object lives
-        return LazyTensor(self.recording, group, index=group.add(time % length, reads=()), output=0)
-
-    def unbind(self, dim: int = 0) -> Any:
-        """Return the steps of an input as lazy tensors; of another tensor what ``unbind`` returns."""
-        if self.tensor is None or self.group is not None:
-            return self.recording.run(torch.Tensor.unbind, (self, dim), {})
-        return tuple(self._step(dim, time) for time in range(self.tensor.shape[dim]))
-
-    def __iter__(self) -> Any:
-        return (self[i] for i in range(len(self)))
-
-    def __getattr__(self, name: str) -> Any:
-        """Return a method of Tensor, whose calls are written down; of another attribute its value."""
-        function = getattr(torch.Tensor, name)
-        if name in IN_PLACE or not callable(function):
-            return getattr(self.now(), name)
-
-        def method(*args: Any, **kwargs: Any) -> Any:
-            return self.recording.call(function, (self, *args), kwargs)
-
-        return method
-
-    def __bool__(self) -> bool:
-        return bool(self.now())
-
-    def __float__(self) -> float:
-        return float(self.now())
-
-    def __int__(self) -> int:
-        return int(self.now())
-
-    def __format__(self, form: str) -> str:
-        return format(self.now(), form)
-
-    def __array__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.now().__array__(*args, **kwargs)
-
-    def __deepcopy__(self, memo: Any) -> Tensor:
-        return copy.deepcopy(self.now(), memo)
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return self.now().__reduce_ex__(protocol)
-
-    def __repr__(self) -> str:
-        return repr(self.now())
+        return LazyTensor.of_call(group, group.add(time % length, reads=()))
 
 
 def time_axis(index: Any) -> int | None:
@@ -755,23 +817,6 @@ def time_axis(index: Any) -> int | None:
 def picks_one(part: Any) -> bool:
     """True for a whole number; True and False are none: in an index they add an axis."""
     return isinstance(part, int) and not isinstance(part, bool)
-
-
-def _operator(name: str) -> Callable[..., Any]:
-    """Make a special method of LazyTensor, which Python looks up in the class and not by ``__getattr__``."""
-    function = getattr(torch.Tensor, name)
-
-    def method(self: LazyTensor, *args: Any) -> Any:
-        return self.recording.call(function, (self, *args), {})
-
-    return method
-
-
-for _name in (
-    "add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "pow", "rpow", "matmul", "rmatmul", "neg", "abs",
-    "gt", "ge", "lt", "le", "eq", "ne", "iadd", "isub", "imul", "itruediv", "invert", "and", "or", "floordiv", "mod",
-):  # fmt: skip
-    setattr(LazyTensor, f"__{_name}__", _operator(f"__{_name}__"))
 
 
 _apply = torch.autograd.Function.__dict__["apply"].__func__

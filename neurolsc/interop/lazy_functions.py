@@ -18,7 +18,15 @@ from neurolsc.neurons.fast.scan import linear
 
 Batched = Callable[[Callable[..., Any], Sequence[Any], dict[str, Any], Sequence[torch.Size]], Tensor | None]
 
-IN_PLACE = {"__iadd__", "__isub__", "__imul__", "__itruediv__", "__setitem__", "set_", "data"}
+IN_PLACE = {"__setitem__", "__set__"}  # besides names that end with an underscore
+
+# functions that read the shape, dtype and device of a tensor, and not its values
+OF_FORM = {
+    Tensor.size, Tensor.dim, Tensor.__len__, Tensor.numel, Tensor.is_floating_point, Tensor.is_complex, Tensor.get_device,
+    Tensor.element_size, Tensor.new_zeros, Tensor.new_ones, Tensor.new_full, Tensor.new_empty, torch.numel,
+    torch.is_floating_point, torch.is_complex, torch.zeros_like, torch.ones_like, torch.full_like, torch.empty_like,
+    torch.rand_like, torch.randn_like,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

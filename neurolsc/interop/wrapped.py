@@ -28,10 +28,11 @@ class WrappedNeuronWarning(UserWarning):
 
 
 def warn_of(text: str, category: type[Warning] = WrappedNeuronWarning) -> None:
-    """Give a warning, which names the line of the user that called this package."""
+    """Give a warning, which names the line of the user that called this package, directly or by a call of a module."""
     level = 2  # the caller of this function
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "neurolsc":
+    between = ("neurolsc", "torch", "contextlib")
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in between:
         frame = frame.f_back
         level += 1
     warnings.warn(text, category, stacklevel=level)

@@ -5,9 +5,12 @@ import inspect
 import pickle
 import warnings
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import norse.torch as norse
+import numpy as np
 import pytest
 import snntorch as snn
 import torch
@@ -22,6 +25,7 @@ from spikingjelly.activation_based import surrogate as jelly
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import checkpoint
 
 from neurolsc import NotAcceleratedWarning, accelerate, initialize, radius_profile
 from neurolsc.surrogate import Arctan, FastSigmoid, Surrogate
@@ -594,10 +598,10 @@ def test_a_step_that_is_changed_in_place_before_it_is_used_is_an_error(x: Tensor
     net = nn.Sequential(nn.Linear(6, 5), snn.Leaky(beta=0.9, init_hidden=True, spike_grad=FastSigmoid()))
     fast = accelerate(net, x[0])
     spikes = []
-    read = torch.zeros(4, 6)
+    x = x.clone()
     for t in range(3):
-        read.copy_(x[t])
-        spikes.append(fast(read))
+        spikes.append(fast(x[t]))
+        x[t] = 0
     with pytest.raises(RuntimeError, match="an input of an accelerated network has been changed in place"):
         torch.stack(spikes)
 
@@ -1023,3 +1027,220 @@ def test_batches_of_other_sizes_follow_each_other_before_a_value_is_read(node):
             sums.append(torch.cat(each))
     torch.testing.assert_close(*sums)  # whole numbers, of voltages in float64
     assert sums[0].any()
+
+
+# ---- lazy tensors outside of forward
+
+
+def stepped(net: nn.Module, x: Tensor) -> list[Any]:
+    utils.reset(net)
+    return [net(frame)[1] for frame in x]
+
+
+def changed(v: Tensor) -> Tensor:
+    y = v * 1
+    y[0] = 0
+    y.add_(1)
+    return y
+
+
+def written(v: Tensor) -> Tensor:
+    out = torch.empty(3, 4)
+    torch.add(v.detach(), 1, out=out)
+    return out
+
+
+def read_in_inference_mode(v: Tensor) -> Tensor:
+    with torch.inference_mode():
+        assert v.sum() != 0
+    return v * 2
+
+
+def read_under_autocast(v: Tensor) -> Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return (v @ torch.ones(4, 2)).float()
+
+
+USES: dict[str, Any] = {
+    "torch.tensor": lambda v: torch.tensor(v),
+    "torch.asarray": lambda v: torch.asarray(v, requires_grad=True) * 1,
+    "legacy constructor": lambda v: torch.Tensor(v.detach()),
+    "numbers": lambda v: torch.tensor([v.detach().sum(), v.detach().mean()]),
+    "numpy": lambda v: torch.from_numpy(np.asarray(v.detach()) * 2),
+    "operators": lambda v: 3 % (v.detach() + 9) + ((v > 0) ^ (v > 1)).float() + (+v),
+    "pickle": lambda v: pickle.loads(pickle.dumps(v.detach())),
+    "changed in place": changed,
+    "written": written,
+    "inference mode": read_in_inference_mode,
+    "autocast": read_under_autocast,
+    "checkpoint": lambda v: checkpoint(torch.tanh, v, use_reentrant=False),
+    "compiled": lambda v: torch.compile(torch.tanh, backend="eager")(v),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("use", USES)
+def test_a_lazy_tensor_is_a_tensor_to_everything_that_reads_it(use):
+    net, plain, x = built(lambda: step_by_step(nn.Identity()))
+    fast = accelerate(net, x[0])
+    wanted = USES[use](stepped(plain, x)[-1])
+    voltage = stepped(fast, x)[-1]
+    assert isinstance(voltage, Tensor)
+    assert type(voltage) is not Tensor
+    came = USES[use](voltage)
+    torch.testing.assert_close(came, wanted)
+    if wanted.requires_grad and wanted.grad_fn is not None and use != "torch.asarray":
+        wanted.sum().backward()
+        came.sum().backward()
+        torch.testing.assert_close(net[0].weight.grad, plain[0].weight.grad)
+
+
+@pytest.mark.parametrize("new", [torch.zeros_like, Tensor.numel, lambda v: v.new_zeros(2), len, Tensor.dim])
+def test_what_reads_no_value_computes_none(new):
+    net, _, x = built(lambda: step_by_step(nn.Identity()))
+    fast = accelerate(net, x[0])
+    voltage = stepped(fast, x)[-1]
+    wanted = new(torch.zeros(3, 4))
+    came = new(voltage)
+    assert not type(fast).recording.flushed
+    if isinstance(wanted, Tensor):
+        assert (came.shape, came.dtype, came.device) == (wanted.shape, wanted.dtype, wanted.device)
+    else:
+        assert came == wanted
+
+
+@torch.jit.script
+def scripted(v: Tensor) -> Tensor:
+    return torch.sigmoid(v) * v
+
+
+class Scripted(Between):
+    def between(self, z: Tensor) -> Tensor:
+        return scripted(z)
+
+
+class PartlyAutocast(Between):
+    def between(self, z: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return F.linear(z, torch.ones(10, 10)).float()
+
+
+class Checkpointed(Between):
+    def forward(self, x: Tensor) -> Tensor:
+        return checkpoint(super().forward, x, use_reentrant=False)
+
+
+class WrittenTo(Between):
+    def between(self, z: Tensor) -> Tensor:
+        z[0] = 0
+        return z
+
+
+@pytest.mark.parametrize("kind", [Scripted, PartlyAutocast, Checkpointed, WrittenTo])
+def test_what_cannot_be_put_off_leads_to_plain_steps_and_a_warning_at_the_users_line(kind):
+    net, plain, x = built(kind)
+    with pytest.warns(NotAcceleratedWarning) as warned:
+        fast = accelerate(net, x)
+    assert {Path(w.filename).name for w in warned} == {Path(__file__).name}
+    assert all(len(str(w.message).splitlines()) == 1 for w in warned)
+    came, wanted = fast(x), plain(x)
+    torch.testing.assert_close(came, wanted)
+    came.sum().backward()
+    wanted.sum().backward()
+    for parameter, other in zip(net.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(parameter.grad, other.grad)
+
+
+def test_c_code_refuses_a_lazy_tensor_whose_gradient_it_would_lose():
+    net, _, x = built(lambda: step_by_step(nn.Identity()))
+    voltage = stepped(accelerate(net, x[0]), x)[-1]
+    with pytest.raises(RuntimeError):  # of TorchScript, which leaves our words out
+        scripted(voltage)
+    with pytest.raises(RuntimeError, match=r"give it what torch\.stack returns"):
+        torch.vmap(torch.square)(voltage)
+
+
+class NormedTwice(Between):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(10)
+
+    def between(self, z: Tensor) -> Tensor:
+        return self.norm(2 * self.norm(self.uneven(z)) - 3)
+
+    def uneven(self, z: Tensor) -> Tensor:
+        return z.to(self.norm.weight.dtype) + torch.arange(10.0, dtype=self.norm.weight.dtype)
+
+
+class NormedByAverage(NormedTwice):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm.momentum = None
+
+    def between(self, z: Tensor) -> Tensor:
+        return self.norm(self.uneven(z))
+
+
+@pytest.mark.parametrize("kind", [NormedTwice, NormedByAverage])
+def test_a_batch_norm_collects_in_the_order_of_the_loop(kind):
+    net, plain, x = built(kind)
+    net, plain, x = net.double(), plain.double(), x.double()
+    fast = accelerate(net, x)
+    for model in (fast, plain):
+        model.train()
+    torch.testing.assert_close(fast(x), plain(x))
+    torch.testing.assert_close(dict(net.named_buffers()), dict(plain.named_buffers()))
+
+
+def test_one_tensor_may_be_filled_anew_for_each_step():
+    net, plain, x = built(lambda: step_by_step(nn.Identity()))
+    fast = accelerate(net, x[0])
+    came = []
+    for model in (fast, plain):
+        utils.reset(model)
+        frame, voltages = torch.empty(3, 8), []
+        for each in x:
+            frame.copy_(each)
+            voltages.append(model(frame)[1])
+        came.append(torch.stack(voltages))
+    torch.testing.assert_close(*came)
+
+
+def test_after_an_error_a_reset_starts_anew():
+    net, plain, x = built(lambda: step_by_step(nn.Identity()))
+    fast = accelerate(net, x[0])
+    voltages = stepped(fast, x)
+    with torch.no_grad():
+        net[0].weight.add_(0)
+    with pytest.raises(RuntimeError, match="ask for the values first"):
+        torch.stack(voltages)
+    torch.testing.assert_close(torch.stack(stepped(fast, x)), torch.stack(stepped(plain, x)))
+
+
+def test_an_example_of_one_step_says_nothing_of_the_loop():
+    net, plain, x = built(Between)
+    fast = accelerate(net, x[:1])
+    came = fast(x)
+    assert type(came) is Tensor
+    torch.testing.assert_close(came, plain(x))
+    fast(x)
+    assert type(fast).longest == len(x)
+
+
+def test_threads_wait_for_each_other_and_a_checkpoint_may_lie_around_a_network():
+    net, plain, x = built(Between)
+    fast = accelerate(net, x)
+    wanted = plain(x)
+    with ThreadPoolExecutor(4) as pool:
+        for came in pool.map(lambda _: fast(x), range(8)):
+            torch.testing.assert_close(came, wanted)
+    wanted.sum().backward()
+    checkpoint(fast, x, use_reentrant=False).sum().backward()
+    torch.testing.assert_close(net.below.weight.grad, plain.below.weight.grad)
+
+
+def test_several_gradients_at_once_are_refused_by_name():
+    net, _, x = built(Between)
+    fast = accelerate(net, x)
+    with pytest.raises(RuntimeError, match="vectorize"):
+        torch.autograd.functional.jacobian(lambda v: fast(v).sum(0).flatten(), x, vectorize=True)

@@ -124,6 +124,17 @@ def outer_gradients(gradients: Sequence[Tensor | None], states: int, like: Tenso
     return over_time, at_end
 
 
+def refuse_derivatives_of(gradients: Sequence[Tensor | None]) -> None:
+    """Raise a RuntimeError in a backward pass that is itself differentiated, or run for several gradients at once."""
+    if torch.is_grad_enabled():
+        raise RuntimeError("an accelerated network has no second derivative: take it of the user's own module.")
+    if transformed(gradients):
+        raise RuntimeError(
+            "an accelerated network has no backward pass for several gradients at once (vectorize=True, vmap): take them "
+            "one by one, or of the user's own module."
+        )
+
+
 class _Scan(torch.autograd.Function):
     """:func:`scan` on flat tensors: x (T, M) or (1, M), start and params (K, M); spikes have the `shape` (T, ...)."""
 
@@ -163,8 +174,7 @@ class _Scan(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
         """Return the gradients by x (T or 1, M), start (states, M) and params (K, M); None for the others."""
-        if torch.is_grad_enabled():
-            raise RuntimeError("an accelerated network has no second derivative: take it of the user's own module.")
+        refuse_derivatives_of(gradients)
         neuron: Neuron = ctx.neuron
         start, params, u, *states = ctx.saved_tensors
         steps = len(states[0])
@@ -286,8 +296,7 @@ class _RecurrentScan(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        if torch.is_grad_enabled():
-            raise RuntimeError("an accelerated network has no second derivative: take it of the user's own module.")
+        refuse_derivatives_of(gradients)
         neuron: Neuron = ctx.neuron
         start, params, u, z0, weight, z, *states = ctx.saved_tensors
         n = z.shape[-1]
@@ -427,8 +436,7 @@ class _SparseLinear(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         from neurolsc.neurons.fast import cpu_kernels
 
-        if torch.is_grad_enabled():
-            raise RuntimeError("an accelerated network has no second derivative: take it of the user's own module.")
+        refuse_derivatives_of(gradients)
         (weight,) = ctx.saved_tensors
         by_out = gradients[0]
         by_rows = by_out.reshape(-1, len(weight)).contiguous()
