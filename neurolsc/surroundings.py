@@ -98,7 +98,9 @@ def without_autocast() -> Iterator[None]:
         for device in DEVICES:
             if torch.is_autocast_enabled(device):
                 stack.enter_context(torch.autocast(device, enabled=False))
-                stack.callback(torch.clear_autocast_cache)  # it holds weights as they were before they are set here
+                stack.callback(
+                    torch.clear_autocast_cache
+                )  # on leaving: it may hold weights that the block has set since
         if "torch._dynamo" in sys.modules:  # else nothing is compiled, and the import takes seconds
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         yield

@@ -101,7 +101,7 @@ def settings(*parts: str) -> Callable[[Function], Function]:
         call.__doc__ = command.__doc__
         call.__name__ = command.__name__
         call.__click_params__ = list(getattr(command, "__click_params__", []))  # type: ignore[attr-defined]
-        call = device(call)
+        call = device(call)  # adds --device
         # click lists flags from the last decorator to the first
         for f in reversed([f for part in parts for f in dataclasses.fields(PARTS[part])]):
             flag = "--" + f.name.replace("_", "-")
@@ -110,9 +110,9 @@ def settings(*parts: str) -> Callable[[Function], Function]:
             if f.type is bool:  # click takes no type with a pair of flags
                 flag = f"{flag}/--no-{flag[2:]}"
                 more = {}
-            owners = ", ".join(f.metadata["data"])
-            if owners:
-                text = f"{owners}: {f.metadata['help']}"
+            data_names = ", ".join(f.metadata["data"])  # of the data sets that alone have this setting
+            if data_names:
+                text = f"{data_names}: {f.metadata['help']}"
             else:
                 text = f.metadata["help"]
             shown = f.default != ""  # else the help says what an empty text means

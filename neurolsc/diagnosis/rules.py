@@ -163,26 +163,25 @@ def cure_lost_input(case: Case, sign: Sign) -> str:
 
 
 def is_vanishing(case: Case) -> Iterator[Sign]:
-    """Find layers whose gradient is too small for Adam or compared with another layer's; the sign is of the lowest."""
-    trained = [(i, layer) for i, layer in case.layers if layer.gradient is not None]
+    """Find layers whose gradient is too small for Adam or compared with another layer's; the sign names the first."""
+    trained = [(i, layer.gradient, layer.entries) for i, layer in case.layers if layer.gradient is not None]
     if not trained or found_by(case, has_no_surrogate, is_closed, is_dead):  # any of these faults is the cause
         return
-    largest = max(layer.gradient or 0.0 for _, layer in trained)
+    largest = max(size for _, size, _ in trained)
     gone = []
-    for i, layer in trained:
-        size = layer.gradient or 0.0
-        root_mean_square = size / math.sqrt(layer.entries)
+    for i, size, entries in trained:
+        root_mean_square = size / math.sqrt(entries)
         if root_mean_square < case.bounds.unmoved * EPSILON or size * case.bounds.faded < largest:
             gone.append((i, size))
     if not gone:
         return
-    layer, size = gone[0]
+    first, size = gone[0]
     others = [i for i, _ in gone[1:]]
     also = ""
     if others:
         also = f", and little {listed(others)}"
     cause = f"its norm is {size:.0e}, in the layer that gets most {largest:.0e}; Adam's epsilon is {EPSILON:g}"
-    yield Sign(layer, f"no gradient reaches it{also}", cause)
+    yield Sign(first, f"no gradient reaches it{also}", cause)
 
 
 def cure_vanishing(case: Case, sign: Sign) -> str:
@@ -453,14 +452,19 @@ def is_too_fast(case: Case) -> Iterator[Sign]:
         problem = f"the training loss only grew, from {losses[0]:.3g} to {losses[-1]:.3g} in {len(losses)} epochs"
         yield Sign(None, problem, "steps that are small enough lower it")
         return
-    if len(case.outcomes) < 2 or found_by(case, starts_slowly):  # the learning rate does well, or is not the cause
+    if len(case.outcomes) < 2:  # a lower learning rate was not tried, as the user's does well
+        return
+    if found_by(case, starts_slowly):  # which is the cause
         return
     (lr, high), (lower, low) = case.outcomes.items()  # the user's learning rate comes first
     broken = [words for words in case.broken(high) if words not in case.broken(low)]
-    if math.isnan(low.loss) or (high.loss <= case.bounds.higher * low.loss and not broken):
-        return  # the lower one does no better
-    if high.loss < case.bounds.risen * high.first and not case.falls(low) and not broken:
-        return  # at the lower one nothing has moved yet, which tells nothing of the user's
+    # A loss of NaN at the user's learning rate is neither lower nor higher, and so a sign.
+    lower_is_no_better = high.loss <= case.bounds.higher * low.loss
+    if math.isnan(low.loss) or (lower_is_no_better and not broken):
+        return
+    nothing_moved = high.loss < case.bounds.risen * high.first and not case.falls(low)
+    if nothing_moved and not broken:
+        return
     problem = f"{case.updates} at {lr:g} bring its loss to {high.loss:.4g}"
     if broken:
         problem += f", and {', '.join(broken)}"

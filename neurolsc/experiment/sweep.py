@@ -324,10 +324,10 @@ def read_sweep(folder: Path) -> tuple[Grid, list[Row]]:
     if not (folder / GRID).exists():
         raise ValueError(f"{folder} is not the folder of a sweep: it has no {GRID}.")
     grid = read_grid(folder / GRID)
-    rename_trials(folder, grid.trials, TRIAL_ENDS)
+    rename_trials(folder, grid.trials, TRIAL_ENDS)  # of older sweeps, whose files are named by other settings
     state = _State(grid, folder)
-    state.update()
-    return state.grid, state.table()
+    state.update()  # reads which trials are over
+    return grid, state.table()
 
 
 class _State:

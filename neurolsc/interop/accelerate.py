@@ -449,7 +449,7 @@ def _difference(came: _Outcome, wanted: _Outcome) -> str | None:
 
 
 def _share(came: Tensor, wanted: Tensor, tolerance: float = 1e-4) -> float:
-    """Return the share of entries that differ by more than `tolerance` of the largest wanted one.
+    """Return the share of entries that differ by more than `tolerance` of the largest finite one that is wanted.
 
     Entries that are both NaN, or infinite with the same sign, do not differ.
     """
@@ -457,5 +457,6 @@ def _share(came: Tensor, wanted: Tensor, tolerance: float = 1e-4) -> float:
         return 0.0
     came = came.cpu().double()  # not every device has float64
     wanted = wanted.cpu().double()
-    near = (came - wanted).abs() <= tolerance * wanted.abs().nan_to_num().max()
+    largest = wanted.abs().nan_to_num(posinf=0).max()
+    near = (came - wanted).abs() <= tolerance * largest
     return (~(near | (came == wanted) | (came.isnan() & wanted.isnan()))).double().mean().item()

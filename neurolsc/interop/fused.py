@@ -209,12 +209,13 @@ class FusedNorse(FusedLayer):
     def __init__(self, layer: Any) -> None:
         super().__init__(layer)
         name = plain_class(layer).__name__
-        self.kind = name.removesuffix("Cell").removesuffix("Linear")
-        self.has_time = self.kind == name
-        self.recurrent = self.kind.endswith("Recurrent")
-        self.kind = self.kind.removesuffix("Recurrent")
+        without_cell = name.removesuffix("Cell").removesuffix("Linear")
+        self.has_time = without_cell == name
+        self.recurrent = without_cell.endswith("Recurrent")
+        self.kind = without_cell.removesuffix("Recurrent")
         states = {"LIFBox": 1, "LSNN": 3}.get(self.kind, 2)
-        first = 0 if self.recurrent else 1  # only recurrent layers have spikes in their state
+        # output 0 is the spikes, 1 and above are states; only recurrent layers have spikes in their state
+        first = 0 if self.recurrent else 1
         self.outputs = tuple(range(first, 1 + states))
         self.state_class: Any = None
 

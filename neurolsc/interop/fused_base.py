@@ -64,7 +64,7 @@ class NeuronGroup(Group):
         return True
 
     def _run(self, first: int, stop: int) -> None:
-        """Run the steps from `first` to before `stop` at once, and add their results to the blocks."""
+        """Run the steps from `first` to before `stop`, which have equal settings; add their results to the blocks."""
         calls = self.calls[first:stop]
         drive = gathered([current for current, _, _ in calls])
         if is_constant(drive):
@@ -75,6 +75,7 @@ class NeuronGroup(Group):
         self.append(0, first, z)
         for output, state in enumerate(states, 1):
             self.append(output, first, state)
+            # besides the block: a copy, which a library may change in place
             self.ends[output, stop - 1] = ends[output - 1]
         if 0 in self.layer.outputs:  # the layer stores its last spikes, too
             self.ends[0, stop - 1] = z[-1].clone()

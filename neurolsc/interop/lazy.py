@@ -690,7 +690,7 @@ class LazyTensor(Tensor):
 
     @staticmethod
     def of_input(recording: Recording, x: Tensor) -> LazyTensor:
-        """Return a tensor that is known as a lazy one."""
+        """Return a lazy tensor whose value is x: no call computes it."""
         lazy = without_memory(LazyTensor, x.shape, dtype=x.dtype, device=x.device)
         lazy.recording = recording
         lazy.group = None

@@ -184,12 +184,13 @@ class NetworkModel(NeuroBenchModel):
         network = self.network
         x = batch.flatten(2).transpose(0, 1).to(network.dtype_and_device["device"])
         with eval_mode(network), torch.no_grad():
-            currents, voltages = self._step_by_step(x)
-            self.reset_hooks()  # which have seen that pass; they are to see the run below alone
+            currents, voltages = self._step_by_step(x)  # a run keeps neither
+            self.reset_hooks()  # of what they have seen in these steps
             run = network.run(x)
-        self.__net__()  # for the weights in it, which may have changed since the harness asked for it
-        # Input matrices read the spikes of the layer below; those of a wrapped cell what the modules before its layer
-        # send. Recurrent matrices read the cell's own spikes, a step late; the last ones count, as in evaluate.
+        self.__net__()  # copies the weights again, as they may have changed since the harness asked for them
+        # An input matrix reads the spikes of the layer below; that of a wrapped cell reads what the modules before the
+        # cell send, in `currents`. A recurrent matrix reads the cell's own spikes of the step before. The spikes of the
+        # last step count as read, too, as in neurolsc.evaluate.
         inputs = [currents.get(i, z) for i, z in enumerate((x, *run.spikes[:-1]))]
         for hook in self.connection_hooks:
             if hook.layer in self.readings:

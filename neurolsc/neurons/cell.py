@@ -577,7 +577,7 @@ class Table(dict[str, type[T]]):
         if name not in self:
             cure = "Your own, by neurolsc.register: import its module first, or give the command package.module:Class."
             same = NAMES_ELSEWHERE.get(name)
-            if same in self:  # False for the table of surrogates
+            if same in self:  # names elsewhere are of cells, which the table of surrogates has not
                 near = f"; {name} of other libraries is {same} here."
             else:
                 near = meant(self, name)

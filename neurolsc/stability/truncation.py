@@ -245,8 +245,8 @@ def truncation_errors(network: Network, x: Tensor, loss: Loss, *, progress: bool
 
     and truncation leaves some pairs out. A window of k steps leaves out those with s - t >= k, as the truncated model
     of Lemma 2 does. Chunks of k steps (the state is detached every k steps) leave out those with s and t in two chunks;
-    the first steps of a chunk go back over hardly any, so chunks have to be many windows long. Spiking networks have
-    the gradients of their surrogates.
+    the first steps of a chunk go back over few steps, so chunks have to be many windows long. Spiking networks have the
+    gradients of their surrogates.
 
     Args:
         network: the network; its parameters are not changed.
@@ -274,8 +274,8 @@ def truncation_errors(network: Network, x: Tensor, loss: Loss, *, progress: bool
     bar = progress_bar(total, desc="gradients", unit="step", shown=progress)
     with eval_mode(network), torch.enable_grad(), bar:
         x = x.detach().to(**like).requires_grad_()
-        # For each cell its parameters by name, once for each step (T, ...), in the same memory: so each step's
-        # parameters have a gradient of their own.
+        # For each cell its parameters by name, expanded to (T, ...), which takes no memory: their gradient has a part for
+        # each step.
         apart: list[dict[str, Tensor]] = []
         for i in range(len(network.cells)):
             prefix = f"network.cells.{i}."
@@ -314,6 +314,7 @@ def truncation_errors(network: Network, x: Tensor, loss: Loss, *, progress: bool
     for far, near in zip(away, within, strict=True):
         beyond = far.flip(0).cumsum(0).flip(0).norm(dim=1)  # what a window of 0, 1, ... steps leaves out
         whole_gradient = near[-1]  # the last size is one chunk of all steps
+        # entry k is of a window of k + 1 steps; NaN for a cell without parameters
         window.append(torch.cat([beyond[1:], beyond.new_zeros(1)]) / whole_gradient.norm())
         chunks.append((near - whole_gradient).norm(dim=1) / whole_gradient.norm())
     return TruncationErrors(torch.stack(window).cpu(), torch.stack(chunks).cpu(), sizes, decay.cpu())

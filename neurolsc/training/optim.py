@@ -19,14 +19,14 @@ from neurolsc.validation import one_of
 def parameter_groups(network: Network, lr: float, *, by_gain: bool) -> list[dict[str, Any]]:
     r"""The parameters of a network in groups for a torch optimizer, each with its learning rate.
 
-    An optimizer such as Adam moves every parameter by about its learning rate. A parameter with a gain g gets the
-    learning rate
+    An optimizer such as Adam moves every parameter by about its learning rate. The gain g of a parameter is how far a
+    threshold or voltage then moves, in learning rates. A parameter with a gain gets the learning rate
 
     .. math:: \mathrm{lr} / g, \qquad
         g(b_\vartheta) = \frac{1}{n} \sum_i \frac{1}{1 - e^{-1/\tau_{\vartheta,i}}}
 
-    since :math:`b_\vartheta` of an ALIF with n neurons is added at every step: by default it moves the threshold by 100
-    times as much.
+    since :math:`b_\vartheta` of an ALIF with n neurons is added at every step: the threshold moves by 100 times as much
+    as it, by default.
 
     Args:
         network: the network; gains of its parameters are :meth:`neurolsc.Cell.gains`.
@@ -42,7 +42,7 @@ def parameter_groups(network: Network, lr: float, *, by_gain: bool) -> list[dict
     if by_gain:
         for cell in network.cells:
             named = dict(cell.named_parameters())
-            # a cell may store what has the gain otherwise, such as its logarithm: that keeps the plain learning rate
+            # a cell may store the logarithm of such a parameter instead, under another name: that keeps lr
             gains |= {named[name]: gain for name, gain in cell.gains().items() if name in named}
     plain = [p for p in network.parameters() if p not in gains]
     scaled = [{"params": [p], "lr": lr / gain} for p, gain in gains.items()]

@@ -1,6 +1,7 @@
 """A user's network, accelerated, does what it does: values, gradients, states, hooks, and in its own words."""
 
 import copy
+import importlib
 import inspect
 import pickle
 import warnings
@@ -1244,3 +1245,12 @@ def test_several_gradients_at_once_are_refused_by_name():
     fast = accelerate(net, x)
     with pytest.raises(RuntimeError, match="vectorize"):
         torch.autograd.functional.jacobian(lambda v: fast(v).sum(0).flatten(), x, vectorize=True)
+
+
+def test_an_infinite_value_does_not_hide_others_that_differ():
+    share = importlib.import_module(
+        "neurolsc.interop.accelerate"
+    )._share  # neurolsc.interop has a function of that name
+    infinite = torch.tensor([torch.inf, 1.0])
+    assert share(infinite, infinite) == 0
+    assert share(infinite, torch.tensor([torch.inf, 2.0])) == 0.5

@@ -85,11 +85,12 @@ def slope_on_cpu(slope: Slope) -> Slope:
         return slope
 
     def derivative(distance: Tensor) -> Tensor:
-        # a (s - s^2) with s = sigmoid(a d), which is the same for -d; in place, as nothing else reads the distances
+        # a (s - s^2) with s = sigmoid(-a |d|), where the difference does not cancel; it is the same for d and -d.
+        # In place, as nothing else reads the distances.
         sigmoid = distance.abs_().mul_(-slope.a).sigmoid_()
         return sigmoid.addcmul_(sigmoid, sigmoid, value=-1).mul_(slope.a)
 
-    return Slope(GIVEN, 1.0, derivative)
+    return Slope(GIVEN, 1.0, derivative)  # 1.0: not read
 
 
 def given_slopes(slope: Slope, neuron: Neuron, u: Tensor, states: Sequence[Tensor], params: Tensor) -> Tensor:

@@ -98,7 +98,7 @@ def _before(state: Array, start: Array, t: int, lo: int, hi: int) -> Array:
 
 
 @_inline
-def _copy(out: Array, values: Array) -> None:
+def _copy_into(out: Array, values: Array) -> None:
     """Copy entry by entry: an assignment to a slice takes Numba seconds to compile."""
     for j in range(len(out)):
         out[j] = values[j]
@@ -203,7 +203,7 @@ def leaky(
                 z_t[j] = s[j] * factor[j]
             if not delayed:  # by s, and the reset by r is taken back
                 unreset = u[t, lo:hi]
-                _copy(unreset, after)
+                _copy_into(unreset, after)
                 _reset_again(after, unreset, s, r, threshold, reset)
             before = after
 
@@ -346,7 +346,7 @@ def synaptic(
                 z_t[j] = s[j] * factor[j]
             if not delayed:
                 unreset = u[t, lo:hi]
-                _copy(unreset, after)
+                _copy_into(unreset, after)
                 _reset_again(after, unreset, s, r, threshold, reset)
             last_syn = syn
             before = after
@@ -707,11 +707,11 @@ def current_lif(
                 after_i[j] = i_plus_x[j] + loss[j] * i_plus_x[j]
             if spiking:
                 _reaches(s, unreset, threshold, False)
-                _copy(z_t, s)
+                _copy_into(z_t, s)
                 _reset(after_v, unreset, s, threshold, rest, reset)
             else:
-                _copy(z_t, unreset)
-                _copy(after_v, unreset)
+                _copy_into(z_t, unreset)
+                _copy_into(after_v, unreset)
             v = after_v
             i = after_i
 
@@ -757,7 +757,7 @@ def current_lif_back(
             if spiking:
                 _slopes(slope, kind, a, unreset, threshold, _at(given, t, lo, hi))
                 _reaches(s, unreset, threshold, False)
-                _copy(q, from_z)
+                _copy_into(q, from_z)
                 _back_through_reset(
                     g, q, s, unreset, threshold, rest, slope, by_threshold, by_rest, reset, reset_gradient
                 )
@@ -782,7 +782,7 @@ def current_lif_back(
                 by_x_t[j] += g_i_plus_x[j]
             for j in range(size):
                 g[j] -= g[j] * gain[j]
-            _copy(g_i, g_i_plus_x)
+            _copy_into(g_i, g_i_plus_x)
 
 
 @_compiled
@@ -832,7 +832,7 @@ def adaptive_lif(
             for j in range(size):
                 distance[j] = unreset[j] - after_b[j]
             _reaches(s, distance, zeros, False)
-            _copy(z_t, s)
+            _copy_into(z_t, s)
             _reset(after_v, unreset, s, threshold, rest, ZERO)  # which reads no threshold
             for j in range(size):
                 after_b[j] += s[j] * beta[j]
@@ -897,7 +897,7 @@ def adaptive_lif_back(
                 unreset[j] = v[j] + gain[j] * ((leak[j] - v[j]) + i[j])
             _slopes(slope, kind, a, distance, zeros, _at(given, t, lo, hi))
             _reaches(s, distance, zeros, False)
-            _copy(q, from_z)
+            _copy_into(q, from_z)
             if reset_gradient:  # through what a spike does to v and b
                 for j in range(size):
                     q[j] += g[j] * (rest[j] - unreset[j]) + g_b[j] * beta[j]
@@ -999,7 +999,7 @@ def voltage_lif(
                     for j in range(size):
                         unreset[j] = v[j] + moved[j]
             _reaches(s, unreset, threshold, at_threshold)
-            _copy(z_t, s)
+            _copy_into(z_t, s)
             _reset(after, unreset, s, threshold, rest, reset)
             v = after
 
@@ -1044,7 +1044,7 @@ def voltage_lif_back(
                 g[j] += from_v[j]
             _slopes(slope, kind, a, unreset, threshold, _at(given, t, lo, hi))
             _reaches(s, unreset, threshold, at_threshold)
-            _copy(q, from_z)
+            _copy_into(q, from_z)
             _back_through_reset(g, q, s, unreset, threshold, rest, slope, by_threshold, by_rest, reset, reset_gradient)
             if form in (NO_LEAK, LEAK_OF_STATE):
                 for j in range(size):
@@ -1083,7 +1083,7 @@ def _push(currents: Array, x: Array, z: Array, weight_t: Array, square: bool, in
         outside = x[row : row + n]
         if square:  # add the rows of the neurons that fired
             count = _places(spikes, indices, 0)
-            _copy(pushed_row, outside)
+            _copy_into(pushed_row, outside)
             _add_rows(pushed_row, weight_t, indices[:count], spikes[indices[:count]])
         else:
             factor = weight_t[0]
@@ -1139,8 +1139,8 @@ def synaptic_recurrent(
         row = min(t, len(u) - 1)  # u has one row where it is not kept
         after = states[0][t : t + 1], states[1][t : t + 1]
         synaptic(pushed, before, params, reset, delayed, z[t : t + 1], after, u[row : row + 1], NOUGHT, size)
-        _copy(before[0], states[0][t])
-        _copy(before[1], states[1][t])
+        _copy_into(before[0], states[0][t])
+        _copy_into(before[1], states[1][t])
 
 
 @_compiled
@@ -1161,8 +1161,8 @@ def current_lif_recurrent(
             pushed, before, params, reset, spiking, reset_gradient,
             z[t : t + 1], after, u[row : row + 1], NOUGHT, size,
         )  # fmt: skip
-        _copy(before[0], states[0][t])
-        _copy(before[1], states[1][t])
+        _copy_into(before[0], states[0][t])
+        _copy_into(before[1], states[1][t])
 
 
 @_compiled
@@ -1179,6 +1179,6 @@ def adaptive_lif_recurrent(
         _push(pushed[0], x[min(t, len(x) - 1)], z[t - 1] if t else z0, weight_t, square, indices)
         after = states[0][t : t + 1], states[1][t : t + 1], states[2][t : t + 1]
         adaptive_lif(pushed, before, params, reset_gradient, z[t : t + 1], after, u[t : t + 1], NOUGHT, size)
-        _copy(before[0], states[0][t])
-        _copy(before[1], states[1][t])
-        _copy(before[2], states[2][t])
+        _copy_into(before[0], states[0][t])
+        _copy_into(before[1], states[1][t])
+        _copy_into(before[2], states[2][t])
