@@ -274,8 +274,8 @@ def truncation_errors(network: Network, x: Tensor, loss: Loss, *, progress: bool
     bar = progress_bar(total, desc="gradients", unit="step", shown=progress)
     with eval_mode(network), torch.enable_grad(), bar:
         x = x.detach().to(**like).requires_grad_()
-        # For each cell its parameters by name, expanded to (T, ...), which takes no memory: their gradient has a part for
-        # each step.
+        # For each cell its parameters by name, expanded to (T, ...), which takes no memory: their gradient has one
+        # part for each step.
         apart: list[dict[str, Tensor]] = []
         for i in range(len(network.cells)):
             prefix = f"network.cells.{i}."
