@@ -17,7 +17,9 @@ from torch.utils._pytree import tree_leaves
 
 from neurolsc.interop.fused import layers_of
 from neurolsc.interop.fused_base import FusedLayer
-from neurolsc.interop.lazy import LazyTensor, Recording, replaced, version_of
+from neurolsc.interop.groups import version_of
+from neurolsc.interop.lazy import LazyTensor, replaced
+from neurolsc.interop.recording import Recording
 from neurolsc.interop.wrapped import Accelerated, borrowed, plain_module, warn_of
 from neurolsc.neurons.fast.scan import has_kernels
 from neurolsc.neurons.fast.sequence import transformed

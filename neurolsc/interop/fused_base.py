@@ -14,7 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from neurolsc.interop.lazy import CannotDeferError, Group, LazyTensor, Recording, gathered, is_constant, mode, now
+from neurolsc.interop.groups import Group, gathered, is_constant, mode
+from neurolsc.interop.lazy import CannotDeferError, LazyTensor, now
+from neurolsc.interop.recording import Recording
 from neurolsc.interop.wrapped import Accelerated
 from neurolsc.neurons.fast.kinds import NOTHING, Neuron, Slope
 from neurolsc.neurons.fast.scan import can_scan, recurrent_scan, scan

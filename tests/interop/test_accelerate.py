@@ -1046,9 +1046,10 @@ def changed(v: Tensor) -> Tensor:
 
 
 def written(v: Tensor) -> Tensor:
-    out = torch.empty(3, 4)
-    torch.add(v.detach(), 1, out=out)
-    return out
+    out = torch.empty(2, 3, 4)
+    torch.add(v.detach(), 1, out=out[0])
+    torch.stack([v.detach()], out=out[1:])
+    return torch.full_like(out, v.detach().sum()) + out
 
 
 def read_in_inference_mode(v: Tensor) -> Tensor:

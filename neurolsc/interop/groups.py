@@ -1,0 +1,367 @@
+"""Calls that do the same in different steps, and are computed at once; in which order."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from neurolsc.interop.lazy import LazyTensor, now
+from neurolsc.interop.lazy_functions import Rule
+
+if TYPE_CHECKING:
+    from neurolsc.interop.recording import Recording
+
+
+class Group(ABC):
+    """Calls that do the same in different steps.
+
+    Args:
+        recording: the recording to which the group belongs.
+        outputs: the number of results of one call.
+
+    Attributes:
+        calls: the lazy arguments of each call.
+        order: the place of each call among all calls of the recording.
+        done: the number of calls that have been computed; these are the first ones.
+        reads: the groups that its calls read.
+        blocks: for each output, the results that have been computed, in blocks that :meth:`append` adds.
+        mode: that in which the calls were made, of :func:`mode`.
+        unbound: for each output that was read one by one, its results as a list.
+        forms: for each output, what :meth:`like` has returned: all calls have results of that shape and dtype.
+        fixed: tensors that all calls read, such as weights, and how often each had been changed in place.
+    """
+
+    def __init__(self, recording: Recording, outputs: int) -> None:
+        self.recording = recording
+        self.calls: list[Any] = []
+        self.order: list[int] = []
+        self.done = 0
+        self.reads: set[Group] = set()
+        self.blocks: list[list[tuple[int, Tensor]]] = [[] for _ in range(outputs)]
+        self.mode = mode()
+        self.unbound: dict[int, list[Tensor]] = {}
+        self.forms: dict[int, Tensor] = {}
+        self.fixed: list[tuple[Tensor, int]] = []
+
+    @abstractmethod
+    def compute(self, last: int) -> None:
+        """Compute the calls from number ``done`` to number `last`, and add their results to the blocks."""
+
+    def fix(self, values: Iterable[Any]) -> None:
+        """Note tensors that the calls read, and that must not change before they are computed."""
+        for value in values:
+            if isinstance(value, Tensor) and not isinstance(value, LazyTensor):
+                self.fixed.append((value, version_of(value)))
+
+    def check_fixed(self) -> None:
+        """Raise a RuntimeError if one of the noted tensors has been changed in place."""
+        if any(version_of(tensor) != version for tensor, version in self.fixed):
+            raise RuntimeError(
+                "a tensor that an accelerated network reads, such as a weight or a buffer, has been changed in place "
+                "before a value of an earlier step was asked for: ask for the values first, for instance by torch.stack."
+            )
+
+    @abstractmethod
+    def like(self, output: int) -> Tensor:
+        """Return a tensor on the meta device with the shape and dtype of a result of the first call."""
+
+    def add(self, call: Any, reads: Iterable[LazyTensor]) -> int:
+        """Write a call down and return its number in the group.
+
+        Args:
+            call: its lazy arguments, in the form that ``compute`` of the group takes.
+            reads: the lazy tensors whose groups must be computed before.
+        """
+        self.calls.append(call)
+        self.order.append(self.recording.count)
+        self.recording.count += 1
+        self.recording.pending[self] = None
+        for lazy in reads:
+            self.reads.add(lazy.group)
+        return len(self.order) - 1
+
+    def append(self, output: int, start: int, block: Tensor) -> None:
+        """Add a block: the results of one output for the calls from `start` on, stacked along axis 0."""
+        self.blocks[output].append((start, block))
+
+    def value(self, output: int, index: int) -> Tensor:
+        """Return one result of one call that has been computed."""
+        unbound = self.unbound.setdefault(output, [])
+        for start, block in self.blocks[output]:
+            # Each block is unbound once: T selections from it would each fill a gradient of T steps.
+            if start >= len(unbound):
+                unbound.extend(block.unbind(0))
+        return unbound[index]
+
+    def stacked(self, output: int, first: int, last: int) -> Tensor:
+        """Stack the results of the calls from `first` to `last`, `last` included, along axis 0."""
+        for start, block in self.blocks[output]:
+            if start <= first and last < start + len(block):  # all lie in one block: a view of it
+                if len(block) == last - first + 1:
+                    return block
+                return block[first - start : last - start + 1]
+        return torch.stack([self.value(output, index) for index in range(first, last + 1)])
+
+
+class SliceGroup(Group):
+    """The steps ``x[t]`` or ``x[:, t]`` of an input; a call is the number t of its step, and computes nothing."""
+
+    def __init__(self, recording: Recording, source: Tensor) -> None:
+        super().__init__(recording, outputs=1)
+        self.source = source  # the axis of time first
+
+    def compute(self, last: int) -> None:
+        """Collect the steps from number ``done`` to number `last` as one block."""
+        times = self.calls[self.done : last + 1]
+        first = times[0]
+        stop = first + len(times)
+        if times == list(range(first, stop)):  # the usual loop: a view
+            block = self.source[first:stop]
+        else:
+            block = self.source[torch.tensor(times, device=self.source.device)]
+        self.append(0, self.done, block)
+
+    def like(self, output: int) -> Tensor:
+        return self.source[0].to("meta")
+
+
+class InputGroup(Group):
+    """What a network that takes one step a call has read; a call is its input, and computes nothing."""
+
+    def __init__(self, recording: Recording) -> None:
+        super().__init__(recording, outputs=1)
+        self.versions: list[int] = []  # of each input, as it was read
+        self.last: Tensor | None = None  # the input that was read last
+
+    def kept(self, x: Tensor) -> Tensor:
+        """Return what is kept of an input until it is computed: of a view such as ``data[step]`` itself, else a copy.
+
+        A loop may fill one tensor anew for each step. The same input, unchanged, is copied once.
+        """
+        version = version_of(x)
+        if x is self.last and version == self.versions[-1]:
+            kept = self.calls[-1]
+        elif x._is_view():
+            kept = x
+        else:
+            kept = x.clone()
+        self.last = x
+        self.versions.append(version)
+        return kept
+
+    def compute(self, last: int) -> None:
+        """Collect the inputs from number ``done`` to number `last` as one block.
+
+        Raises:
+            RuntimeError: if an input has been changed in place since it was read.
+        """
+        inputs = self.calls[self.done : last + 1]
+        versions = self.versions[self.done : last + 1]
+        if any(x._is_view() and version_of(x) != version for x, version in zip(inputs, versions, strict=True)):
+            raise RuntimeError(
+                "an input of an accelerated network has been changed in place before a value of that step was asked for: "
+                "give each step a tensor of its own, x[t]."
+            )
+        first = inputs[0]
+        if all(x is first for x in inputs):  # the same input in every step takes no memory
+            block = first.expand(len(inputs), *first.shape)
+        else:
+            block = torch.stack(inputs)
+        self.append(0, self.done, block)
+
+    def like(self, output: int) -> Tensor:
+        return self.calls[0].to("meta")
+
+
+class FunctionGroup(Group):
+    """A function of PyTorch, with the same settings and weights in all steps; a call is its lazy arguments.
+
+    Args:
+        recording: as in :class:`Group`.
+        func: the function.
+        rule: how it is called for all steps at once.
+        args: its arguments, with LAZY in place of each lazy one.
+        kwargs: its keyword arguments, none of which is lazy.
+    """
+
+    def __init__(self, recording: Recording, func: Callable[..., Any], rule: Rule, args: Any, kwargs: Any) -> None:
+        super().__init__(recording, outputs=1)
+        self.func = func
+        self.rule = rule
+        self.args = args
+        self.kwargs = kwargs
+
+    def compute(self, last: int) -> None:
+        """Compute the calls from `done` to `last`, one for each step: by one call if the rule can, else one by one."""
+        calls = self.calls[self.done : last + 1]
+        if len(calls) > 1 and self.rule.batched is not None:
+            blocks = [gathered(argument) for argument in zip(*calls, strict=True)]  # each lazy argument in all steps
+            shapes = [block.shape[1:] for block in blocks]
+            all_constant = all(is_constant(block) for block in blocks)
+            if all_constant and self.rule.repeats(self.args, self.kwargs):  # the result of one step is that of all
+                blocks = [block[:1] for block in blocks]
+            result = self.rule.batched(self.func, self.arguments(blocks), self.kwargs, shapes)
+            if result is not None:  # None: the rule knows these arguments in single steps alone
+                self.append(0, self.done, result.expand(len(calls), *result.shape[1:]))
+                return
+        results = []
+        for call in calls:
+            arguments = self.arguments([lazy.now() for lazy in call])
+            results.append(self.func(*arguments, **self.kwargs))
+        if len(results) == 1:
+            block = results[0].unsqueeze(0)  # a view; a stack would copy
+        else:
+            block = torch.stack(results)
+        self.append(0, self.done, block)
+
+    def arguments(self, values: Sequence[Any]) -> list[Any]:
+        """Return the arguments of the function, with these values in the places of the lazy ones."""
+        rest = iter(values)
+        return [next(rest) if arg is LAZY else arg for arg in self.args]
+
+    def like(self, output: int) -> Tensor:
+        args = self.arguments([lazy.form for lazy in self.calls[0]])
+        kwargs = [(name, description_of(arg)) for name, arg in self.kwargs.items()]
+        return form_of_result(self.func, tuple(map(description_of, args)), tuple(kwargs))
+
+
+class Description(NamedTuple):
+    """What of an argument decides the shape and dtype of a result: of a tensor these two, else all."""
+
+    kind: Any  # its type, as True == 1 == 1.0; of a tensor its dtype
+    value: Any  # of a tensor its shape
+
+    def example(self) -> Any:
+        """Return the argument, of a tensor one of zeros."""
+        if isinstance(self.kind, torch.dtype):
+            return torch.zeros(self.value, dtype=self.kind)
+        return self.value
+
+
+def description_of(value: Any) -> Description:
+    """Describe an argument of a function."""
+    if isinstance(value, Tensor):
+        return Description(value.dtype, value.shape)
+    return Description(type(value), value)
+
+
+@lru_cache(maxsize=4096)
+def form_of_result(func: Callable[..., Any], args: tuple[Description, ...], kwargs: tuple[Any, ...]) -> Tensor:
+    """Return a meta tensor with the shape and dtype of what a function returns.
+
+    It is called with zeros, once for each description of its arguments: on the meta device, many functions of PyTorch
+    import its compiler.
+    """
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        result = func(*[arg.example() for arg in args], **{name: arg.example() for name, arg in kwargs})
+    return torch.empty(result.shape, dtype=result.dtype, device="meta")
+
+
+LAZY = object()  # stands for a lazy argument of a function group
+
+
+def gathered(values: Sequence[Any]) -> Tensor:
+    """Stack the values of lazy tensors or tensors along axis 0, without a copy where none is needed."""
+    first = values[0]
+    if all(value is first for value in values):
+        return now(first).expand(len(values), *first.shape)
+    if isinstance(first, LazyTensor):
+        group = first.group
+        output = first.output
+        index = first.number
+        successive = all(
+            isinstance(value, LazyTensor)
+            and value.group is group
+            and value.output == output
+            and value.number == index + place
+            for place, value in enumerate(values)
+        )
+        if successive:
+            return group.stacked(output, index, index + len(values) - 1)
+    return torch.stack([now(value) for value in values])
+
+
+def is_constant(block: Tensor) -> bool:
+    """True if a block (T, ...) has several steps and all are the same memory, as after ``expand``."""
+    return len(block) > 1 and block.stride(0) == 0
+
+
+def ancestors(groups: Iterable[Group]) -> set[Group]:
+    """Return groups, and all that they read, directly or through others."""
+    seen: set[Group] = set()
+    unvisited = list(groups)
+    while unvisited:
+        group = unvisited.pop()
+        if group not in seen:
+            seen.add(group)
+            unvisited.extend(group.reads)
+    return seen
+
+
+def compute(group: Group, last: int) -> None:
+    """Compute the calls of a group up to number `last`, in the mode in which they were made.
+
+    Raises:
+        RuntimeError: if a tensor that all of them read, such as a weight, has been changed in place since.
+    """
+    group.check_fixed()
+    with_gradients, inference = group.mode
+    with (
+        torch.inference_mode(inference),
+        torch.set_grad_enabled(with_gradients),
+        torch.autocast(group.recording.device.type, enabled=False),  # a loss may be under it, which asks for the value
+    ):
+        group.compute(last)
+    group.done = last + 1
+    group.fixed = [(tensor, version_of(tensor)) for tensor, _ in group.fixed]  # a batch norm changes its statistics
+
+
+def ordered(groups: list[Group], *, downwards: bool = False) -> tuple[list[Group], list[Group]]:
+    """Sort groups topologically.
+
+    Args:
+        groups: groups that have not been computed.
+        downwards: put a group after those that read it, not after those that it reads.
+
+    Returns:
+        Those that can be put into such an order, and the rest: circles, and all that would come after one.
+    """
+    before: dict[Group, set[Group]] = {group: set() for group in groups}  # what must come first and has not been placed
+    for group in groups:
+        for read in group.reads:
+            if read in before and downwards:
+                before[read].add(group)
+            elif read in before:
+                before[group].add(read)
+    order: list[Group] = []
+    free = [group for group in groups if not before[group]]
+    after: dict[Group, list[Group]] = {group: [] for group in groups}
+    for group, others in before.items():
+        for other in others:
+            after[other].append(group)
+    while free:
+        group = free.pop()
+        order.append(group)
+        for other in after[group]:
+            before[other].discard(group)
+            if not before[other]:
+                free.append(other)
+    placed = set(order)
+    return order, [group for group in groups if group not in placed]
+
+
+def mode() -> tuple[bool, bool]:
+    """Return whether gradients are enabled, and whether inference mode is."""
+    return torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+
+
+def version_of(tensor: Tensor) -> int:
+    """Return how often a tensor has been changed in place; 0 for inference tensors, which do not count it."""
+    if tensor.is_inference():
+        return 0
+    return tensor._version

@@ -1,0 +1,295 @@
+"""The run of a user's ``forward``: what it calls is written down, and computed when a value is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from neurolsc.interop.groups import (
+    LAZY,
+    FunctionGroup,
+    Group,
+    InputGroup,
+    SliceGroup,
+    ancestors,
+    compute,
+    gathered,
+    mode,
+    ordered,
+    version_of,
+)
+from neurolsc.interop.lazy import CannotDeferError, LazyTensor, lazies_in, now, replaced
+from neurolsc.interop.lazy_functions import IN_PLACE, OF_FORM, RULES, Rule, same
+from neurolsc.neurons.fast.scan import linear
+
+
+class Recording:
+    """The calls of one run of a user's ``forward``, as far as they have been written down.
+
+    Args:
+        device: where all tensors of the run lie.
+
+    Attributes:
+        count: the number of calls.
+        pending: the groups with calls that have not been computed, in the order in which they were first called.
+        groups: all groups, by what their calls have in common.
+        known: results of functions of inputs alone, and objects that must live on, so that no other gets their id.
+        longest: the most steps that a layer of neurons has run at once.
+        most_steps: the most steps of a layer of neurons, at once or not.
+        flushed: True if calls have been computed.
+        running: True inside the user's forward.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.count = 0
+        self.pending: dict[Group, None] = {}
+        self.groups: dict[Any, Group] = {}
+        self.known: dict[Any, Any] = {}
+        self.longest = 0
+        self.most_steps = 0
+        self.flushed = False
+        self.running = True
+
+    def count_steps(self, at_once: int, in_all: int) -> None:
+        """Note how many steps a layer of neurons has run at once, and how many it has in all."""
+        self.longest = max(self.longest, at_once)
+        self.most_steps = max(self.most_steps, in_all)
+
+    def own(self, value: Any) -> Any:
+        """Return the value of a lazy tensor that is an input or of another recording; all else as it is."""
+        if isinstance(value, LazyTensor) and (value.recording is not self or value.group is None):
+            return value.now()
+        return value
+
+    def step(self, x: Tensor) -> LazyTensor:
+        """Write down the input of one step of a network that takes one step a call; return it as a lazy tensor."""
+        key = ("input", x.shape, x.dtype, mode())
+        group: Any = self.groups.get(key)
+        if group is None:
+            group = InputGroup(self)
+            self.groups[key] = group
+        return LazyTensor.of_call(group, group.add(group.kept(x), reads=()))
+
+    def source(self, x: Tensor) -> LazyTensor:
+        """Return a known tensor as a lazy one, an input: its slices along time are steps of the loop."""
+        return LazyTensor.of_input(self, x)
+
+    def call(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a function of lazy tensors: write the call down if a rule knows the function, else run it now.
+
+        Returns:
+            A lazy tensor; or what the function returns, if it is run and its result is no input.
+        """
+        rule = RULES.get(func)
+        if rule is None:
+            return self.run_or_pick(func, args, kwargs)
+        # `same` never returns None: it is not called, since this line runs at every call of every step
+        if (rule.repeats is not same and rule.repeats(args, kwargs) is None) or "out" in kwargs:
+            return self.run(func, args, kwargs)
+        if torch.is_autocast_enabled(self.device.type):  # calls are computed later, without it
+            if self.running:
+                raise CannotDeferError("a part of it is under autocast.")
+            return self.run(func, args, kwargs)
+        # Calls of one group have equal keys: the function, the groups that it reads, and all other arguments.
+        key: list[Any] = [func, mode()]
+        deferred: list[LazyTensor] = []  # the arguments that are results of this recording's steps
+        for arg in args:
+            if type(arg) is LazyTensor:
+                if arg.group is not None and arg.recording is self:
+                    deferred.append(arg)
+                    key += (id(arg.group), arg.output)
+                    continue
+                arg = arg.now()
+            key += key_of(arg)
+        for name, arg in kwargs.items():
+            if type(arg) is LazyTensor:
+                return self.run(func, args, kwargs)
+            key.append((name, key_of(arg)))
+        try:
+            if not deferred:
+                return self.of_inputs(func, rule, args, kwargs, tuple(key))
+            group = self.groups.get(tuple(key))
+        except TypeError:  # a list or another value that has no hash
+            return self.run(func, args, kwargs)
+        if group is None:
+            # compared by `is`, as == of lazy tensors is a call itself
+            places = [LAZY if any(arg is lazy for lazy in deferred) else now(arg) for arg in args]
+            group = FunctionGroup(self, func, rule, places, kwargs)
+            group.fix([*places, *kwargs.values()])
+            if func is functional.batch_norm and rule.repeats(args, kwargs) is False:
+                self.in_order(group)
+            self.groups[tuple(key)] = group
+        return LazyTensor.of_call(group, group.add(deferred, reads=deferred))
+
+    def run_or_pick(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Write down that a step of an input is picked; run any other function, without a value where it reads none."""
+        lazy = args[0]
+        if not isinstance(lazy, LazyTensor):
+            return self.run(func, args, kwargs)
+        if func in OF_FORM:
+            return func(lazy.without_values(), *args[1:], **kwargs)
+        if lazy.group is None and not kwargs:
+            if func is Tensor.__getitem__:
+                index = args[1]
+                axis = time_axis(index)
+                if axis is not None:
+                    return self.pick(lazy, axis, index[axis] if isinstance(index, tuple) else index)
+            elif func is Tensor.__iter__:
+                return (self.pick(lazy, 0, time) for time in range(lazy.shape[0]))
+            elif func in (torch.unbind, Tensor.unbind):
+                axis = args[1] if len(args) > 1 else 0
+                return tuple(self.pick(lazy, axis, time) for time in range(lazy.shape[axis]))
+        return self.run(func, args, kwargs)
+
+    def pick(self, lazy: LazyTensor, axis: int, time: int) -> LazyTensor:
+        """Write down the use of one step of an input along its axis of time; IndexError if it has no such step."""
+        source = lazy.now()
+        length = source.shape[axis]
+        if not -length <= time < length:
+            raise IndexError(f"index {time} is out of bounds for dimension {axis} with size {length}")
+        key = ("steps", id(source), axis, mode())
+        group = self.groups.get(key)
+        if group is None:
+            group = SliceGroup(self, source.movedim(axis, 0))
+            self.groups[key] = group
+            self.known[key] = source  # an id is unique while its object lives
+        return LazyTensor.of_call(group, group.add(time % length, reads=()))
+
+    def in_order(self, group: FunctionGroup) -> None:
+        """Let the calls of a batch norm in training be computed in the order of the user's loop, as each changes it."""
+        fixed = {id(tensor) for tensor, _ in group.fixed}
+        for other in self.groups.values():
+            is_norm = isinstance(other, FunctionGroup) and other.func is group.func
+            if is_norm and any(id(tensor) in fixed for tensor, _ in other.fixed):
+                other.reads.add(group)  # a circle, whose calls are computed one by one
+                group.reads.add(other)
+
+    def of_inputs(
+        self, func: Callable[..., Any], rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any
+    ) -> Any:
+        """Run a function of inputs alone, once however often it is called with the same ones; return an input.
+
+        Args:
+            func: the function.
+            rule: its rule.
+            args: its arguments.
+            kwargs: its keyword arguments.
+            key: what calls with equal results have in common.
+
+        Raises:
+            TypeError: if the key has no hash.
+        """
+        if not any(type(arg) is LazyTensor for arg in args):  # the lazy ones lie in a list or tuple
+            return self.run(func, args, kwargs)
+        known = self.known.get(key)
+        if known is None or not rule.repeats(args, kwargs):
+            function = func
+            if func is functional.linear and not kwargs:
+                function = linear  # which leaves out the zeros of spikes
+            result = function(*map(now, args), **kwargs)
+            known = (self.source(result), args)  # args: an id is unique while its object lives
+            self.known[key] = known
+        return known[0]
+
+    def run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a function now, with the values of its lazy arguments.
+
+        Returns:
+            What the function returns; a tensor of two or more axes that is made of inputs alone is an input again.
+
+        Raises:
+            CannotDeferError: if it would change, in place, a tensor of the loop while the user's forward runs.
+        """
+        name = getattr(func, "__name__", "")
+        if name in IN_PLACE or (name.endswith("_") and not name.endswith("__")):
+            self.known.clear()  # what was computed of a tensor that now changes
+            target = args[0]
+            if isinstance(target, LazyTensor) and target.group is not None:
+                if self.running:
+                    raise CannotDeferError(f"a tensor of the loop is changed in place by {name}.")
+                # the backward pass may read the value, and one step is a view, which PyTorch does not let change
+                target.value = target.now().clone()
+        lazies = lazies_in((args, kwargs))
+        self.flush([lazy.group for lazy in lazies if lazy.group is not None and lazy.recording is self])
+        only_inputs = all(lazy.group is None for lazy in lazies)
+        result = func(*replaced(args), **replaced(kwargs))
+        if only_inputs and type(result) is Tensor and result.ndim > 1:
+            return self.source(result)
+        return result
+
+    def stack(self, tensors: Sequence[Any], dim: int = 0) -> LazyTensor | Tensor:
+        """Stack tensors, the first of them a step of this recording, without a copy where they are successive steps.
+
+        Returns:
+            Inside the user's forward a lazy tensor, an input; outside of it a tensor.
+        """
+        self.flush([tensors[0].group])
+        stacked = gathered(tensors)
+        if dim != 0:
+            stacked = stacked.movedim(0, dim)
+        stacked = stacked.contiguous()
+        if self.running:
+            return self.source(stacked)
+        return stacked
+
+    def flush(self, wanted: Iterable[Group] | None = None) -> None:
+        """Compute all calls that have been written down and not computed.
+
+        Args:
+            wanted: only those of these groups, and of all groups that they read; None: of all groups.
+        """
+        self.flushed = True
+        waiting = [group for group in self.pending if group.done < len(group.calls)]
+        if wanted is not None:
+            read = ancestors(wanted)
+            waiting = [group for group in waiting if group in read]
+        # First groups that read no circle, all of their steps at once.
+        ready, left = ordered(waiting)
+        for group in ready:
+            compute(group, last=len(group.calls) - 1)
+        # Then the groups of circles, one call after the other as the user's loop made them.
+        behind, circle = ordered(left, downwards=True)
+        calls = [(place, group) for group in circle for place in group.order[group.done :]]
+        for _, group in sorted(calls, key=itemgetter(0)):
+            compute(group, last=group.done)
+        # Then those that read a circle and are in none, again all steps at once; they come with readers first.
+        for group in reversed(behind):
+            compute(group, last=len(group.calls) - 1)
+        for group in waiting:
+            del self.pending[group]
+
+
+def key_of(value: Any) -> Any:
+    """Return a key that is equal for equal arguments: of a tensor its identity and version, else type and value."""
+    if isinstance(value, Tensor):
+        return (id(value), version_of(value))
+    return (type(value), value)
+
+
+def time_axis(index: Any) -> int | None:
+    """Return the axis along which an index picks one position: 0 for ``x[t]``, 1 for ``x[:, t]``, -1 for ``x[..., t]``.
+
+    None for every other index.
+    """
+    if picks_one(index):
+        return 0
+    if not isinstance(index, tuple):
+        return None
+    if len(index) == 2 and index[0] is Ellipsis and picks_one(index[1]):
+        return -1
+    picked = [axis for axis, part in enumerate(index) if picks_one(part)]
+    others = [part for part in index if not picks_one(part)]
+    if len(picked) == 1 and all(isinstance(part, slice) and part == slice(None) for part in others):
+        return picked[0]
+    return None
+
+
+def picks_one(part: Any) -> bool:
+    """True for a whole number; True and False are none: in an index they add an axis."""
+    return isinstance(part, int) and not isinstance(part, bool)
