@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import copy
+import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial, wraps
 from threading import RLock
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 from torch.nn.parameter import is_lazy
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from neurolsc.interop.fused import layers_of
 from neurolsc.interop.fused_base import FusedLayer
@@ -95,6 +97,7 @@ class _Accelerated(Accelerated, nn.Module):
         longest: the most steps that a layer has run at once in the last call.
         most_steps: the most steps of a layer in the last call.
         recording: with the loop outside, the steps that have been written down.
+        single_steps: with the loop outside, how many steps in a row were each computed alone.
         lock: held by the thread that calls the network.
     """
 
@@ -104,6 +107,7 @@ class _Accelerated(Accelerated, nn.Module):
     longest: ClassVar[int] = 0
     most_steps: ClassVar[int] = 0
     recording: ClassVar[Recording | None] = None
+    single_steps: ClassVar[int] = 0
     lock: ClassVar[Any]
 
     def _call_at_once(self, args: Any, kwargs: Any) -> Any:
@@ -128,8 +132,14 @@ class _Accelerated(Accelerated, nn.Module):
         recording = fast_class.recording
         # A loop outside goes on with the steps of its last calls, until a value of them is asked for.
         if not fast_class.loop_outside or recording is None or recording.flushed:
+            if fast_class.loop_outside and self._is_read_in_every_step(recording):
+                with_tensors(self)
+                return plain(*replaced(args), **replaced(kwargs))
             recording = Recording(device)
-        draws = torch.get_rng_state()
+        elif recording.count > MOST_CALLS:
+            recording.flush()
+            recording = Recording(device)
+        restore = restorer(self)
         before: list[tuple[nn.Parameter, int]] = []
         if fast_class.loop_outside:
             fast_class.recording = recording
@@ -148,13 +158,34 @@ class _Accelerated(Accelerated, nn.Module):
                 "forward changes parameters in place, which an accelerated network cannot put off. They have been changed "
                 f"by half a call; from now on the network runs in plain steps ({reason})"
             )
+        restore()  # forward is called again
         if fast_class.loop_outside:
             with_tensors(self)
-        torch.set_rng_state(draws)  # forward is called again
         out = plain(*replaced(args), **replaced(kwargs))
         fast_class.runs_plainly = reason
         warn_of(f"the network runs in plain steps: its forward cannot be put off ({reason})", NotAcceleratedWarning)
         return out
+
+    def _is_read_in_every_step(self, last: Recording | None) -> bool:
+        """True if values of a loop outside have been asked for in each of many steps: from then on it runs plainly.
+
+        Args:
+            last: the recording of the calls before, which is over.
+        """
+        fast_class = type(self)
+        if last is None or last.longest > 1:
+            fast_class.single_steps = 0
+            return False
+        fast_class.single_steps += 1
+        if fast_class.single_steps < MOST_SINGLE_STEPS:
+            return False
+        fast_class.runs_plainly = "values are asked for in every step"
+        warn_of(
+            "the network runs in plain steps: its values were asked for in every step, which is slower put off. Collect "
+            "the steps and stack them, or use the network that is not accelerated.",
+            NotAcceleratedWarning,
+        )
+        return True
 
     def _recorded(self, recording: Recording, plain: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call forward while its calls are recorded.
@@ -182,19 +213,79 @@ class _Accelerated(Accelerated, nn.Module):
             recording.flush()
             fast_class.longest = recording.longest
             fast_class.most_steps = recording.most_steps
-            return replaced(out)
+            return copied(replaced(out))
 
     def train(self, mode: bool = True) -> Any:
         """Switch the mode; steps that have been written down are computed before, in the mode that they had."""
+        self._compute_steps()
+        return super().train(mode)
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the module's; steps that have been written down are computed before, as batch norms collect there."""
+        self._compute_steps()
+        return super().state_dict(*args, **kwargs)
+
+    def _compute_steps(self) -> None:
+        """Compute the steps that have been written down."""
         recording = type(self).recording
         if recording is not None:
             # an error is raised when a value is asked for, and perhaps none ever is
             with suppress(RuntimeError):
                 recording.flush()
-        return super().train(mode)
 
     def __reduce__(self) -> Any:
         return _accelerated, (plain_module(self), self.loop_outside, self.runs_plainly)
+
+
+MOST_SINGLE_STEPS = 50  # after as many, the loop outside is one that asks for values in every step
+MOST_CALLS = 100_000  # that are written down and not asked for, as of a network that only runs
+
+
+def restorer(net: nn.Module) -> Callable[[], None]:
+    """Return what undoes half a call of forward: it puts back attributes, lists, dicts, buffers and random numbers.
+
+    Parameters, other objects and tensors that are no buffers keep changes in place.
+    """
+    draws = torch.get_rng_state(), random.getstate(), np.random.get_state()
+    places: list[tuple[Any, Any]] = []
+    for module in net.modules():
+        attributes = vars(module)
+        places.append((attributes, dict(attributes)))
+        places += [(value, value.copy()) for value in attributes.values() if isinstance(value, dict | list)]
+    buffers = [
+        (b, version_of(b), b.clone()) for b in net.buffers() if type(b) is Tensor and b.numel() <= LARGEST_BUFFER
+    ]
+
+    def restore() -> None:
+        torch.set_rng_state(draws[0])
+        random.setstate(draws[1])
+        np.random.set_state(draws[2])
+        for place, before in places:
+            place.clear()
+            if isinstance(place, dict):
+                place.update(before)
+            else:
+                place.extend(before)
+        with torch.no_grad():
+            for buffer, version, before in buffers:
+                if version_of(buffer) != version:
+                    buffer.copy_(before)
+
+    return restore
+
+
+LARGEST_BUFFER = 100_000  # entries of a buffer that is copied before every call
+
+
+def copied(out: Any) -> Any:
+    """Return results that share no memory with others: a copy of each view, as of one step of all."""
+
+    def own(value: Any) -> Any:
+        if isinstance(value, Tensor) and value._is_view():
+            return value.clone()
+        return value
+
+    return tree_map(own, out)
 
 
 def first_line_of(error: Exception) -> str:
@@ -325,6 +416,8 @@ def with_tensors(net: nn.Module) -> None:
             for name, value in place.items():
                 if isinstance(value, LazyTensor | list | tuple):
                     place[name] = replaced(value)
+                elif isinstance(value, dict):
+                    value.update(replaced(value))
 
 
 def warn_of_plain(fast_class: type[_Accelerated], reasons: dict[str, str]) -> None:
@@ -370,6 +463,8 @@ def _compare(net: nn.Module, fast: Any, x: Tensor) -> None:
         fault = f"raises {first_line_of(error)}"
     if fast_class.longest == 1 and fast_class.most_steps > 1:  # nothing is gained then
         fault = "asks for values in every step"
+    if "forward" in vars(net):
+        fault = "has a forward that is an attribute of the object, not of its class"
     if fault and fast_class.runs_plainly is None:
         fast_class.runs_plainly = fault
         warn_of(f"the network runs in plain steps: accelerated it {fault}.", NotAcceleratedWarning)
@@ -386,7 +481,9 @@ def _outcome(net: nn.Module, called: nn.Module, x: Tensor, *, calls: int) -> _Ou
         x: the example.
         calls: the number of calls in a row.
     """
+    restore = restorer(net)
     with ExitStack() as stack:
+        stack.callback(restore)
         generators = [x.device] if x.is_cuda else []  # besides that of the CPU
         for context in (eval_mode(net), torch.enable_grad(), torch.random.fork_rng(devices=generators)):
             stack.enter_context(context)
@@ -399,6 +496,8 @@ def _outcome(net: nn.Module, called: nn.Module, x: Tensor, *, calls: int) -> _Ou
                 module.reset_mem()
         stack.enter_context(unchanged((*net.parameters(), *net.buffers())))
         torch.manual_seed(0)
+        random.seed(0)
+        np.random.seed(0)
         out = replaced([called(x) for _ in range(calls)])
         tensors = [t for t in tree_leaves(out) if isinstance(t, Tensor)]
         parameters = {name: p for name, p in net.named_parameters() if p.requires_grad}

@@ -22,7 +22,7 @@ from neurolsc.interop.fused_base import (
     shown,
     too_wide,
 )
-from neurolsc.interop.lazy import CannotDeferError, LazyTensor, now
+from neurolsc.interop.lazy import CannotDeferError, LazyTensor, latest, now
 from neurolsc.interop.wrapped import Accelerated, library_of
 from neurolsc.neurons.fast.kinds import (
     ALL,
@@ -260,8 +260,8 @@ class FusedNorse(FusedLayer):
         if state is None:
             start = [None] * len(self.outputs)  # `run` replaces it by the state at rest
         if self.has_time:  # the whole sequence is known: run now
-            x = now(input_tensor)
-            z, states, ends = self.run(x, len(x), [*map(now, start)], settings)
+            x = now(latest(input_tensor))
+            z, states, ends = self.run(x, len(x), [now(latest(value)) for value in start], settings)
             self.recording.count_steps(at_once=len(x), in_all=len(x))
             results = (z[-1], *ends)
             if getattr(layer, "record_states", False):
@@ -369,8 +369,8 @@ class FusedSpikingJelly(FusedLayer):
         if node.step_mode == "s":
             z, memories["v"] = self.record(x, [memories["v"]], settings)
             return z
-        x = now(x)  # multi-step mode: the whole sequence is known, and run now
-        z, (voltages,), (memories["v"],) = self.run(x, len(x), [now(memories["v"])], settings)
+        x = now(latest(x))  # multi-step mode: the whole sequence is known, and run now
+        z, (voltages,), (memories["v"],) = self.run(x, len(x), [now(latest(memories["v"]))], settings)
         self.recording.count_steps(at_once=len(x), in_all=len(x))
         if node.store_v_seq:
             node.v_seq = voltages

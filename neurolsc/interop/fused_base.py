@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc.interop.groups import Group, gathered, is_constant, mode
-from neurolsc.interop.lazy import CannotDeferError, LazyTensor, now
+from neurolsc.interop.lazy import CannotDeferError, LazyTensor, latest, now
 from neurolsc.interop.recording import Recording
 from neurolsc.interop.wrapped import Accelerated
 from neurolsc.neurons.fast.kinds import NOTHING, Neuron, Slope
 from neurolsc.neurons.fast.scan import can_scan, recurrent_scan, scan
-from neurolsc.neurons.fast.sequence import WIDEST
+from neurolsc.neurons.fast.sequence import WIDEST, transformed
 
 
 class NeuronGroup(Group):
@@ -174,6 +174,9 @@ class FusedLayer(ABC):
         """
         recording = self.recording
         self.steps += 1
+        if recording.has_changed:
+            current = latest(current)
+            states = [latest(state) for state in states]
         group = self.group
         form = current
         if type(current) is LazyTensor:
@@ -181,19 +184,18 @@ class FusedLayer(ABC):
         if group is None or group.recording is not recording or group.current is not form or group.mode != mode():
             group = self._group(form)
         if type(current) is not LazyTensor or current.recording is not recording or current.group is None:
-            current = now(current)
+            current = group.keep(now(current))
         else:
             group.reads.add(current.group)
         has_known = False
         for state in states:
-            if type(state) is not LazyTensor or state.group is group:
-                continue
-            if state.recording is recording and state.group is not None:
-                group.reads.add(state.group)
-            else:
+            if type(state) is not LazyTensor or state.recording is not recording or state.group is None:
                 has_known = True
+            elif state.group is not group:
+                group.reads.add(state.group)
         if has_known:
             states = [recording.own(state) for state in states]
+            states = [group.keep(state) if type(state) is Tensor else state for state in states]
         # Equal settings become one object, by which steps that continue each other are recognised.
         if group.settings is None or not all(map(is_, group.settings, settings)):
             group.settings = settings
@@ -246,6 +248,11 @@ class FusedLayer(ABC):
         """
         values = [on_device_of_currents(p, drive) for p in params]
         if not can_scan([drive, *start, *values]):
+            if transformed(values):
+                raise CannotDeferError(
+                    "its values are asked for within torch.compile, vmap or another transform: ask for them before, for "
+                    "instance by torch.stack."
+                )
             raise CannotDeferError(
                 f"no kernel runs {type(self.layer).__name__} on {drive.device.type} in {drive.dtype}."
             )

@@ -33,7 +33,9 @@ class Group(ABC):
         mode: that in which the calls were made, of :func:`mode`.
         unbound: for each output that was read one by one, its results as a list.
         forms: for each output, what :meth:`like` has returned: all calls have results of that shape and dtype.
-        fixed: tensors that all calls read, such as weights, and how often each had been changed in place.
+        fixed: tensors that all calls read, such as weights, and their :func:`state_of`.
+        read: likewise tensors that single calls read, until these are computed.
+        copy: of the last tensor that was read and whose changes are not counted.
     """
 
     def __init__(self, recording: Recording, outputs: int) -> None:
@@ -46,7 +48,9 @@ class Group(ABC):
         self.mode = mode()
         self.unbound: dict[int, list[Tensor]] = {}
         self.forms: dict[int, Tensor] = {}
-        self.fixed: list[tuple[Tensor, int]] = []
+        self.fixed: list[tuple[Tensor, Any]] = []
+        self.read: list[tuple[Tensor, Any]] = []
+        self.copy: Tensor | None = None
 
     @abstractmethod
     def compute(self, last: int) -> None:
@@ -56,15 +60,27 @@ class Group(ABC):
         """Note tensors that the calls read, and that must not change before they are computed."""
         for value in values:
             if isinstance(value, Tensor) and not isinstance(value, LazyTensor):
-                self.fixed.append((value, version_of(value)))
+                self.fixed.append((value, state_of(value)))
+
+    def keep(self, x: Tensor) -> Tensor:
+        """Note a tensor that one call reads, and return what is kept of it until that is computed."""
+        if x.is_inference():  # its changes are not counted: keep a copy, the same one while it does not change
+            if self.copy is None or self.copy.shape != x.shape or not torch.equal(self.copy, x):
+                self.copy = x.clone()
+            return self.copy
+        if not self.read or self.read[-1][0] is not x:
+            self.read.append((x, state_of(x)))
+        return x
 
     def check_fixed(self) -> None:
-        """Raise a RuntimeError if one of the noted tensors has been changed in place."""
-        if any(version_of(tensor) != version for tensor, version in self.fixed):
-            raise RuntimeError(
-                "a tensor that an accelerated network reads, such as a weight or a buffer, has been changed in place "
-                "before a value of an earlier step was asked for: ask for the values first, for instance by torch.stack."
-            )
+        """Raise a RuntimeError if one of the noted tensors has been changed."""
+        for tensor, state in (*self.fixed, *self.read):
+            if state_of(tensor) != state:
+                raise RuntimeError(
+                    "a tensor that an accelerated network reads, such as a weight, a buffer or an input, has been changed "
+                    "before a value of an earlier step was asked for: ask for the values first, for instance by "
+                    "torch.stack. Before the next step, reset the states of the network."
+                )
 
     @abstractmethod
     def like(self, output: int) -> Tensor:
@@ -92,10 +108,14 @@ class Group(ABC):
     def value(self, output: int, index: int) -> Tensor:
         """Return one result of one call that has been computed."""
         unbound = self.unbound.setdefault(output, [])
-        for start, block in self.blocks[output]:
-            # Each block is unbound once: T selections from it would each fill a gradient of T steps.
-            if start >= len(unbound):
-                unbound.extend(block.unbind(0))
+        if index >= len(unbound):
+            # In the mode of the calls: the reader may want no gradient here and one later. Each block is unbound once,
+            # as T selections from it would each fill a gradient of T steps.
+            with_gradients, inference = self.mode
+            with torch.inference_mode(inference), torch.set_grad_enabled(with_gradients):
+                for start, block in self.blocks[output]:
+                    if start >= len(unbound):
+                        unbound.extend(block.unbind(0))
         return unbound[index]
 
     def stacked(self, output: int, first: int, last: int) -> Tensor:
@@ -114,6 +134,7 @@ class SliceGroup(Group):
     def __init__(self, recording: Recording, source: Tensor) -> None:
         super().__init__(recording, outputs=1)
         self.source = source  # the axis of time first
+        self.fix([source])
 
     def compute(self, last: int) -> None:
         """Collect the steps from number ``done`` to number `last` as one block."""
@@ -135,38 +156,25 @@ class InputGroup(Group):
 
     def __init__(self, recording: Recording) -> None:
         super().__init__(recording, outputs=1)
-        self.versions: list[int] = []  # of each input, as it was read
-        self.last: Tensor | None = None  # the input that was read last
+        self.last: tuple[Tensor, Any] | None = None  # the input that was read last, and its state
 
-    def kept(self, x: Tensor) -> Tensor:
+    def keep(self, x: Tensor) -> Tensor:
         """Return what is kept of an input until it is computed: of a view such as ``data[step]`` itself, else a copy.
 
         A loop may fill one tensor anew for each step. The same input, unchanged, is copied once.
         """
-        version = version_of(x)
-        if x is self.last and version == self.versions[-1]:
-            kept = self.calls[-1]
-        elif x._is_view():
-            kept = x
-        else:
-            kept = x.clone()
-        self.last = x
-        self.versions.append(version)
-        return kept
+        if x._is_view() or x.is_inference():
+            return super().keep(x)
+        state = state_of(x)
+        if self.last is None or self.last[0] is not x or self.last[1] != state:
+            self.copy = x.clone()
+        self.last = x, state
+        assert self.copy is not None
+        return self.copy
 
     def compute(self, last: int) -> None:
-        """Collect the inputs from number ``done`` to number `last` as one block.
-
-        Raises:
-            RuntimeError: if an input has been changed in place since it was read.
-        """
+        """Collect the inputs from number ``done`` to number `last` as one block."""
         inputs = self.calls[self.done : last + 1]
-        versions = self.versions[self.done : last + 1]
-        if any(x._is_view() and version_of(x) != version for x, version in zip(inputs, versions, strict=True)):
-            raise RuntimeError(
-                "an input of an accelerated network has been changed in place before a value of that step was asked for: "
-                "give each step a tensor of its own, x[t]."
-            )
         first = inputs[0]
         if all(x is first for x in inputs):  # the same input in every step takes no memory
             block = first.expand(len(inputs), *first.shape)
@@ -318,7 +326,9 @@ def compute(group: Group, last: int) -> None:
     ):
         group.compute(last)
     group.done = last + 1
-    group.fixed = [(tensor, version_of(tensor)) for tensor, _ in group.fixed]  # a batch norm changes its statistics
+    group.fixed = [(tensor, state_of(tensor)) for tensor, _ in group.fixed]  # a batch norm changes its statistics
+    if group.done == len(group.calls):
+        group.read.clear()
 
 
 def ordered(groups: list[Group], *, downwards: bool = False) -> tuple[list[Group], list[Group]]:
@@ -358,6 +368,11 @@ def ordered(groups: list[Group], *, downwards: bool = False) -> tuple[list[Group
 def mode() -> tuple[bool, bool]:
     """Return whether gradients are enabled, and whether inference mode is."""
     return torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+
+
+def state_of(tensor: Tensor) -> Any:
+    """Return what of a tensor must not change while calls that read it wait."""
+    return version_of(tensor), tensor.requires_grad
 
 
 def version_of(tensor: Tensor) -> int:

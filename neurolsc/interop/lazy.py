@@ -11,6 +11,7 @@ its values and runs as ever, so that only the order of computation changes, and 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
@@ -46,9 +47,13 @@ class LazyTensor(Tensor):
         output: which result of the call it is.
         form: a tensor with its shape and dtype.
         value: the value, where it is known.
+        shared: True of an input whose value other lazy tensors have, too.
+        changed: what it is since it was changed in place; None if it was not. Calls that were written down before keep
+            what it was.
     """
 
-    __slots__ = ("form", "group", "number", "output", "recording", "value")  # thousands are made
+    # thousands are made
+    __slots__ = ("changed", "form", "group", "number", "output", "recording", "shared", "value")
 
     recording: Recording
     group: Any
@@ -56,6 +61,8 @@ class LazyTensor(Tensor):
     output: int
     form: Tensor
     value: Tensor | None
+    shared: bool
+    changed: LazyTensor | None
 
     @staticmethod
     def of_call(group: Group, number: int, output: int = 0) -> LazyTensor:
@@ -71,10 +78,12 @@ class LazyTensor(Tensor):
         lazy.output = output
         lazy.form = form
         lazy.value = None
+        lazy.shared = False
+        lazy.changed = None
         return lazy
 
     @staticmethod
-    def of_input(recording: Recording, x: Tensor) -> LazyTensor:
+    def of_input(recording: Recording, x: Tensor, shared: bool = False) -> LazyTensor:
         """Return a lazy tensor whose value is x: no call computes it."""
         lazy = without_memory(LazyTensor, x.shape, dtype=x.dtype, device=x.device)
         lazy.recording = recording
@@ -83,7 +92,16 @@ class LazyTensor(Tensor):
         lazy.output = 0
         lazy.form = x
         lazy.value = x
+        lazy.shared = shared
+        lazy.changed = None
         return lazy
+
+    def becomes(self, value: Tensor) -> None:
+        """Take a value of its own, which no call computes."""
+        self.group = None
+        self.form = value
+        self.value = value
+        self.shared = False
 
     def now(self) -> Tensor:
         """Return the value, computed if it has not been."""
@@ -108,10 +126,11 @@ class LazyTensor(Tensor):
             if len(args) > 1:
                 dim = args[1]
             else:
-                dim = kwargs.get("dim", 0)
-            first = args[0][0]
+                dim = kwargs.get("dim", kwargs.get("axis", 0))
+            parts = [latest(part) for part in args[0]]
+            first = parts[0]
             if func is torch.stack and type(first) is LazyTensor and first.group is not None:
-                return first.recording.stack(args[0], dim)
+                return first.recording.stack(parts, dim)
             if func is torch.cat and dim:  # within a step: deferred, with its lazy tensors as arguments of their own
                 func = concatenated
                 args = (dim, *args[0])
@@ -174,6 +193,17 @@ def now(value: Any) -> Any:
     return value
 
 
+def latest(value: Any) -> Any:
+    """Return what a lazy tensor is since it was last changed in place; another value as it is."""
+    if type(value) is not LazyTensor or value.changed is None:
+        return value
+    last = value
+    while last.changed is not None:
+        last = last.changed
+    value.changed = last  # the next search is short
+    return last
+
+
 def lazies_in(tree: Any) -> list[LazyTensor]:
     """List all lazy tensors in nested tuples, lists and dicts."""
     if isinstance(tree, LazyTensor):
@@ -188,11 +218,14 @@ def lazies_in(tree: Any) -> list[LazyTensor]:
 def replaced(tree: Any) -> Any:
     """Return nested tuples, lists and dicts with values for lazy tensors; the same object where it holds none."""
     if isinstance(tree, LazyTensor):
-        return tree.now()
+        return latest(tree).now()
     if not lazies_in(tree):
         return tree
     if isinstance(tree, dict):
-        return type(tree)((name, replaced(part)) for name, part in tree.items())
+        new = copy.copy(tree)  # of its class, such as a defaultdict
+        for name, part in tree.items():
+            new[name] = replaced(part)
+        return new
     parts = [replaced(part) for part in tree]
     if hasattr(tree, "_fields"):  # a NamedTuple
         return type(tree)(*parts)

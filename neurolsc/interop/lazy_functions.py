@@ -20,6 +20,15 @@ Batched = Callable[[Callable[..., Any], Sequence[Any], dict[str, Any], Sequence[
 
 IN_PLACE = {"__setitem__", "__set__"}  # besides names that end with an underscore
 
+# methods that change a tensor in place, and what computes the same as a new one
+OUT_OF_PLACE = {"add_": Tensor.add, "sub_": Tensor.sub, "mul_": Tensor.mul, "div_": Tensor.div}
+
+# functions whose result may be a view of their argument, or the argument
+VIEWS = {
+    Tensor.detach, Tensor.view, Tensor.reshape, Tensor.flatten, Tensor.float, Tensor.double, Tensor.to, torch.detach,
+    torch.reshape, torch.flatten,
+}  # fmt: skip
+
 # functions that read the shape, dtype and device of a tensor, and not its values
 OF_FORM = {
     Tensor.size, Tensor.dim, Tensor.__len__, Tensor.numel, Tensor.is_floating_point, Tensor.is_complex, Tensor.get_device,

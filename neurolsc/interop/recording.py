@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
+from threading import RLock
 from typing import Any
 
 import torch
@@ -21,10 +22,11 @@ from neurolsc.interop.groups import (
     gathered,
     mode,
     ordered,
+    state_of,
     version_of,
 )
-from neurolsc.interop.lazy import CannotDeferError, LazyTensor, lazies_in, now, replaced
-from neurolsc.interop.lazy_functions import IN_PLACE, OF_FORM, RULES, Rule, same
+from neurolsc.interop.lazy import CannotDeferError, LazyTensor, latest, lazies_in, now, replaced
+from neurolsc.interop.lazy_functions import IN_PLACE, OF_FORM, OUT_OF_PLACE, RULES, VIEWS, Rule, same
 from neurolsc.neurons.fast.scan import linear
 
 
@@ -43,6 +45,9 @@ class Recording:
         most_steps: the most steps of a layer of neurons, at once or not.
         flushed: True if calls have been computed.
         running: True inside the user's forward.
+        has_changed: True if a lazy tensor was changed in place.
+        aliased: results, by group, number and output, of which there are views, or that may be some.
+        lock: held by the thread that computes.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -55,6 +60,9 @@ class Recording:
         self.most_steps = 0
         self.flushed = False
         self.running = True
+        self.has_changed = False
+        self.aliased: set[tuple[int, int, int]] = set()
+        self.lock = RLock()
 
     def count_steps(self, at_once: int, in_all: int) -> None:
         """Note how many steps a layer of neurons has run at once, and how many it has in all."""
@@ -74,7 +82,7 @@ class Recording:
         if group is None:
             group = InputGroup(self)
             self.groups[key] = group
-        return LazyTensor.of_call(group, group.add(group.kept(x), reads=()))
+        return LazyTensor.of_call(group, group.add(group.keep(x), reads=()))
 
     def source(self, x: Tensor) -> LazyTensor:
         """Return a known tensor as a lazy one, an input: its slices along time are steps of the loop."""
@@ -86,6 +94,8 @@ class Recording:
         Returns:
             A lazy tensor; or what the function returns, if it is run and its result is no input.
         """
+        if self.has_changed:
+            args = tuple(latest(arg) for arg in args)
         rule = RULES.get(func)
         if rule is None:
             return self.run_or_pick(func, args, kwargs)
@@ -125,7 +135,10 @@ class Recording:
             if func is functional.batch_norm and rule.repeats(args, kwargs) is False:
                 self.in_order(group)
             self.groups[tuple(key)] = group
-        return LazyTensor.of_call(group, group.add(deferred, reads=deferred))
+        result = LazyTensor.of_call(group, group.add(deferred, reads=deferred))
+        if func in VIEWS:
+            self.aliased.update(place_of(lazy) for lazy in (result, *deferred))
+        return result
 
     def run_or_pick(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Write down that a step of an input is picked; run any other function, without a value where it reads none."""
@@ -153,7 +166,7 @@ class Recording:
         length = source.shape[axis]
         if not -length <= time < length:
             raise IndexError(f"index {time} is out of bounds for dimension {axis} with size {length}")
-        key = ("steps", id(source), axis, mode())
+        key = ("steps", id(source), state_of(source), axis, mode())
         group = self.groups.get(key)
         if group is None:
             group = SliceGroup(self, source.movedim(axis, 0))
@@ -187,15 +200,15 @@ class Recording:
         """
         if not any(type(arg) is LazyTensor for arg in args):  # the lazy ones lie in a list or tuple
             return self.run(func, args, kwargs)
-        known = self.known.get(key)
+        known = self.known.get(key)  # the result, and what was read: an id is unique while its object lives
         if known is None or not rule.repeats(args, kwargs):
             function = func
             if func is functional.linear and not kwargs:
                 function = linear  # which leaves out the zeros of spikes
             result = function(*map(now, args), **kwargs)
-            known = (self.source(result), args)  # args: an id is unique while its object lives
+            known = (result, args, kwargs)
             self.known[key] = known
-        return known[0]
+        return LazyTensor.of_input(self, known[0], shared=True)
 
     def run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a function now, with the values of its lazy arguments.
@@ -207,24 +220,50 @@ class Recording:
             CannotDeferError: if it would change, in place, a tensor of the loop while the user's forward runs.
         """
         name = getattr(func, "__name__", "")
-        if name in IN_PLACE or (name.endswith("_") and not name.endswith("__")):
+        if name in IN_PLACE or (name.endswith("_") and not name.endswith("__")) or kwargs.get("inplace"):
             self.known.clear()  # what was computed of a tensor that now changes
             target = args[0]
             if isinstance(target, LazyTensor) and target.group is not None:
+                changed = self.change(name, args, kwargs)
+                if changed is not None:
+                    return changed
                 if self.running:
                     raise CannotDeferError(f"a tensor of the loop is changed in place by {name}.")
                 # the backward pass may read the value, and one step is a view, which PyTorch does not let change
-                target.value = target.now().clone()
+                target.becomes(target.now().clone())
+            elif isinstance(target, LazyTensor) and target.shared:
+                target.becomes(target.now().clone())
         lazies = lazies_in((args, kwargs))
         self.flush([lazy.group for lazy in lazies if lazy.group is not None and lazy.recording is self])
         only_inputs = all(lazy.group is None for lazy in lazies)
         result = func(*replaced(args), **replaced(kwargs))
-        if only_inputs and type(result) is Tensor and result.ndim > 1:
+        if self.running and only_inputs and type(result) is Tensor and result.ndim > 1:
             return self.source(result)
         return result
 
+    def change(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> LazyTensor | None:
+        """Write down a change in place as a new tensor, which all that hold the old one see; None if that cannot be.
+
+        Args:
+            name: that of the method, such as "add_".
+            args: its arguments, the first of them a result of a call.
+            kwargs: its keyword arguments.
+        """
+        target = args[0]
+        of_step = isinstance(target.group, SliceGroup | InputGroup)  # a part of the user's own tensor
+        if name not in OUT_OF_PLACE or of_step or place_of(target) in self.aliased:
+            return None
+        new = self.call(OUT_OF_PLACE[name], args, kwargs)
+        if type(new) is not LazyTensor or new.group is None:
+            return None
+        if (new.shape, new.dtype) != (target.shape, target.dtype):
+            return None
+        target.changed = new
+        self.has_changed = True
+        return target
+
     def stack(self, tensors: Sequence[Any], dim: int = 0) -> LazyTensor | Tensor:
-        """Stack tensors, the first of them a step of this recording, without a copy where they are successive steps.
+        """Stack tensors, the first of them a step of this recording.
 
         Returns:
             Inside the user's forward a lazy tensor, an input; outside of it a tensor.
@@ -233,7 +272,7 @@ class Recording:
         stacked = gathered(tensors)
         if dim != 0:
             stacked = stacked.movedim(0, dim)
-        stacked = stacked.contiguous()
+        stacked = stacked.clone(memory_format=torch.contiguous_format)  # which may be changed
         if self.running:
             return self.source(stacked)
         return stacked
@@ -245,6 +284,11 @@ class Recording:
             wanted: only those of these groups, and of all groups that they read; None: of all groups.
         """
         self.flushed = True
+        with self.lock:
+            self._compute_waiting(wanted)
+
+    def _compute_waiting(self, wanted: Iterable[Group] | None) -> None:
+        """Do what :meth:`flush` says; one thread does at a time."""
         waiting = [group for group in self.pending if group.done < len(group.calls)]
         if wanted is not None:
             read = ancestors(wanted)
@@ -263,6 +307,11 @@ class Recording:
             compute(group, last=len(group.calls) - 1)
         for group in waiting:
             del self.pending[group]
+
+
+def place_of(lazy: LazyTensor) -> tuple[int, int, int]:
+    """Return where the value of a result is computed: its group, the number of the call, and the output."""
+    return id(lazy.group), lazy.number, lazy.output
 
 
 def key_of(value: Any) -> Any:

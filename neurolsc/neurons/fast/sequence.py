@@ -118,14 +118,16 @@ def _are_of_a_layer(inputs: Inputs, lengths: Tensor | None, n_in: int, n: int) -
 def transformed(tensors: Iterable[Tensor | None]) -> bool:
     """True if operations do not just run on these tensors.
 
-    That is so under a compiler, a tracer, forward-mode derivatives or a transform of torch.func, or if a tensor is a
-    batch of several, as in ``torch.autograd.grad(..., is_grads_batched=True)``.
+    That is so under a compiler, a tracer, forward-mode derivatives, a transform of torch.func or a mode that sees every
+    operation, such as one that counts them, or if a tensor is a batch of several, as in
+    ``torch.autograd.grad(..., is_grads_batched=True)``.
     """
     functorch = torch._C._functorch  # type: ignore[attr-defined]
     return bool(
         torch.compiler.is_compiling()
         or torch.jit.is_tracing()  # type: ignore[attr-defined]
         or functorch.peek_interpreter_stack() is not None
+        or torch._C._len_torch_dispatch_stack() > 0
         or torch.autograd.forward_ad._current_level >= 0
         or any(functorch.is_legacy_batchedtensor(t) for t in tensors if t is not None)
     )
