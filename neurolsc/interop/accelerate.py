@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from neurolsc.interop.fused import layers_of
 from neurolsc.interop.fused_base import FusedLayer
 from neurolsc.interop.groups import version_of
-from neurolsc.interop.lazy import LazyTensor, replaced
+from neurolsc.interop.lazy import lazies_in, replaced
 from neurolsc.interop.recording import Recording
 from neurolsc.interop.wrapped import Accelerated, borrowed, plain_module, warn_of
 from neurolsc.neurons.fast.scan import has_kernels
@@ -131,15 +131,14 @@ class _Accelerated(Accelerated, nn.Module):
             return plain(*replaced(args), **replaced(kwargs))
         recording = fast_class.recording
         # A loop outside goes on with the steps of its last calls, until a value of them is asked for.
-        if not fast_class.loop_outside or recording is None or recording.flushed:
-            if fast_class.loop_outside and self._is_read_in_every_step(recording):
+        if recording is not None and recording.count > MOST_CALLS:
+            recording.flush()
+        if recording is None or recording.flushed:
+            if self._is_read_in_every_step():
                 with_tensors(self)
                 return plain(*replaced(args), **replaced(kwargs))
-            recording = Recording(device)
-        elif recording.count > MOST_CALLS:
-            recording.flush()
-            recording = Recording(device)
-        restore = restorer(self)
+            recording = Recording(device, self._forget if fast_class.loop_outside else None)
+        restore = restorer(self, whole=not fast_class.loop_outside)
         before: list[tuple[nn.Parameter, int]] = []
         if fast_class.loop_outside:
             fast_class.recording = recording
@@ -166,17 +165,19 @@ class _Accelerated(Accelerated, nn.Module):
         warn_of(f"the network runs in plain steps: its forward cannot be put off ({reason})", NotAcceleratedWarning)
         return out
 
-    def _is_read_in_every_step(self, last: Recording | None) -> bool:
-        """True if values of a loop outside have been asked for in each of many steps: from then on it runs plainly.
-
-        Args:
-            last: the recording of the calls before, which is over.
-        """
+    def _forget(self) -> None:
+        """Let the recording of a loop outside go: a part of it has been computed, and the next call begins another."""
         fast_class = type(self)
-        if last is None or last.longest > 1:
-            fast_class.single_steps = 0
-            return False
-        fast_class.single_steps += 1
+        if fast_class.recording is not None and not fast_class.recording.pending:
+            if fast_class.recording.longest == 1:
+                fast_class.single_steps += 1
+            else:
+                fast_class.single_steps = 0
+            fast_class.recording = None
+
+    def _is_read_in_every_step(self) -> bool:
+        """True if values of a loop outside have been asked for in each of many steps: from then on it runs plainly."""
+        fast_class = type(self)
         if fast_class.single_steps < MOST_SINGLE_STEPS:
             return False
         fast_class.runs_plainly = "values are asked for in every step"
@@ -241,25 +242,41 @@ MOST_SINGLE_STEPS = 50  # after as many, the loop outside is one that asks for v
 MOST_CALLS = 100_000  # that are written down and not asked for, as of a network that only runs
 
 
-def restorer(net: nn.Module) -> Callable[[], None]:
-    """Return what undoes half a call of forward: it puts back attributes, lists, dicts, buffers and random numbers.
+def restorer(net: nn.Module, *, whole: bool) -> Callable[[], None]:
+    """Return what undoes half a call of forward: it puts back attributes and the random numbers of PyTorch.
 
     Parameters, other objects and tensors that are no buffers keep changes in place.
+
+    Args:
+        net: the network.
+        whole: put back lists, dicts, entries of buffers and the random numbers of Python and NumPy as well, which takes
+            a part of a millisecond.
     """
-    draws = torch.get_rng_state(), random.getstate(), np.random.get_state()
+    draws = torch.get_rng_state()
     places: list[tuple[Any, Any]] = []
     for module in net.modules():
         attributes = vars(module)
-        places.append((attributes, dict(attributes)))
-        places += [(value, value.copy()) for value in attributes.values() if isinstance(value, dict | list)]
-    buffers = [
-        (b, version_of(b), b.clone()) for b in net.buffers() if type(b) is Tensor and b.numel() <= LARGEST_BUFFER
-    ]
+        places.append((attributes, attributes.copy()))
+        for name in ("_buffers", "_memories"):
+            if name in attributes:
+                places.append((attributes[name], attributes[name].copy()))
+    others: list[Any] = []
+    buffers: list[tuple[Tensor, int, Tensor]] = []
+    if whole:
+        for attributes, _ in places.copy():
+            for name, value in attributes.items():
+                if type(value) in (dict, list) and name[0] != "_":
+                    places.append((value, value.copy()))
+        others = [random.getstate(), np.random.get_state()]
+        for b in net.buffers():
+            if type(b) is Tensor and b.numel() <= LARGEST_BUFFER:
+                buffers.append((b, version_of(b), b.clone()))
 
     def restore() -> None:
-        torch.set_rng_state(draws[0])
-        random.setstate(draws[1])
-        np.random.set_state(draws[2])
+        torch.set_rng_state(draws)
+        if whole:
+            random.setstate(others[0])
+            np.random.set_state(others[1])
         for place, before in places:
             place.clear()
             if isinstance(place, dict):
@@ -414,10 +431,10 @@ def with_tensors(net: nn.Module) -> None:
         places = [attributes, *(attributes[name] for name in ("_buffers", "_memories") if name in attributes)]
         for place in places:
             for name, value in place.items():
-                if isinstance(value, LazyTensor | list | tuple):
-                    place[name] = replaced(value)
-                elif isinstance(value, dict):
-                    value.update(replaced(value))
+                if lazies_in(value) and isinstance(value, dict):
+                    value.update(copied(replaced(value)))
+                elif lazies_in(value):
+                    place[name] = copied(replaced(value))
 
 
 def warn_of_plain(fast_class: type[_Accelerated], reasons: dict[str, str]) -> None:
@@ -481,7 +498,7 @@ def _outcome(net: nn.Module, called: nn.Module, x: Tensor, *, calls: int) -> _Ou
         x: the example.
         calls: the number of calls in a row.
     """
-    restore = restorer(net)
+    restore = restorer(net, whole=True)
     with ExitStack() as stack:
         stack.callback(restore)
         generators = [x.device] if x.is_cuda else []  # besides that of the CPU

@@ -147,6 +147,14 @@ class SliceGroup(Group):
             block = self.source[torch.tensor(times, device=self.source.device)]
         self.append(0, self.done, block)
 
+    def value(self, output: int, index: int) -> Tensor:
+        self.check_fixed()  # blocks are views of the source
+        return super().value(output, index)
+
+    def stacked(self, output: int, first: int, last: int) -> Tensor:
+        self.check_fixed()
+        return super().stacked(output, first, last)
+
     def like(self, output: int) -> Tensor:
         return self.source[0].to("meta")
 
@@ -177,7 +185,7 @@ class InputGroup(Group):
         inputs = self.calls[self.done : last + 1]
         first = inputs[0]
         if all(x is first for x in inputs):  # the same input in every step takes no memory
-            block = first.expand(len(inputs), *first.shape)
+            block = first.clone().expand(len(inputs), *first.shape)
         else:
             block = torch.stack(inputs)
         self.append(0, self.done, block)
@@ -326,7 +334,8 @@ def compute(group: Group, last: int) -> None:
     ):
         group.compute(last)
     group.done = last + 1
-    group.fixed = [(tensor, state_of(tensor)) for tensor, _ in group.fixed]  # a batch norm changes its statistics
+    if isinstance(group, FunctionGroup):  # a batch norm has changed its statistics
+        group.fixed = [(tensor, state_of(tensor)) for tensor, _ in group.fixed]
     if group.done == len(group.calls):
         group.read.clear()
 

@@ -23,7 +23,6 @@ from neurolsc.interop.groups import (
     mode,
     ordered,
     state_of,
-    version_of,
 )
 from neurolsc.interop.lazy import CannotDeferError, LazyTensor, latest, lazies_in, now, replaced
 from neurolsc.interop.lazy_functions import IN_PLACE, OF_FORM, OUT_OF_PLACE, RULES, VIEWS, Rule, same
@@ -48,10 +47,12 @@ class Recording:
         has_changed: True if a lazy tensor was changed in place.
         aliased: results, by group, number and output, of which there are views, or that may be some.
         lock: held by the thread that computes.
+        when_flushed: called once calls have been computed, as whoever keeps the recording has to make a new one.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, when_flushed: Callable[[], None] | None = None) -> None:
         self.device = device
+        self.when_flushed = when_flushed
         self.count = 0
         self.pending: dict[Group, None] = {}
         self.groups: dict[Any, Group] = {}
@@ -286,6 +287,8 @@ class Recording:
         self.flushed = True
         with self.lock:
             self._compute_waiting(wanted)
+        if self.when_flushed is not None:
+            self.when_flushed()
 
     def _compute_waiting(self, wanted: Iterable[Group] | None) -> None:
         """Do what :meth:`flush` says; one thread does at a time."""
@@ -315,9 +318,9 @@ def place_of(lazy: LazyTensor) -> tuple[int, int, int]:
 
 
 def key_of(value: Any) -> Any:
-    """Return a key that is equal for equal arguments: of a tensor its identity and version, else type and value."""
+    """Return a key that is equal for equal arguments: of a tensor its identity and state, else type and value."""
     if isinstance(value, Tensor):
-        return (id(value), version_of(value))
+        return (id(value), state_of(value))
     return (type(value), value)
 
 
