@@ -20,9 +20,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 from neurolsc.interop.fused import layers_of
 from neurolsc.interop.fused_base import FusedLayer
 from neurolsc.interop.groups import version_of
-from neurolsc.interop.lazy import lazies_in, replaced
+from neurolsc.interop.lazy import LazyTensor, lazies_in, replaced
 from neurolsc.interop.recording import Recording
-from neurolsc.interop.wrapped import Accelerated, borrowed, plain_module, warn_of
+from neurolsc.interop.wrapped import Accelerated, borrowed, library_of, plain_module, warn_of
 from neurolsc.neurons.fast.scan import has_kernels
 from neurolsc.neurons.fast.sequence import transformed
 from neurolsc.surroundings import eval_mode, original
@@ -138,7 +138,7 @@ class _Accelerated(Accelerated, nn.Module):
                 with_tensors(self)
                 return plain(*replaced(args), **replaced(kwargs))
             recording = Recording(device, self._forget if fast_class.loop_outside else None)
-        restore = restorer(self, whole=not fast_class.loop_outside)
+        restore = restorer(self, steps=fast_class.loop_outside)
         before: list[tuple[nn.Parameter, int]] = []
         if fast_class.loop_outside:
             fast_class.recording = recording
@@ -242,41 +242,35 @@ MOST_SINGLE_STEPS = 50  # after as many, the loop outside is one that asks for v
 MOST_CALLS = 100_000  # that are written down and not asked for, as of a network that only runs
 
 
-def restorer(net: nn.Module, *, whole: bool) -> Callable[[], None]:
-    """Return what undoes half a call of forward: it puts back attributes and the random numbers of PyTorch.
+def restorer(net: nn.Module, *, steps: bool = False) -> Callable[[], None]:
+    """Return what undoes half a call of forward: attributes, lists, dicts, buffers and torch's random numbers.
 
     Parameters, other objects and tensors that are no buffers keep changes in place.
 
     Args:
         net: the network.
-        whole: put back lists, dicts, entries of buffers and the random numbers of Python and NumPy as well, which takes
-            a part of a millisecond.
+        steps: a call is one step: entries of lists, dicts and buffers are not put back, as copies would take too long.
     """
     draws = torch.get_rng_state()
     places: list[tuple[Any, Any]] = []
+    buffers: list[tuple[Tensor, int, Tensor]] = []
     for module in net.modules():
         attributes = vars(module)
         places.append((attributes, attributes.copy()))
         for name in ("_buffers", "_memories"):
             if name in attributes:
                 places.append((attributes[name], attributes[name].copy()))
-    others: list[Any] = []
-    buffers: list[tuple[Tensor, int, Tensor]] = []
-    if whole:
-        for attributes, _ in places.copy():
-            for name, value in attributes.items():
-                if type(value) in (dict, list) and name[0] != "_":
-                    places.append((value, value.copy()))
-        others = [random.getstate(), np.random.get_state()]
-        for b in net.buffers():
+        if steps or library_of(module) is not None:  # layers of neurons take their states back themselves
+            continue
+        for name, value in attributes.items():
+            if type(value) in (dict, list) and name[0] != "_":
+                places.append((value, value.copy()))
+        for b in attributes["_buffers"].values():
             if type(b) is Tensor and b.numel() <= LARGEST_BUFFER:
                 buffers.append((b, version_of(b), b.clone()))
 
     def restore() -> None:
         torch.set_rng_state(draws)
-        if whole:
-            random.setstate(others[0])
-            np.random.set_state(others[1])
         for place, before in places:
             place.clear()
             if isinstance(place, dict):
@@ -431,10 +425,10 @@ def with_tensors(net: nn.Module) -> None:
         places = [attributes, *(attributes[name] for name in ("_buffers", "_memories") if name in attributes)]
         for place in places:
             for name, value in place.items():
-                if lazies_in(value) and isinstance(value, dict):
-                    value.update(copied(replaced(value)))
-                elif lazies_in(value):
+                if type(value) is LazyTensor or (isinstance(value, list | tuple) and lazies_in(value)):
                     place[name] = copied(replaced(value))
+                elif type(value) is dict and name[0] != "_" and lazies_in(value):
+                    value.update(copied(replaced(value)))
 
 
 def warn_of_plain(fast_class: type[_Accelerated], reasons: dict[str, str]) -> None:
@@ -498,9 +492,10 @@ def _outcome(net: nn.Module, called: nn.Module, x: Tensor, *, calls: int) -> _Ou
         x: the example.
         calls: the number of calls in a row.
     """
-    restore = restorer(net, whole=True)
     with ExitStack() as stack:
-        stack.callback(restore)
+        stack.callback(restorer(net))
+        stack.callback(random.setstate, random.getstate())
+        stack.callback(np.random.set_state, np.random.get_state())
         generators = [x.device] if x.is_cuda else []  # besides that of the CPU
         for context in (eval_mode(net), torch.enable_grad(), torch.random.fork_rng(devices=generators)):
             stack.enter_context(context)

@@ -52,6 +52,7 @@ class Recording:
 
     def __init__(self, device: torch.device, when_flushed: Callable[[], None] | None = None) -> None:
         self.device = device
+        self.device_type = device.type  # asked for at every call
         self.when_flushed = when_flushed
         self.count = 0
         self.pending: dict[Group, None] = {}
@@ -103,7 +104,7 @@ class Recording:
         # `same` never returns None: it is not called, since this line runs at every call of every step
         if (rule.repeats is not same and rule.repeats(args, kwargs) is None) or "out" in kwargs:
             return self.run(func, args, kwargs)
-        if torch.is_autocast_enabled(self.device.type):  # calls are computed later, without it
+        if torch.is_autocast_enabled(self.device_type):  # calls are computed later, without it
             if self.running:
                 raise CannotDeferError("a part of it is under autocast.")
             return self.run(func, args, kwargs)
