@@ -594,10 +594,11 @@ class StoreRecall(BatchDataset):
         self.steps = 2 * PERIOD + delay
         # numbers of their own for each split of each seed
         draw = torch.Generator().manual_seed(len(SIZES) * seed + list(SIZES).index(split))
-        periods = 1 + delay // PERIOD  # all but the last, in which no value is shown
-        shown = torch.randint(VALUES, (count, periods), generator=draw)
+        # Values are shown in all periods but the last: first the one to store, then others that distract.
+        showing = 1 + delay // PERIOD
+        shown = torch.randint(VALUES, (count, showing), generator=draw)
         self.labels = shown[:, 0].clone()
-        signal = torch.zeros(count, periods + 1, VALUES + 2)  # 1 where a group is on in a period
+        signal = torch.zeros(count, showing + 1, VALUES + 2)  # 1 where a group is on in a period
         signal[:, :-1, :VALUES] = torch.nn.functional.one_hot(shown, VALUES).float()
         signal[:, 0, VALUES] = 1  # store
         signal[:, -1, VALUES + 1] = 1  # recall

@@ -194,7 +194,7 @@ def is_identity(cell: Cell, share: float) -> bool:
 def fresh_batch_norms(module: nn.Module) -> list[nn.Module]:
     """Return the batch norms in training mode that have seen no batch.
 
-    In evaluation mode such a batch norm passes its input on as it is.
+    Put in evaluation mode now, it would pass its input on as it is.
     """
     found = []
     for part in module.modules():

@@ -24,7 +24,7 @@ import h5py
 import numpy as np
 
 Arrays = dict[str, "np.ndarray[Any, Any]"]  # of one sample, by name
-UNIT = 64
+UNIT = 64  # of a state, for 1 of a weight, threshold or bias in the file
 LIMIT = 2**23 - 1
 FULL_DECAY = 4096  # a decay k takes k / 4096 of a state in a step
 
@@ -162,7 +162,8 @@ def run_in_nengo(path: str, spikes: "np.ndarray[Any, Any]") -> Arrays:
     def connect(source: Any, target: Any, weight: "np.ndarray[Any, Any]") -> None:
         """Connect N neurons of a source with M of a target by weights (M, N), in integers."""
         synapse = Synapse(weight.shape[1])
-        synapse.set_weights(np.ascontiguousarray(weight.T, dtype=np.float32))  # its shapes; then the integers
+        synapse.set_weights(np.ascontiguousarray(weight.T, dtype=np.float32))  # sets the shapes
+        # in place of the rounded values that it has set
         synapse.weights = [UNIT * np.rint(row).astype(np.int32) for row in synapse.weights]
         target.add_synapse(synapse)
         axon = Axon(weight.shape[1])
@@ -176,7 +177,7 @@ def run_in_nengo(path: str, spikes: "np.ndarray[Any, Any]") -> Arrays:
     blocks: list[Any] = []
     with h5py.File(path, "r") as opened:
         file: Any = opened
-        for i in range(1, len(file["layer"])):
+        for i in range(1, len(file["layer"])):  # layer 0 is the input
             group = file["layer"][str(i)]
             if "neuron" not in group:  # the readout
                 continue
@@ -187,7 +188,7 @@ def run_in_nengo(path: str, spikes: "np.ndarray[Any, Any]") -> Arrays:
             )
             block = LoihiBlock(m)
             compartment = block.compartment
-            compartment.decay_u = decay_u - 1  # the chip adds 1
+            compartment.decay_u = decay_u - 1  # the chip adds 1 to this decay
             compartment.decay_v = decay_v
             compartment.vth = UNIT * threshold
             compartment.bias = UNIT * bias

@@ -56,8 +56,10 @@ class NeuronGroup(Group):
     def _continues(self, index: int) -> bool:
         """True if step number `index` has the settings of the one before it and starts from its states."""
         _, states, settings = self.calls[index]
-        if settings is not self.calls[index - 1][2]:
+        _, _, settings_before = self.calls[index - 1]
+        if settings is not settings_before:
             return False
+        # `outputs` says which output of a step each state is
         for output, state in zip(self.layer.outputs, states, strict=True):
             if type(state) is not LazyTensor or state.group is not self:
                 return False

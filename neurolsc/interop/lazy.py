@@ -32,6 +32,8 @@ class CannotDeferError(RuntimeError):
 
 
 without_memory: Callable[..., Any] = Tensor._make_wrapper_subclass  # type: ignore[attr-defined]
+# C code that asks a tensor for its address, such as DLPack's, then gets an error and reads nothing
+refuse_address: Callable[[Tensor], None] = torch._C._set_throw_on_mutable_data_ptr  # type: ignore[attr-defined]
 
 
 class LazyTensor(Tensor):
@@ -80,11 +82,18 @@ class LazyTensor(Tensor):
         lazy.value = None
         lazy.shared = False
         lazy.changed = None
+        refuse_address(lazy)
         return lazy
 
     @staticmethod
     def of_input(recording: Recording, x: Tensor, shared: bool = False) -> LazyTensor:
-        """Return a lazy tensor whose value is x: no call computes it."""
+        """Return a lazy tensor whose value is x: no call computes it.
+
+        Args:
+            recording: the recording to which it belongs.
+            x: the value.
+            shared: True if other lazy tensors have this value, too: before a change in place it is copied.
+        """
         lazy = without_memory(LazyTensor, x.shape, dtype=x.dtype, device=x.device)
         lazy.recording = recording
         lazy.group = None
@@ -94,6 +103,7 @@ class LazyTensor(Tensor):
         lazy.value = x
         lazy.shared = shared
         lazy.changed = None
+        refuse_address(lazy)
         return lazy
 
     def becomes(self, value: Tensor) -> None:
@@ -120,7 +130,7 @@ class LazyTensor(Tensor):
         """Take a call of any function of PyTorch with a lazy tensor among its arguments."""
         kwargs = kwargs or {}
         if args and type(args[0]) is LazyTensor:
-            return args[0].recording.call(func, args, kwargs)
+            return recording_of(args).call(func, args, kwargs)
         joins = func in (torch.stack, torch.cat) and "out" not in kwargs
         if joins and args and isinstance(args[0], list | tuple) and args[0]:
             if len(args) > 1:
@@ -184,6 +194,16 @@ class LazyTensor(Tensor):
     def without_values(self) -> Tensor:
         """Return a tensor of its shape, dtype and device with any values."""
         return torch.empty_like(self.form, device=self.device)
+
+
+def recording_of(args: tuple[Any, ...]) -> Recording:
+    """Return where a call is written down: in the recording of the first argument, or in one that goes on."""
+    recording = args[0].recording
+    if recording.flushed:
+        for arg in args[1:]:
+            if type(arg) is LazyTensor and not arg.recording.flushed:
+                return arg.recording
+    return recording
 
 
 def now(value: Any) -> Any:

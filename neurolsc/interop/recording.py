@@ -24,7 +24,7 @@ from neurolsc.interop.groups import (
     ordered,
     state_of,
 )
-from neurolsc.interop.lazy import CannotDeferError, LazyTensor, latest, lazies_in, now, replaced
+from neurolsc.interop.lazy import CannotDeferError, LazyTensor, latest, lazies_in, replaced
 from neurolsc.interop.lazy_functions import IN_PLACE, OF_FORM, OUT_OF_PLACE, RULES, VIEWS, Rule, same
 from neurolsc.neurons.fast.scan import linear
 
@@ -117,7 +117,7 @@ class Recording:
                     deferred.append(arg)
                     key += (id(arg.group), arg.output)
                     continue
-                arg = arg.now()
+                arg = latest(arg).now()
             key += key_of(arg)
         for name, arg in kwargs.items():
             if type(arg) is LazyTensor:
@@ -131,7 +131,7 @@ class Recording:
             return self.run(func, args, kwargs)
         if group is None:
             # compared by `is`, as == of lazy tensors is a call itself
-            places = [LAZY if any(arg is lazy for lazy in deferred) else now(arg) for arg in args]
+            places = [LAZY if any(arg is lazy for lazy in deferred) else replaced(arg) for arg in args]
             group = FunctionGroup(self, func, rule, places, kwargs)
             group.fix([*places, *kwargs.values()])
             if func is functional.batch_norm and rule.repeats(args, kwargs) is False:
@@ -207,7 +207,7 @@ class Recording:
             function = func
             if func is functional.linear and not kwargs:
                 function = linear  # which leaves out the zeros of spikes
-            result = function(*map(now, args), **kwargs)
+            result = function(*map(replaced, args), **kwargs)
             known = (result, args, kwargs)
             self.known[key] = known
         return LazyTensor.of_input(self, known[0], shared=True)
@@ -253,7 +253,7 @@ class Recording:
         """
         target = args[0]
         of_step = isinstance(target.group, SliceGroup | InputGroup)  # a part of the user's own tensor
-        if name not in OUT_OF_PLACE or of_step or place_of(target) in self.aliased:
+        if name not in OUT_OF_PLACE or of_step or place_of(target) in target.recording.aliased:
             return None
         new = self.call(OUT_OF_PLACE[name], args, kwargs)
         if type(new) is not LazyTensor or new.group is None:
@@ -261,6 +261,7 @@ class Recording:
         if (new.shape, new.dtype) != (target.shape, target.dtype):
             return None
         target.changed = new
+        target.recording.has_changed = True
         self.has_changed = True
         return target
 

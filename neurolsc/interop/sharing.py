@@ -142,12 +142,12 @@ def shared_kept(network: Network, net: Modules) -> Iterator[None]:
 
 
 def _parameters(part: nn.Module | None) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yield what a cell or readout trains, with its name; of the layers of an nn.LSTM that of the cell's own layer."""
+    """Yield what a cell or readout trains, with its name. A cell that holds a whole nn.LSTM has one layer of it."""
     if part is None:
         return
     for name, parameter in part.named_parameters():
-        of_another = isinstance(part, TorchCell) and name.startswith("layer.") and not name.endswith(part.suffix)
-        if parameter.requires_grad and parameter.numel() and not of_another:
+        of_another_layer = isinstance(part, TorchCell) and name.startswith("layer.") and not name.endswith(part.suffix)
+        if parameter.requires_grad and parameter.numel() and not of_another_layer:
             yield name, parameter
 
 

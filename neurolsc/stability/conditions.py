@@ -91,8 +91,8 @@ def surrogate_fault(cell: Cell, layer: int) -> Finding | None:
 def finite_distances(cell: Cell) -> tuple[float, float]:
     """The range of v - theta, (lowest, highest), in which the derivative of a cell's surrogate is finite.
 
-    The ends are exact to 0.002 thresholds. An end is infinite if the derivative is finite up to 20 thresholds (of at
-    least 1), or the cell has no :meth:`neurolsc.Cell.membrane`.
+    The ends are exact to 0.002 thresholds. An end is infinite if the derivative is finite up to 20 times the largest
+    threshold (or 20, if that is below 1), or the cell has no :meth:`neurolsc.Cell.membrane`.
     """
     membrane = cell.membrane()
     if membrane is None:
@@ -100,7 +100,7 @@ def finite_distances(cell: Cell) -> tuple[float, float]:
     threshold = membrane.thresholds(cell.initial_state(1)).detach().abs().max().clamp(min=1.0)
     distance = threshold * torch.linspace(-REACH, REACH, 20_001, **cell.dtype_and_device)
     finite = surrogate_slope(membrane, distance).isfinite().all(1)
-    bad = distance[~finite & distance.isfinite()]
+    bad = distance[~finite & distance.isfinite()]  # an infinite threshold has no finite distance
     low = max(bad[bad < 0].tolist(), default=-math.inf)
     high = min(bad[bad > 0].tolist(), default=math.inf)
     return low, high

@@ -1164,6 +1164,8 @@ def test_c_code_refuses_a_lazy_tensor_whose_gradient_it_would_lose():
         scripted(voltage)
     with pytest.raises(RuntimeError, match=r"give it what torch\.stack returns"):
         torch.vmap(torch.square)(voltage)
+    with pytest.raises(RuntimeError, match="data pointer"):
+        torch.utils.dlpack.to_dlpack(voltage)
 
 
 class NormedTwice(Between):
@@ -1328,6 +1330,20 @@ def accumulated(model: nn.Module, x: Tensor) -> Any:
     return total, held[0], held[-1]
 
 
+def accumulated_and_read_on_the_way(model: nn.Module, x: Tensor) -> Any:
+    total: Any = 0.0
+    read = []
+    for t, frame in enumerate(x):
+        voltage = model(frame)[1]
+        total += voltage
+        if t % 5 == 4:
+            read.append(total.sum().item())
+            voltage = total - voltage * total
+    mixed = voltage + total
+    (total.square().sum() + mixed.sum()).backward()
+    return torch.tensor(read), total, mixed
+
+
 def accumulated_in_one_tensor(model: nn.Module, x: Tensor) -> Any:
     total = model(x[0])[1] * 1
     view = total.detach()
@@ -1358,7 +1374,7 @@ def in_inference_mode(model: nn.Module, x: Tensor) -> Any:
     "use",
     [
         read_without_gradients_first, two_stacks, steps_changed_after_the_loop, written_into, accumulated,
-        accumulated_in_one_tensor, frozen_before_the_stack, in_inference_mode,
+        accumulated_and_read_on_the_way, accumulated_in_one_tensor, frozen_before_the_stack, in_inference_mode,
     ],
 )  # fmt: skip
 def test_steps_of_a_loop_outside_are_what_plain_ones_are(use):
