@@ -60,6 +60,7 @@ def last_state(network: Network, batches: list[Tensor], path: Path, **settings: 
 
 
 @pytest.mark.parametrize("rule", ["default", "hold-threshold"])
+@pytest.mark.slow
 def test_reaches_one_half_and_both_layers_fire(rule, make_network, batches):
     network = make_network()
     rest = [cell.theta_rest.mean().item() for cell in network.cells]

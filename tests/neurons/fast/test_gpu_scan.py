@@ -228,6 +228,7 @@ RECURRENT = {
 
 
 @pytest.mark.parametrize("kind", RECURRENT)
+@pytest.mark.slow
 def test_recurrent_neurons(kind: str, launches: list[str]):
     weight = torch.randn(N, N) / 2
     assert_as_on_a_cpu(*RECURRENT[kind], Slope(FAST_SIGMOID, 2.0), launches, weight=weight)
