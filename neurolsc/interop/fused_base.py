@@ -186,7 +186,7 @@ class FusedLayer(ABC):
         if group is None or group.recording is not recording or group.current is not form or group.mode != mode():
             group = self._group(form)
         if type(current) is not LazyTensor or current.recording is not recording or current.group is None:
-            current = group.keep(now(current))
+            current = group.keep(now(latest(current)))
         else:
             group.reads.add(current.group)
         has_known = False

@@ -73,6 +73,7 @@ class Recording:
 
     def own(self, value: Any) -> Any:
         """Return the value of a lazy tensor that is an input or of another recording; all else as it is."""
+        value = latest(value)
         if isinstance(value, LazyTensor) and (value.recording is not self or value.group is None):
             return value.now()
         return value
@@ -224,15 +225,20 @@ class Recording:
         name = getattr(func, "__name__", "")
         if name in IN_PLACE or (name.endswith("_") and not name.endswith("__")) or kwargs.get("inplace"):
             self.known.clear()  # what was computed of a tensor that now changes
-            target = args[0]
+            target = latest(args[0])
             if isinstance(target, LazyTensor) and target.group is not None:
                 changed = self.change(name, args, kwargs)
                 if changed is not None:
                     return changed
                 if self.running:
                     raise CannotDeferError(f"a tensor of the loop is changed in place by {name}.")
-                # the backward pass may read the value, and one step is a view, which PyTorch does not let change
-                target.becomes(target.now().clone())
+                # The backward pass and calls that wait read the value, and one step is a view, which PyTorch does not
+                # let change: from now on it is a tensor of its own, with the history that it has.
+                with_gradients, inference = target.group.mode
+                with torch.inference_mode(inference), torch.set_grad_enabled(with_gradients):
+                    own = LazyTensor.of_input(self, target.now().clone())
+                self.replace(target, own)
+                args = (own, *args[1:])
             elif isinstance(target, LazyTensor) and target.shared:
                 target.becomes(target.now().clone())
         lazies = lazies_in((args, kwargs))
@@ -251,7 +257,7 @@ class Recording:
             args: its arguments, the first of them a result of a call.
             kwargs: its keyword arguments.
         """
-        target = args[0]
+        target = latest(args[0])
         of_step = isinstance(target.group, SliceGroup | InputGroup)  # a part of the user's own tensor
         if name not in OUT_OF_PLACE or of_step or place_of(target) in target.recording.aliased:
             return None
@@ -260,10 +266,14 @@ class Recording:
             return None
         if (new.shape, new.dtype) != (target.shape, target.dtype):
             return None
-        target.changed = new
-        target.recording.has_changed = True
-        self.has_changed = True
+        self.replace(target, new)
         return target
+
+    def replace(self, old: LazyTensor, new: LazyTensor) -> None:
+        """Let all that hold a lazy tensor see another one, but the calls that were written down."""
+        old.changed = new
+        old.recording.has_changed = True
+        self.has_changed = True
 
     def stack(self, tensors: Sequence[Any], dim: int = 0) -> LazyTensor | Tensor:
         """Stack tensors, the first of them a step of this recording.

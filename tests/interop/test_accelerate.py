@@ -1346,12 +1346,29 @@ def accumulated_and_read_on_the_way(model: nn.Module, x: Tensor) -> Any:
 
 def accumulated_in_one_tensor(model: nn.Module, x: Tensor) -> Any:
     total = model(x[0])[1] * 1
-    view = total.detach()
     held = total
     for frame in x[1:]:
         total.add_(model(frame)[1])
     total.sum().backward()
-    return total, held, view
+    return total, held
+
+
+def detached_in_place(model: nn.Module, x: Tensor) -> Any:
+    held, voltages = [], []
+    for t, frame in enumerate(x):
+        voltage = model(frame)[1]
+        held.append(voltage + 0)
+        voltages.append(voltage)
+        if t in (3, 7):
+            model[2].mem.detach_()
+            model[4].mem.detach_()
+        if t == 9:
+            model[4].mem.mul_(0.5)
+            with torch.no_grad():
+                model[2].mem[0] = 0.2
+    out = torch.stack(held)
+    out.square().sum().backward()
+    return out, voltages[0], voltages[-1]
 
 
 def frozen_before_the_stack(model: nn.Module, x: Tensor) -> Any:
@@ -1374,7 +1391,7 @@ def in_inference_mode(model: nn.Module, x: Tensor) -> Any:
     "use",
     [
         read_without_gradients_first, two_stacks, steps_changed_after_the_loop, written_into, accumulated,
-        accumulated_and_read_on_the_way, accumulated_in_one_tensor, frozen_before_the_stack, in_inference_mode,
+        accumulated_and_read_on_the_way, detached_in_place, accumulated_in_one_tensor, frozen_before_the_stack, in_inference_mode,
     ],
 )  # fmt: skip
 def test_steps_of_a_loop_outside_are_what_plain_ones_are(use):
