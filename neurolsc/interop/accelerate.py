@@ -98,7 +98,7 @@ class _Accelerated(Accelerated, nn.Module):
         most_steps: the most steps of a layer in the last call.
         recording: with the loop outside, the steps that have been written down.
         single_steps: with the loop outside, how many steps in a row were each computed alone.
-        lock: held by the thread that calls the network.
+        lock: lets one thread call the network at a time.
     """
 
     named: ClassVar[dict[str, str]]

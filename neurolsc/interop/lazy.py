@@ -106,13 +106,6 @@ class LazyTensor(Tensor):
         refuse_address(lazy)
         return lazy
 
-    def becomes(self, value: Tensor) -> None:
-        """Take a value of its own, which no call computes."""
-        self.group = None
-        self.form = value
-        self.value = value
-        self.shared = False
-
     def now(self) -> Tensor:
         """Return the value, computed if it has not been."""
         value = self.value

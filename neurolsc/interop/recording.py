@@ -46,7 +46,7 @@ class Recording:
         running: True inside the user's forward.
         has_changed: True if a lazy tensor was changed in place.
         aliased: results, by group, number and output, of which there are views, or that may be some.
-        lock: held by the thread that computes.
+        lock: lets one thread compute at a time.
         when_flushed: called once calls have been computed, as whoever keeps the recording has to make a new one.
     """
 
@@ -232,15 +232,14 @@ class Recording:
                     return changed
                 if self.running:
                     raise CannotDeferError(f"a tensor of the loop is changed in place by {name}.")
-                # The backward pass and calls that wait read the value, and one step is a view, which PyTorch does not
-                # let change: from now on it is a tensor of its own, with the history that it has.
-                with_gradients, inference = target.group.mode
-                with torch.inference_mode(inference), torch.set_grad_enabled(with_gradients):
-                    own = LazyTensor.of_input(self, target.now().clone())
+            if isinstance(target, LazyTensor) and (target.group is not None or target.shared):
+                # Others read the value: calls that wait, the backward pass, other lazy tensors. From now on it is a
+                # tensor of its own, with the history that it has.
+                value = target.now()
+                with torch.inference_mode(value.is_inference()), torch.set_grad_enabled(value.requires_grad):
+                    own = LazyTensor.of_input(self, value.clone())
                 self.replace(target, own)
                 args = (own, *args[1:])
-            elif isinstance(target, LazyTensor) and target.shared:
-                target.becomes(target.now().clone())
         lazies = lazies_in((args, kwargs))
         self.flush([lazy.group for lazy in lazies if lazy.group is not None and lazy.recording is self])
         only_inputs = all(lazy.group is None for lazy in lazies)

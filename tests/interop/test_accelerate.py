@@ -1450,6 +1450,20 @@ class TwoCopies(Between):
         return torch.stack(sent)
 
 
+class CurrentSilenced(Between):
+    """Changes the current that all steps share without a gradient: the weights keep theirs."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        current = self.below(x.mean(0))
+        with torch.no_grad():
+            current[:, 0] = 2.0
+        low, sent = self.first.reset_mem(), []
+        for _ in range(len(x)):
+            z, low = self.first(current, low)
+            sent.append(self.above(z))
+        return torch.stack(sent)
+
+
 class Masked(Between):
     """New masks of the weights in every step, handed on by keyword."""
 
@@ -1479,7 +1493,9 @@ class LastStep(Between):
 
 
 @pytest.mark.filterwarnings("ignore::neurolsc.NotAcceleratedWarning")
-@pytest.mark.parametrize("kind", [OneCurrentForAll, Shifted, TwoCopies, Masked, ChangedInPlace, LastStep])
+@pytest.mark.parametrize(
+    "kind", [OneCurrentForAll, Shifted, TwoCopies, CurrentSilenced, Masked, ChangedInPlace, LastStep]
+)
 @pytest.mark.parametrize("gradients", [True, False])
 def test_tensors_that_forward_reuses_have_their_value_of_each_step(kind, gradients):
     net, plain, x = built(kind)
@@ -1488,7 +1504,13 @@ def test_tensors_that_forward_reuses_have_their_value_of_each_step(kind, gradien
         torch.manual_seed(1)
         wanted = plain(x)
         torch.manual_seed(1)
-        torch.testing.assert_close(fast(x), wanted)
+        came = fast(x)
+        torch.testing.assert_close(came, wanted)
+    if kind is CurrentSilenced and gradients:
+        assert type(fast).runs_plainly is None
+        came.sum().backward()
+        wanted.sum().backward()
+        torch.testing.assert_close(net.below.weight.grad, plain.below.weight.grad)
 
 
 def test_a_result_of_one_step_does_not_keep_the_others():
