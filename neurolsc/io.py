@@ -295,11 +295,11 @@ def _digest(value: Any) -> str:
             sha.update(f"{value.shape} {value.dtype}".encode())
             sha.update(np.ascontiguousarray(value).data)
         elif isinstance(value, list | tuple) and not all(isinstance(v, int) for v in value):
-            sha.update(f"{len(value)} items".encode())  # else [1, [2]] would be [[1], 2]
+            sha.update(f"{len(value)} items".encode())  # without it, [["a", "b"]] and [["a"], "b"] would hash alike
             for item in value:
                 update(item)
                 sha.update(b",")
-        else:  # a number or text, a list of integers in one piece, or an array of objects
+        else:  # a number or text; a list of integers, which may be long, in one piece; or an array of objects
             sha.update(repr(value.tolist() if isinstance(value, np.ndarray) else value).encode())
 
     update(value)

@@ -131,12 +131,13 @@ def _join(times_of: list[np.ndarray], units_of: list[np.ndarray]) -> Events:
         units_of: units of each utterance.
 
     Raises:
-        ValueError: if an utterance has no spike or more times than units, or fewer; or if a time or unit is wrong.
+        ValueError: if an utterance has no spike, or not as many times as units; or if a time or unit is wrong.
     """
     counts = np.array(list(map(len, times_of)))
     unit_counts = np.array(list(map(len, units_of)))
-    if (bad := (counts != unit_counts) | (counts == 0)).any():
-        i = int(bad.argmax())
+    wrong_counts = (counts != unit_counts) | (counts == 0)
+    if wrong_counts.any():
+        i = int(wrong_counts.argmax())
         raise ValueError(
             f"utterance {i} has {counts[i]} times in spikes/times and {unit_counts[i]} units in spikes/units; each needs "
             "spikes, and a unit for every time."

@@ -150,12 +150,16 @@ SINGULAR_POINTS = 16  # points at which singular values are measured: they diffe
 def measure_steps(
     network: Network, x: Tensor, *, steps: int, seed: int, progress: bool | None = None
 ) -> StepMeasurements:
-    """Measure radii, exponents, singular values and surrogates of all layers along one run.
+    """Measure the derivatives of single steps, of all layers along one run.
+
+    These are their spectral radii, largest singular values and Lyapunov exponents, and the share of neurons with an
+    active surrogate.
 
     Args:
         network: the network.
         x: input (T, B, n_in).
-        steps: number of steps, drawn at random, at which radii and surrogates are measured; exponents take all.
+        steps: number of steps, drawn at random, at which radii and surrogates are measured. Exponents are measured
+            along all steps.
         seed: seed of the draws.
         progress: as for :func:`neurolsc.stability.profile.profile_at`.
     """
@@ -164,11 +168,11 @@ def measure_steps(
     grid = Grid.drawn(total, samples, generator, steps=steps, samples=samples)
     with eval_mode(network), torch.no_grad():
         run, outputs = follow(network, x, torch.arange(total))
-        drawn = grid.steps.unsqueeze(1) * samples + grid.samples  # points are ordered (step, sample)
-        at_grid = [t.at(drawn.flatten().to(x.device)) for t in run]
+        drawn_points = grid.steps.unsqueeze(1) * samples + grid.samples  # points are ordered (step, sample)
+        at_drawn = [layer.at(drawn_points.flatten().to(x.device)) for layer in run]
         profile = profile_at(
             network,
-            at_grid,
+            at_drawn,
             outputs,
             grid,
             shape=(total, samples),
@@ -178,16 +182,16 @@ def measure_steps(
             work=RADII_WORK,
         )
         # singular values at some of the points at which the profile has measured radii, evenly spaced
-        measured = profile.steps.unsqueeze(1) * samples + profile.samples
-        count = min(SINGULAR_POINTS, measured.numel())
-        spaced = torch.arange(count) * measured.numel() // count
-        at_spaced = [t.at(measured.flatten()[spaced].to(x.device)) for t in run]
+        measured_points = (profile.steps.unsqueeze(1) * samples + profile.samples).flatten()
+        count = min(SINGULAR_POINTS, len(measured_points))
+        spaced_points = measured_points[torch.arange(count) * len(measured_points) // count]
+        at_spaced = [layer.at(spaced_points.to(x.device)) for layer in run]
         return StepMeasurements(
             profile,
-            exponents=[layer_exponents(t, samples, count=1, seed=seed).mean().item() for t in run],
-            singular_time=[largest_singular(t, [time_operator(t)]).mean().item() for t in at_spaced],
-            singular_depth=[largest_singular(t, depth_operators(t)).mean().item() for t in at_spaced],
-            active=[active_fraction(t) for t in at_grid],
+            exponents=[layer_exponents(layer, samples, count=1, seed=seed).mean().item() for layer in run],
+            singular_time=[largest_singular(layer, [time_operator(layer)]).mean().item() for layer in at_spaced],
+            singular_depth=[largest_singular(layer, depth_operators(layer)).mean().item() for layer in at_spaced],
+            active=[active_fraction(layer) for layer in at_drawn],
         )
 
 

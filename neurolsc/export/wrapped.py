@@ -399,10 +399,12 @@ def delayed(network: Network) -> Network:
     """Return the same network in our own cells with ``layer_delay=1``: layer l, counted from 1, spikes l steps later.
 
     Its logits come as many steps later as it has layers, an LI included. A bias must not act before the delayed input
-    arrives. So if there is a bias, each layer gets one more neuron, a bias neuron, whose synapses are the biases. That
-    of the first layer fires in every step; that of a layer above is switched on by the bias neuron of the layer below.
-    An LI is a layer more, and it would remember a bias that comes a step early. So its bias comes from a second bias
-    neuron in the layer below, which the first one switches on.
+    arrives. So if there is a bias, each layer gets a bias neuron, whose synapses are the biases. That of the first
+    layer fires in every step; that of a layer above is switched on by the bias neuron of the layer below.
+
+    The bias of an LI at the end must come one step later still, as the LI is one more layer and remembers what comes
+    too early. A second bias neuron in the layer below sends it, which the first one switches on. A linear readout
+    remembers nothing, and needs none.
 
     Args:
         network: what :func:`quantize` accepts, biases of LIF and CubaLIF only. With ``layer_delay=1`` it is returned as
@@ -410,63 +412,79 @@ def delayed(network: Network) -> Network:
 
     Raises:
         TypeError: if a layer or the readout cannot be exported, or there are biases and a layer is an ALIF.
-        ValueError: if a number or a setting cannot.
+        ValueError: if a number or a setting cannot be exported.
     """
     if network.layer_delay:
         return network
     network = exportable(network)
     like = network.dtype_and_device
     cells: list[Any] = [cell.copy() for cell in network.cells]
-    tail: Any = cells.pop() if network.cells[-1].integrator else None  # an LI at the end
-    # what the last layer that spikes is read by: a linear readout or the LI
-    if tail is None:
+    li: Any = cells.pop() if network.cells[-1].integrator else None
+    # the weights and biases through which the last layer that spikes is read
+    if li is None:
         readout: Any = network.readout
         weight = readout.weight
         bias = readout.bias
     else:
-        weight = tail.w_in
-        bias = tail.b_v
+        weight = li.w_in
+        bias = li.b_v
     if bias is None:
         bias = torch.zeros(1)
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):  # new layers draw weights, which are then replaced
         if bias.any() or any(cell.get_buffer("b_v").any() for cell in cells):
-            count = 0  # bias neurons of the layer
-            for i, cell in enumerate(cells):
-                old: Any = cell
-                kind: Any = exported_kind(old)
-                if kind is ALIF:
-                    raise TypeError(f"layer {i + 1} is an ALIF: only biases of LIF and CubaLIF layers can be delayed.")
-                n = old.n_hidden
-                zero = old.reset.name == "zero"
-                switched = i > 0  # by the bias neuron of the layer below, which is one input more
-                count = 1
-                if tail is not None and i == len(cells) - 1 and bias.any():
-                    count = 2
-                extended = kind(old.n_in + switched, n + count, reset="zero" if zero else "subtract").to(**like)
-                for matrix, before in ((extended.w_in, old.w_in), (extended.w_rec, old.w_rec)):
-                    matrix.zero_()
-                    matrix[:n, : before.shape[1]] = before
-                extended.w_rec[:n, n] = old.b_v
-                if not zero:
-                    extended.w_rec[n:, n:] = torch.eye(count)  # cancels the threshold that the reset subtracts
-                extended.w_rec[n + 1 :, n] = FIRES  # the first bias neuron switches on the second
-                extended.b_v.zero_()
-                if switched:
-                    extended.w_in[n, -1] = FIRES
-                else:
-                    extended.b_v[n] = FIRES
-                extended.theta.copy_(pad(old.theta, (0, count), value=1.0))
-                extended.spike = old.spike
-                for tau in ("tau_v", "tau_i") if kind is CubaLIF else ("tau_v",):
-                    setattr(extended, tau, pad(getattr(old, tau), (0, count), value=NO_MEMORY))
-                cells[i] = extended
-            weight = pad(weight, (0, count))
+            last = len(cells) - 1
+            second = li is not None and bool(bias.any())
+            cells = [_with_bias_neurons(cell, i, second=second and i == last) for i, cell in enumerate(cells)]
+            added = cells[last].n_hidden - weight.shape[1]
+            weight = pad(weight, (0, added))
             weight[:, -1] = bias  # from the last layer's bias neuron, or from its second one
-        if tail is None:
+        if li is None:
             readout = nn.Linear(weight.shape[1], network.n_out, bias=False, **like)
             readout.weight.copy_(weight)
             return Network(cells, readout, layer_delay=1)
-        tail.n_in = weight.shape[1]
-        tail.w_in = nn.Parameter(weight)
-        tail.b_v.zero_()
-        return Network([*cells, tail], copy.deepcopy(network.readout), layer_delay=1)
+        li.n_in = weight.shape[1]
+        li.w_in = nn.Parameter(weight)
+        li.b_v.zero_()
+        return Network([*cells, li], copy.deepcopy(network.readout), layer_delay=1)
+
+
+def _with_bias_neurons(cell: Any, layer: int, *, second: bool) -> Any:
+    """Return a LIF or CubaLIF whose biases are the synapses of one more neuron, its last or last but one.
+
+    Args:
+        cell: the layer.
+        layer: its place, from 0. The bias neuron of layer 0 fires in every step; others read one input more, which is
+            the bias neuron of the layer below, and fire one step after it.
+        second: add, as the last neuron, a second bias neuron, which fires one step after the first and sends nothing
+            within the layer.
+
+    Raises:
+        TypeError: if the layer is an ALIF.
+    """
+    kind: Any = exported_kind(cell)
+    if kind is ALIF:
+        raise TypeError(f"layer {layer + 1} is an ALIF: only biases of LIF and CubaLIF layers can be delayed.")
+    n = cell.n_hidden
+    added = 2 if second else 1
+    n_in = cell.n_in
+    if layer > 0:
+        n_in += 1
+    resets_to_zero = cell.reset.name == "zero"
+    extended = kind(n_in, n + added, reset="zero" if resets_to_zero else "subtract").to(**cell.dtype_and_device)
+    for matrix, before in ((extended.w_in, cell.w_in), (extended.w_rec, cell.w_rec)):
+        matrix.zero_()
+        matrix[:n, : before.shape[1]] = before
+    extended.w_rec[:n, n] = cell.b_v
+    if not resets_to_zero:
+        extended.w_rec[n:, n:] = torch.eye(added)  # cancels the threshold of 1 that the reset subtracts
+    extended.w_rec[n + 1 :, n] = FIRES
+    extended.b_v.zero_()
+    if layer > 0:
+        extended.w_in[n, -1] = FIRES
+    else:
+        extended.b_v[n] = FIRES
+    extended.theta.copy_(pad(cell.theta, (0, added), value=1.0))
+    extended.spike = cell.spike
+    for tau in ("tau_v", "tau_i") if kind is CubaLIF else ("tau_v",):
+        setattr(extended, tau, pad(getattr(cell, tau), (0, added), value=NO_MEMORY))
+    return extended

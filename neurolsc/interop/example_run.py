@@ -77,6 +77,17 @@ class Use(NamedTuple):
 class ExampleRun:
     """One call of a model: its modules in the order of use, what its layers read and sent, and what it returned.
 
+    Making one runs the model, and finds out about its layers what can be known before they are compared.
+
+    Args:
+        model: the model.
+        x: the input of the call.
+
+    Raises:
+        ValueError: if the model has or calls no layer that can be wrapped, uses one twice in a step, has an encoder, or
+            seems to have read several steps as one.
+        TypeError: if x has another dtype than the model's weights.
+
     Attributes:
         parts: the layers and the modules between them, in the order in which a step goes through them.
         calls: of each layer, all of its calls joined.
@@ -98,7 +109,7 @@ class ExampleRun:
         self.x = x
         self.below = torch.empty(0)
         self.layout: Layout | None = None
-        self.flatten = nn.Flatten()  # stands for one that forward does by itself
+        self.flatten = nn.Flatten()  # stands for a flattening that the model's own forward does, without a module
         self.names[self.flatten] = "a flatten"
         self.returned, uses, _ = self._follow()
         self.called = {use.module for use in uses}
@@ -120,38 +131,45 @@ class ExampleRun:
             if len(call.read) > self.steps:
                 times = len(call.read) / self.steps
                 raise self._used_twice(layer, f"{times:g} times for each of {self.steps} steps")
+        self.parts = self._parts_in_order(uses)
+        self.shapes = self._possible_shapes(uses)
+        # One step was read, but the first two axes of x may be time and batch. If both are 1 that changes nothing.
+        if self.steps == 1 and len(x) == self.batch and x.ndim > 2 and x.shape[:2] != (1, 1):
+            self._refuse_several_steps(uses)
 
-        # Each layer at its first use, after the modules between it and the layer used before.
-        self.parts: list[nn.Module] = []
+    def _parts_in_order(self, uses: list[Use]) -> list[nn.Module]:
+        """Return each layer at its first use, after the modules between it and the layer used before."""
+        parts: list[nn.Module] = []
         between: list[nn.Module] = []
         for module in (*(use.module for use in uses), None):  # None: the end
             if module is not None and not library_of(module):
                 between.append(module)
                 continue
-            if module not in self.parts:
-                count = len(between) // self.steps
-                # The model may send all steps through these modules before the layer takes its first one.
-                if between == between[:count] * self.steps:
-                    between = between[:count]
-                self.parts += between
+            if module not in parts:
+                # A model may send step after step through these modules before the layer takes its first one. They then
+                # stand in the list T times, and count once.
+                once = between[: len(between) // self.steps]
+                if between == once * self.steps:
+                    between = once
+                parts += between
                 if module is not None:
-                    self.parts.append(module)
+                    parts.append(module)
             between = []
+        return parts
 
+    def _possible_shapes(self, uses: list[Use]) -> list[tuple[int, ...]]:
+        """Return the shapes that a sample of a step's input may have, the most likely first."""
         first = self.parts[0]
         if first in self.calls:
-            self.shapes = [tuple(self.calls[first].read.shape[2:])]
-        else:
-            # A module that is called once may read all steps at once, or what all steps share. Sizes that happen to be
-            # equal do not tell the two apart; which it is shows when the first layer is compared.
-            read = uses[0].read
-            called = sum(use.module is first for use in uses)
-            self.shapes = [tuple(read.shape[1:])]
-            if called == 1 and read.ndim > 2:
-                self.shapes.insert(0, tuple(read.shape[2:]))
-        # One step was read, but the first two axes of x may be time and batch. If both are 1 that changes nothing.
-        if self.steps == 1 and len(x) == self.batch and x.ndim > 2 and x.shape[:2] != (1, 1):
-            self._refuse_several_steps(uses)
+            return [tuple(self.calls[first].read.shape[2:])]
+        read = uses[0].read
+        called = sum(use.module is first for use in uses)
+        shapes = [tuple(read.shape[1:])]
+        # A module that is called once has read either all steps (T, B, ...) or one input for all of them (B, ...).
+        # Shapes alone do not tell which: comparing the first layer does.
+        if called == 1 and read.ndim > 2:
+            shapes.insert(0, tuple(read.shape[2:]))
+        return shapes
 
     def _joined(self, layer: nn.Module, uses: list[Use]) -> Use:
         """Join the uses of a layer into one, with tensors (T, B, ...)."""
@@ -219,23 +237,26 @@ class ExampleRun:
         )
 
     def _follow(self, *, functions: bool = False) -> tuple[list[Tensor], list[Use], "Functions"]:
-        """Call the model with x, from rest and in evaluation mode.
+        """Call the model with x, from rest and in evaluation mode, with random numbers in place of the layers' spikes.
+
+        What the next module then reads shows what the model's forward does between two modules: a ReLU there, for
+        instance, changes random numbers, and leaves spikes as they are.
 
         Args:
             functions: list also the functions of torch that forward itself calls between its modules.
 
         Returns:
-            The tensors that the model returned; each use of a layer or of a module between layers, in order; and the
-            functions, an empty list unless they were asked for.
+            The tensors that the model returned, which follow from these random numbers; each use of a layer or of a
+            module between layers, in order; and the functions, an empty list unless they were asked for.
         """
         model = self.model
         inside: list[nn.Module] = []  # the modules whose forward is running, the outermost first
         uses: list[Use] = []
         called = Functions(inside, uses)
-        random = torch.Generator().manual_seed(0)
+        generator = torch.Generator().manual_seed(0)
 
-        def leave(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
-            """Note the use of a module at its end, and return what the model gets of it; a hook after its forward."""
+        def after_forward(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
+            """Note the use of a module whose forward has ended, and return what the model gets in place of `out`."""
             if len(inside) > 1:  # a part of another module, which counts as one
                 inside.pop()
                 return out
@@ -247,16 +268,17 @@ class ExampleRun:
             if read is None or not isinstance(sent, Tensor):
                 raise ValueError(f"{self.names[module]} must read and return a tensor, got {type(out).__name__}.")
             passed = sent = sent.clone()  # the model may change its own in place
-            # Recurrent layers of snnTorch may be passed their own spikes again, in the model's next step.
+            # The model may pass their own spikes to recurrent layers of snnTorch in the next step: these stay. So do
+            # outputs of torch.nn's RNN, GRU and LSTM, which are no spikes.
             if library not in (None, "torch") and not hasattr(module, "recurrent"):
-                passed = torch.randn(sent.shape, generator=random).to(sent)  # which a relu changes, unlike spikes
+                passed = torch.randn(sent.shape, generator=generator).to(sent)
                 if isinstance(out, Tensor):
                     out = passed.clone()
                 else:
                     out = (passed.clone(), *out[1:])
             if uses:
                 below = uses[-1].passed
-                # The model has flattened it itself, as by x.view(len(x), -1): in the network a module does that.
+                # The model's forward has flattened it, as by x.view(len(x), -1). In the wrapped network a module does.
                 if read.ndim < below.ndim and read.numel() == below.numel():
                     uses.append(Use(self.flatten, below, read, read))
             uses.append(Use(module, read.clone(), sent, passed))
@@ -269,14 +291,14 @@ class ExampleRun:
             module: Any
             for module in model.modules():
                 stack.enter_context(borrowed(module))  # also gives back its hidden state
-                # norse's layers start from rest, unless a state is passed; these store theirs
-                if hasattr(module, "_memories"):  # spikingjelly's
+                # Layers of spikingjelly and snnTorch store their states, and are put to rest. Norse's store none.
+                if hasattr(module, "_memories"):  # spikingjelly
                     module._memories.update(copy.deepcopy(module._memories_rv))
                 elif library_of(module) == "snntorch" and hasattr(module, "reset_mem"):
                     module.reset_mem()
             for module in dict.fromkeys(parts_of([model], nested=True)):
                 stack.callback(module.register_forward_pre_hook(lambda module, _: inside.append(module)).remove)
-                stack.callback(module.register_forward_hook(leave, with_kwargs=True).remove)
+                stack.callback(module.register_forward_hook(after_forward, with_kwargs=True).remove)
             if functions:
                 stack.enter_context(called)
             try:
@@ -292,10 +314,10 @@ class ExampleRun:
                     f"the model was called with an x of shape {tuple(self.x.shape)}: x must be what the model takes, which "
                     "is one step, (B, ...), where it does not go through time by itself."
                 )
-                if isinstance(error, TypeError):  # of the model's own code
+                if isinstance(error, TypeError):  # mostly a fault in the model's own code, not in the shape of x
                     error.add_note(hint)
                     raise
-                raise ValueError(f"the model cannot read x: {error}. {hint}") from error  # of shapes
+                raise ValueError(f"the model cannot read x: {error}. {hint}") from error
 
     def compare(self, layer: nn.Module, cells: list[Cell]) -> None:
         """Refuse the cells of a layer that read or send other values than the layer did in the run.
@@ -337,11 +359,11 @@ class ExampleRun:
         self.below = call.passed
 
     def _layouts(self) -> Iterator[Layout]:
-        """Yield the layouts that x may have by its sizes, the most likely first."""
+        """Yield the layouts that the sizes of x allow, the most likely first."""
         x = self.x
         steps = self.steps
         all_samples = len(x) == self.batch
-        if all_samples and steps == 1:  # (B, 1, 28, 28) is images of one channel, and 1 no number of steps
+        if all_samples and steps == 1:  # the 1 in (B, 1, 28, 28) is a number of channels, not of steps
             yield Layout("every step", steps, tuple(x.shape[1:]))
         if x.ndim > 2 and x.shape[:2] == (steps, self.batch):
             yield Layout("time first", steps, tuple(x.shape[2:]))
@@ -349,7 +371,7 @@ class ExampleRun:
             yield Layout("batch first", steps, tuple(x.shape[2:]))
         if len(x) == steps * self.batch:
             yield Layout("one axis", steps, tuple(x.shape[1:]))
-        # last, since all that is batch first has this length, too
+        # Last, since an x with the batch first has this length, too.
         if all_samples and steps > 1:
             yield Layout("every step", steps, tuple(x.shape[1:]))
 

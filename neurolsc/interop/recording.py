@@ -36,7 +36,7 @@ class Recording:
         device: where all tensors of the run lie.
 
     Attributes:
-        count: the number of calls.
+        count: the number of calls that have been written down.
         pending: the groups with calls that have not been computed, in the order in which they were first called.
         groups: all groups, by what their calls have in common.
         known: results of functions of inputs alone, and objects that must live on, so that no other gets their id.
@@ -52,10 +52,10 @@ class Recording:
 
     def __init__(self, device: torch.device, when_flushed: Callable[[], None] | None = None) -> None:
         self.device = device
-        self.device_type = device.type  # asked for at every call
+        self.device_type = device.type  # kept, as every call of a function asks for it
         self.when_flushed = when_flushed
         self.count = 0
-        self.pending: dict[Group, None] = {}
+        self.pending: dict[Group, None] = {}  # an ordered set
         self.groups: dict[Any, Group] = {}
         self.known: dict[Any, Any] = {}
         self.longest = 0

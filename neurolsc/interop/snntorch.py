@@ -211,9 +211,10 @@ class LIF(snn.RLeaky):
         return after
 
     def reset_mem(self) -> tuple[Tensor, ...]:  # type: ignore[override]
-        """Put all states to rest and return them, in output order: of the last input's shape, empty before the first.
+        """Put all states to rest and return them in output order.
 
-        The layer itself stores none, so that its next call starts from thresholds as they are then.
+        They have the shape of the last input, and are empty if there has been none. The layer itself stores no state:
+        where it rests depends on its thresholds, which may change before the next call.
         """
         for name in self.states:
             setattr(self, name, getattr(self, name).detach().new_zeros(0))
@@ -221,8 +222,8 @@ class LIF(snn.RLeaky):
         if not self._last_shape.numel():  # no call yet
             return stored
         states = self.rest(stored[0].new_zeros(self._last_shape))
-        for state in states:  # forward takes them for an input of another shape, too
-            state.at_rest = True  # type: ignore[attr-defined]
+        for state in states:
+            state.at_rest = True  # type: ignore[attr-defined]  # forward takes such a state at an input of any shape
         return states
 
     def init_rleaky(self) -> tuple[Tensor, Tensor]:

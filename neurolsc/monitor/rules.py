@@ -159,10 +159,12 @@ class Course:
         return any(kind == name for kind, _ in self.seen)
 
     def has_jumped(self, name: str) -> bool:
-        """True if a change of weights is large, and far larger than in the rows before; False if it is not known.
+        """True if a change of weights is large, and far larger than in the rows before.
+
+        False if this row has no such number, or no row before has one.
 
         Args:
-            name: ``change_1`` or ``drift_1``, a share of the norm of the weights.
+            name: the number, such as ``change_1`` or ``drift_1`` of layer 1: a share of the norm of its weights.
         """
         earlier = [row[name] for row in self.recent if name in row]
         size = self.now.get(name, 0.0)
@@ -287,11 +289,15 @@ def has_saturated(course: Course) -> Iterator[Sign]:
         shares = course.pair(f"saturated_{layer}", latest=True)
         if rates is None or shares is None:
             continue
-        was_busy, is_busy = (
-            rate > BOUNDS.busy or share > BOUNDS.most_busy for rate, share in zip(rates, shares, strict=True)
-        )
-        if is_busy and not was_busy:
-            problem = f"layer {layer} fires at nearly all steps, {rates[1]:.2g} spikes per step, {rates[0]:.2g} before"
+        rate_before, rate = rates
+        share_before, share = shares
+        if rate_before > BOUNDS.busy or share_before > BOUNDS.most_busy:
+            continue
+        if rate > BOUNDS.busy:
+            problem = f"layer {layer} fires at nearly all steps, {rate:.2g} spikes per step, {rate_before:.2g} before"
+            yield Sign(layer, problem, because(course, layer))
+        elif share > BOUNDS.most_busy:
+            problem = f"{share:.0%} of the neurons of layer {layer} fire at nearly all steps, {share_before:.0%} before"
             yield Sign(layer, problem, because(course, layer))
 
 

@@ -218,22 +218,23 @@ def _state_without_input(cell: Cell) -> Tensor:
 
 @in_full_precision
 def surrogate_rate(cell: Cell) -> float:
-    r"""Bound the 2-norm of a LIF's or ALIF's transition derivative M in all states: the rate of its backward pass.
+    r"""Return an upper bound of the 2-norm of a LIF's or ALIF's transition derivative M, valid in all of its states.
 
     .. math:: \|M\|_2 \le \max_i d_i + s_{\max}\, \|W_{rec}\|_2, \qquad
               \|M\|_2 \le \max_i d_i + \sqrt2\, s_{\max} \left\|\begin{pmatrix} W_{rec} \\ \mathrm{diag}\,\beta
               \end{pmatrix}\right\|_2
 
-    for a LIF and for an ALIF, with the decays d, the largest surrogate derivative :math:`s_{\max}` and the adaptation
-    :math:`\beta`. Where the bound is below 1, a gradient shrinks by at least this factor at each step back. That holds
-    for a LIF of short time constants and weak recurrence, and hardly ever for an ALIF whose threshold decays slowly;
-    :func:`backward_norms` measures what holds on data.
+    for a LIF and for an ALIF, with the decays d of the voltage (and threshold), the largest surrogate derivative
+    :math:`s_{\max}` and the adaptation :math:`\beta`. Where a gradient passes a LIF's reset, :math:`W_{rec} -
+    \mathrm{diag}\,\theta` stands for :math:`W_{rec}`. Where the bound is below 1, a gradient shrinks by at least this
+    factor at each step back. The bound of a LIF with short time constants and weak recurrence is below 1; that of an
+    ALIF whose threshold decays slowly hardly ever is. :func:`backward_norms` measures the norm on data.
 
     Returns:
         The bound on the right.
 
     Raises:
-        TypeError: if the cell is neither, or the peak of its surrogate is not known.
+        TypeError: if the cell is neither a LIF nor an ALIF, or the peak of its surrogate is not known.
         ValueError: if a gradient passes the reset of an ALIF or a reset to zero: the derivative then grows with the
             state.
     """
@@ -458,15 +459,14 @@ def parametrise(cell: Cell, input_bound: float, **options: Any) -> None:
 
 @in_full_precision
 def measured_rate(cell: Cell, x: Tensor, *, steps: int = 1, pairs: int = 32, ascent: int = 300, seed: int = 0) -> float:
-    r"""Return the largest rate of r steps together that gradient ascent finds among states that are reachable on data.
+    r"""Search, by gradient ascent, for the two states on data that r steps of a cell drive apart the most.
 
     .. math:: \lambda_r = \max_{h, h', t} \frac{\|\varphi^r(h) - \varphi^r(h')\|_2}{\|h - h'\|_2}, \qquad
               \varphi^r(h) = \varphi(\cdot, x[t+r]) \circ \dots \circ \varphi(h, x[t+1])
 
     Inputs are stretches of the data. A state counts as reachable if each variable lies between the smallest and the
     largest value that it takes in the run on the data. Pairs start at two visited states, and Adam climbs the logarithm
-    of the ratio. The result is a lower bound of the maximum, and 0 if all pairs end in the same state. It is below
-    every certificate in this norm; an LSTM's certificate is in the maximum norm, and may be below it.
+    of the ratio.
 
     Args:
         cell: a cell without spikes; it is copied, and the copy works in float64.
@@ -475,6 +475,10 @@ def measured_rate(cell: Cell, x: Tensor, *, steps: int = 1, pairs: int = 32, asc
         pairs: number of pairs of states.
         ascent: number of steps of ascent.
         seed: seed of the draws of pairs and stretches.
+
+    Returns:
+        The largest ratio that was found, a lower bound of the maximum; 0 if all pairs end in the same state. It is
+        below every certificate in this norm. An LSTM's certificate is in the maximum norm, and may be below it.
 
     Raises:
         TypeError: if the cell spikes: a pair on the two sides of a threshold has any ratio.
@@ -502,7 +506,7 @@ def measured_rate(cell: Cell, x: Tensor, *, steps: int = 1, pairs: int = 32, asc
         raise ValueError("the state of the cell does not move on these data: there are no two states to compare.")
 
     def drawn(count: int) -> Tensor:
-        """A number from 0 to count - 1 for each pair (pairs,)."""
+        """Draw a number from 0 to count - 1 for each pair (pairs,)."""
         return torch.randint(count, (pairs,), generator=generator)
 
     # One state of a pair is the one that was visited before its stretch of input, the other is any visited state.
@@ -512,15 +516,16 @@ def measured_rate(cell: Cell, x: Tensor, *, steps: int = 1, pairs: int = 32, asc
     first = runs[start, sample]
     second = runs[drawn(len(runs)), drawn(x.shape[1])]
     # The states (2, pairs, S) that Adam moves, each variable scaled to 0 ... 1 by its range on the data.
-    place = torch.stack([first, second]).sub(low).div(width.masked_fill(width == 0, 1)).requires_grad_()
+    scale = width.masked_fill(width == 0, 1)  # a variable that never moves stays where it is
+    place = ((torch.stack([first, second]) - low) / scale).requires_grad_()
     optimizer = torch.optim.Adam([place], lr=LR)
     best = 0.0
     for _ in range(ascent + 1):  # the ratio is taken before each step of ascent, and after the last
         h = (low + place * width).flatten(0, 1)  # (2 pairs, S)
         distance_before = (h[:pairs] - h[pairs:]).norm(dim=1)
         for frame in frames:
-            now = unflat(h, like)
-            h = flat(cell.update(frame.repeat(2, 1), cell.output(now), now))
+            state = unflat(h, like)
+            h = flat(cell.update(frame.repeat(2, 1), cell.output(state), state))
         distance_after = (h[:pairs] - h[pairs:]).norm(dim=1)
         apart = distance_before > MET * width.norm()
         ratio = distance_after[apart] / distance_before[apart]

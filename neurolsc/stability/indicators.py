@@ -396,8 +396,8 @@ class Activity(NamedTuple):
 def activity(spikes: Tensor, mask: Tensor | None = None) -> Activity:
     r"""Return rate, dead and saturated neurons, and synchrony of one layer.
 
-    Synchrony is the variance over time of the layer's mean output over the mean variance of a neuron, both of each
-    sample, then summed over samples,
+    Synchrony is the ratio of two variances in time: that of the layer's mean output, and the mean of those of its
+    neurons. Each is summed over samples,
 
     .. math:: \chi^2 = \frac{\sum_b \mathrm{var}_t\, \frac{1}{n} \sum_i z_i[t, b]}
         {\sum_b \frac{1}{n} \sum_i \mathrm{var}_t\, z_i[t, b]},
@@ -418,11 +418,11 @@ def activity(spikes: Tensor, mask: Tensor | None = None) -> Activity:
         return Activity(math.nan, math.nan, math.nan, math.nan)
     z = spikes.detach().float()
     if mask is None:
-        counts = z.new_ones(z.shape[:2], dtype=torch.float64)
+        counted = z.new_ones(z.shape[:2], dtype=torch.float64)
     else:
-        counts = mask.double()
+        counted = mask.double()
         z = z * mask.unsqueeze(-1)
-    steps = counts.sum(0)  # of each sample (B,)
+    steps = counted.sum(0)  # of each sample (B,)
     # Sums of zeros and ones are exact in float32 up to 16 million.
     fired = z.sum(0).double()  # spikes of each neuron in each sample (B, n)
     rate = fired.sum(0) / steps.sum()
@@ -433,7 +433,7 @@ def activity(spikes: Tensor, mask: Tensor | None = None) -> Activity:
     share = fired / steps.unsqueeze(1)
     of_neurons = (share * (1 - share)).mean(-1).sum()
     firing = z.sum(-1).double() / z.shape[-1]  # share of the neurons that fire in a step (T, B)
-    weight = counts / steps  # of each step in the mean of a sample
+    weight = counted / steps  # which a step has in the mean over a sample's steps (T, B)
     mean = (weight * firing).sum(0)
     of_mean = (weight * (firing - mean).square()).sum()
     if of_neurons > ROUNDING:

@@ -265,14 +265,15 @@ FEW = 16
 ROUGH = 0.01  # on FEW samples
 CLOSE = 5e-3  # on all: spikes that feed on each other move a rate by as much
 STEEPNESS = 1.5  # a first guess of d log(rate) / d log(1 / threshold)
-FAR = -2.0  # what log(rate / wanted) lies below this counts a tenth
+FAR = -2.0  # log(rate / wanted), below which ...
+NEARER = 0.1  # ... the rest of the distance counts as so much
 
 
 def scale_to_rate(cell: Cell, thresholds: Thresholds, x: Tensor, wanted: float, *, reach: float) -> float:
     """Scale a cell's thresholds, in place, so that its firing rate on x (T, B, n_in) is nearest to a wanted one.
 
-    The search is for a root in the logarithms of rate and scale, where a layer is nearly a line. A layer that fires
-    takes four to six runs, a silent one up to ten.
+    A root is searched of log(rate / wanted) as a function of log(scale), since this function is nearly a line. A layer
+    that fires takes four to six runs, a silent one up to ten.
 
     Args:
         cell: the cell.
@@ -308,9 +309,9 @@ def scale_to_rate(cell: Cell, thresholds: Thresholds, x: Tensor, wanted: float, 
             fires = rate(cell, part)
             log = math.log(max(fires, least) / wanted)
             if log < FAR:
-                # A silent layer has no slope. So far below 0, its value would make the search halve its interval
-                # many times instead of following the line through the ends.
-                log = FAR + 0.1 * (log - FAR)
+                # A silent layer lies far below the line. The search would then halve its interval many times instead
+                # of following the line through the ends.
+                log = FAR + NEARER * (log - FAR)
             rates[log] = fires
             return log
 

@@ -120,19 +120,19 @@ def scheduled(schedule: str | FromTorch, updates: int) -> FromTorch | None:
 def condition_gradients(network: Network, *, centralize: bool, clip: float) -> Tensor:
     r"""Centralize gradients and clip their norm, before the optimizer's step; return the norm before it is clipped.
 
-    Spikes are never negative. A change that all weights of a neuron share therefore moves its mean current, by the
-    number of weights times the firing rate below, until layers fall silent or fire at every step. A centralized
-    gradient changes no such mean: the threshold alone sets how much a neuron fires.
+    Spikes are never negative. If all n weights of a neuron change by d, its mean current therefore changes by n d r,
+    where r is the firing rate of its inputs. Updates that share a sign let layers fall silent, or fire at every step. A
+    centralized gradient leaves the mean of a neuron's weights as it is.
 
     Args:
         network: the network, with gradients.
         centralize: subtract from the gradient of every matrix of a cell the mean of its row, :math:`g_{ij} \leftarrow
-            g_{ij} - \tfrac1n \sum_k g_{ik}`; not that of the readout.
-        clip: the largest norm c of the whole gradient, :math:`g \leftarrow g \min(1, c / \Vert g \Vert)`; 0: not
-            clipped.
+            g_{ij} - \tfrac1n \sum_k g_{ik}`. Gradients of vectors and of the readout stay as they are.
+        clip: the largest norm c of the whole gradient, :math:`g \leftarrow g \min(1, c / \Vert g \Vert)`; with 0 it is
+            not clipped, nor is a norm that is not finite.
 
     Source: Pascanu et al., arXiv:1211.5063, algorithm 1 (clipping); Yong et al., arXiv:2004.01461, eq. 1
-    (centralization; for spikes: ours).
+    (centralization; its use for spikes is ours).
     """
     if centralize:
         from pytorch_optimizer.optimizer.gradient_centralization import centralize_gradient  # slow to import

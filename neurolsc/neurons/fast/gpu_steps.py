@@ -205,13 +205,18 @@ def alpha_function_back(
     g_exc, g_inh, g, from_z, exc, inh, v, u, given, alpha, beta, threshold, factor, scale,
     RESET: tl.constexpr, FORMULA: tl.constexpr, A: tl.constexpr,
 ):  # fmt: skip
-    """Return the gradients by x, exc, inh, v, alpha, beta, threshold, factor and scale; u is v after the step."""
+    """Return the gradients with respect to x, exc, inh, v, alpha, beta, threshold, factor and scale.
+
+    The forward step is :func:`alpha_function`. exc, inh and v are the states before it, and u is v after it. g_exc,
+    g_inh and g are the gradients by exc, inh and v after it, from_z that by the spikes, given their slopes if FORMULA
+    is GIVEN.
+    """
     r = fires(v - threshold)
     q = from_z * factor * slopes(u - threshold, given, FORMULA, A)
     g += q
     by_threshold = -q
     by_last_inh = tl.zeros_like(g)
-    if RESET == SUBTRACT:
+    if RESET == SUBTRACT:  # exc -= threshold r, and v += r times inh before the step
         by_threshold -= g_exc * r
         by_last_inh = g * r
     elif RESET == ZERO:
@@ -219,7 +224,7 @@ def alpha_function_back(
         g *= 1 - r
     if RESET != NONE:
         g_inh *= 1 - r
-    by_scale = g * (alpha * exc + beta * inh)  # exc + inh of the step: its input cancels
+    by_scale = g * (alpha * exc + beta * inh)  # v = scale (exc + inh) of the step, in which + x and - x cancel
     g_exc += g * scale
     g_inh += g * scale
     return (

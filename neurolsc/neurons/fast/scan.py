@@ -315,12 +315,14 @@ class _RecurrentScan(torch.autograd.Function):
             by_x, by_params, by_z0 = back_through_steps(neuron, *run, weight)
         by_weight = None
         if ctx.needs_input_grad[7]:  # weight
-            read = torch.cat([z0[None], z[:-1]]).view(-1, n)
+            # step 0 read z0, all others the spikes of the step before: two views in place of a copy of all spikes
+            first = by_x[0].view(-1, n)
+            others = by_x[1:].view(-1, n)
             if weight.ndim == 2:
-                by_weight = weight_gradient(read, by_x.view(-1, n))
+                by_weight = weight_gradient(z0.view(-1, n), first) + weight_gradient(z[:-1].view(-1, n), others)
             else:
-                by_weight = by_x.view(-1, n) * read
-            by_weight = by_weight.sum_to_size(weight.shape)  # over steps and samples, and neurons that share a factor
+                by_factor = (z0.view(-1, n) * first).sum(0) + (z[:-1].view(-1, n) * others).sum(0)
+                by_weight = by_factor.sum_to_size(weight.shape)  # neurons may share a factor
         return None, None, None, of_rows(by_x, ctx.rows_of_x), by_start, by_params, by_z0.view_as(z0), by_weight
 
 

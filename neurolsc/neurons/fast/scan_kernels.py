@@ -309,8 +309,8 @@ def synaptic(
     """Run snnTorch's Synaptic over all steps.
 
     Its states are the current, syn[t] = alpha syn[t-1] + x[t], and the voltage, v[t] = beta v[t-1] + syn[t] and a
-    reset. params are alpha, beta, the threshold and the factor of graded spikes (4, M); the other arguments are those
-    of :func:`leaky`.
+    reset. The rows of params (4, M) are alpha, beta, the threshold and the factor of graded spikes. The other arguments
+    are those of :func:`leaky`.
     """
     scratch = np.empty((2, PIECE), start.dtype)
     for lo in range(first, last, PIECE):
@@ -322,34 +322,33 @@ def synaptic(
         factor = params[3, lo:hi]
         r = scratch[0, :size]  # spikes of the voltage before the step
         s = scratch[1, :size]  # spikes of the step
-        last_syn = start[0, lo:hi]
-        before = start[1, lo:hi]
+        syn_before = start[0, lo:hi]
+        v_before = start[1, lo:hi]
         for t in range(len(z)):
             x_t = _at(x, t, lo, hi)
             z_t = z[t, lo:hi]
             syn = states[0][t, lo:hi]
-            after = states[1][t, lo:hi]
-            _fires(r, before, threshold)
+            v = states[1][t, lo:hi]
+            _fires(r, v_before, threshold)
             for j in range(size):
-                syn[j] = alpha[j] * last_syn[j] + x_t[j]
+                syn[j] = alpha[j] * syn_before[j] + x_t[j]
             for j in range(size):
-                after[j] = beta[j] * before[j] + syn[j]
-            # the reset by the spikes r of the last voltage
+                v[j] = beta[j] * v_before[j] + syn[j]
             if reset == SUBTRACT:
                 for j in range(size):
-                    after[j] -= r[j] * threshold[j]
+                    v[j] -= r[j] * threshold[j]
             elif reset == ZERO:
                 for j in range(size):
-                    after[j] -= after[j] * r[j]
-            _fires(s, after, threshold)
+                    v[j] -= v[j] * r[j]
+            _fires(s, v, threshold)
             for j in range(size):
                 z_t[j] = s[j] * factor[j]
-            if not delayed:
-                unreset = u[t, lo:hi]
-                _copy_into(unreset, after)
-                _reset_again(after, unreset, s, r, threshold, reset)
-            last_syn = syn
-            before = after
+            if not delayed:  # the spikes s reset at once, and the reset by r is taken back
+                unreset = u[t, lo:hi]  # kept for the backward pass, as the surrogate is taken of it
+                _copy_into(unreset, v)
+                _reset_again(v, unreset, s, r, threshold, reset)
+            syn_before = syn
+            v_before = v
 
 
 @_compiled

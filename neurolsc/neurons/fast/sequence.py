@@ -383,9 +383,16 @@ def reverse(
 
 
 def plain_gradients(plan: Plan, inputs: Inputs, needed: Inputs, outer: Sequence[Tensor | None]) -> Inputs:
-    """Compute the gradients of :func:`reverse` by plain steps and autograd; they can be differentiated again.
+    """Compute what :func:`reverse` returns by plain steps and autograd, so that it can be differentiated again.
 
-    The inputs whose gradients are not wanted get None, as do those on which nothing depends.
+    Args:
+        plan: as there.
+        inputs: as there.
+        needed: as there: True for each input whose gradient is wanted.
+        outer: the gradients that reach the outputs of the run from outside.
+
+    Returns:
+        The gradients; None for inputs whose gradients are not wanted, and for those on which nothing depends.
     """
     create_graph = torch.is_grad_enabled()
     wanted = needed.flat()
@@ -396,10 +403,13 @@ def plain_gradients(plan: Plan, inputs: Inputs, needed: Inputs, outer: Sequence[
         reached = [(o, g) for o, g in pairs if o is not None and g is not None and o.requires_grad]
         if not reached:
             return Inputs.of([None] * len(wanted))
-        by = [i for i, wants in zip(aliases, wanted, strict=True) if wants]
-        outputs, gradients = zip(*reached, strict=True)
-        by_wanted = iter(torch.autograd.grad(outputs, by, gradients, create_graph=create_graph, allow_unused=True))
-    return Inputs.of([next(by_wanted) if wants else None for wants in wanted])
+        wanted_inputs = [i for i, wants in zip(aliases, wanted, strict=True) if wants]
+        outputs, from_outside = zip(*reached, strict=True)
+        gradients = torch.autograd.grad(
+            outputs, wanted_inputs, from_outside, create_graph=create_graph, allow_unused=True
+        )
+    rest = iter(gradients)
+    return Inputs.of([next(rest) if wants else None for wants in wanted])
 
 
 def plain_steps(plan: Plan, inputs: Inputs) -> tuple[Tensor, Tensor, Tensor | None]:
