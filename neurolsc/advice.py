@@ -1,15 +1,18 @@
 """One call that initialises any network, and says what it did to which layer."""
 
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 
 from neurolsc.diagnosis.faults import OF_THE_RATE
-from neurolsc.diagnosis.losses import Loss
+from neurolsc.diagnosis.losses import Loss, objective
 from neurolsc.diagnosis.report import diagnose, learning_rate
 from neurolsc.init.base import Initialiser, InitReport, named
 from neurolsc.init.identity import Identity
 from neurolsc.interop.ranks import on_rank_0
+from neurolsc.interop.saved import restored_on_error
+from neurolsc.stability.conditions import Finding
 from neurolsc.surroundings import in_full_precision
 from neurolsc.validation import whole
 
@@ -56,9 +59,9 @@ def initialize(
         reached.
 
     Raises:
-        TypeError: if net cannot be wrapped, or x, y, lr or method is of another kind.
+        TypeError: if net cannot be wrapped, or x, y, loss, lr or method is of another kind.
         ValueError: if x or y does not fit net or is not finite; method names no initialiser; or only one of y and lr
-            is given. The network is then as it was.
+            is given. The network is then as it was, also after an interruption.
 
     Example:
         >>> import snntorch as snn
@@ -81,17 +84,24 @@ def initialize(
     has_targets = y is not None or isinstance(x, tuple)  # a batch (x, y)
     if (lr is None and y is not None) or (lr is not None and not has_targets):
         raise ValueError("y and lr belong together: with both, a copy of the network is trained for some updates.")
-    if lr is not None:
-        diagnose(net, x, y, loss=loss, samples=1, steps=1)  # refuses what does not fit before anything is set
+    objective(loss)  # refuses what is no loss
     apply: Any = initialiser.apply  # declared for a Network; its decorator wraps any other module
-    report = apply(net, x, seed=seed, prefers_membrane=loss == "membrane")
-    if not isinstance(report, InitReport):
-        report = InitReport(report, title=str(initialiser))
+    apply = partial(apply, net, x, seed=seed, prefers_membrane=loss == "membrane")
     if lr is None:
-        return report
-    # of the initialised network, and of all that diagnose finds only what is about the learning rate
-    warnings = [finding for finding in diagnose(net, x, y, loss=loss, lr=lr) if finding.name in OF_THE_RATE]
+        return as_report(apply(), initialiser)
+    diagnose(net, x, y, loss=loss, samples=1, steps=1)  # refuses what does not fit before anything is set
+    with restored_on_error(net):
+        report = as_report(apply(), initialiser)
+        # of the initialised network, and of all that diagnose finds only what is about the learning rate
+        warnings = [finding for finding in diagnose(net, x, y, loss=loss, lr=lr) if finding.name in OF_THE_RATE]
     return InitReport([*report, *warnings], report.summary, report.layers, report.title, report.layout, report.left_out)
+
+
+def as_report(findings: tuple[Finding, ...], initialiser: Initialiser) -> InitReport:
+    """Return what an initialiser returned as a report, with its text as the title if it is none."""
+    if isinstance(findings, InitReport):
+        return findings
+    return InitReport(findings, title=str(initialiser))
 
 
 def as_initialiser(method: str | Initialiser | None) -> Initialiser:

@@ -8,7 +8,7 @@ from docs.tables.users import LOSSES, reported, unfinished
 from neurolsc.diagnosis import FAULTS
 from neurolsc.diagnosis.faults import OF_THE_RATE
 
-SET = ("Leaky", "RLeaky")  # families on which the rules were set
+SET = ("Leaky", "RLeaky", "RLeaky atan")  # families on which the rules were set; the last has another surrogate
 OF_THE_DATA = (
     "input batch first",
     "missing class",

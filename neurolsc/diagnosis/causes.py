@@ -174,17 +174,19 @@ def mean_slopes(network: Network, x: Tensor) -> list[float]:
 FEWEST = 8  # inputs of a neuron: with fewer, one of them can dominate by chance
 
 
-def is_identity(cell: Cell, share: float) -> bool:
-    """True if a layer began as an identity: in most neurons a single input has more than a share of all weights.
+def is_identity(cell: Cell, factor: float) -> bool:
+    """True if a layer began as an identity: most neurons have one input weight far larger than all others.
 
-    Only the first input matrix is looked at; False if there is none.
+    Args:
+        cell: the layer. Its first input matrix is looked at; False if there is none.
+        factor: how many times as large as the second largest the largest weight has to be.
     """
     for matrix in weight_matrices(cell, "depth", inputs=True):
         weights = matrix.weights.flatten(1).abs()
         if weights.shape[1] < FEWEST:
             return False
-        dominated = weights.amax(1) > share * weights.sum(1)
-        return dominated.double().mean().item() > 0.5
+        largest, second = weights.topk(2, dim=1).values.unbind(1)
+        return (largest > factor * second).double().mean().item() > 0.5
     return False
 
 

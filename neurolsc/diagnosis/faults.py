@@ -39,9 +39,10 @@ class Bounds:
     # How many times smaller than the largest gradient of a layer one that vanishes is. Networks of the study that
     # learn have up to 1e6.
     faded: float = 1e6
-    # Share of one input in all weights of a neuron from which on a layer counts as an identity: drawn ones have 0.03
-    # where they read 64 inputs, and an identity with 0.3 of the drawn weights 0.5.
-    identity: float = 0.3
+    # How many times as large as the second largest the largest input weight of most neurons is, if a layer counts as
+    # an identity. In drawn weights it is 1.1 times as large; in an identity layer with 64 inputs, thresholds of 1 and
+    # 0.3 of the drawn weights 27 times, and with thresholds of 0.27 7 times.
+    identity: float = 2.0
     # Growth of gradients over a whole run. A mean radius above 1 alone is no fault: where a few points have large ones,
     # products shrink. LIF of the study learn as often at 30-fold as without any growth.
     growth: float = 100.0

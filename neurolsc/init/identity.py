@@ -23,7 +23,6 @@ from neurolsc.interop.sharing import shared_with
 from neurolsc.network import Network
 from neurolsc.neurons.cell import Cell, WeightMatrix, is_frozen, weight_matrices
 from neurolsc.stability.conditions import NO_SURROGATE, Finding, surrogate_fault, surrogate_slope
-from neurolsc.stability.pretrain import restored_on_error
 from neurolsc.stability.scale import layer_inputs, rate, scale_to_rate, steps_from_rest
 from neurolsc.stability.transitions import Transitions, flat, stacked, zeroed
 from neurolsc.surroundings import eval_mode
@@ -121,7 +120,7 @@ class Identity(Initialiser):
             if fault.name == NO_SURROGATE:  # nothing below it could be trained
                 raise ValueError(str(fault))
             findings.append(fault)
-        with restored_on_error(network), eval_mode(network), torch.no_grad():
+        with eval_mode(network), torch.no_grad():
             before = network.run(x).spikes
             for index, layer_input in enumerate(layer_inputs(network, x)):
                 layer = Layer(network, index)

@@ -289,7 +289,7 @@ def _check_targets(batch: BatchParts) -> None:
     fits = targets.shape[:2] == (steps, samples) or targets.shape[:1] == (samples,)
     if not fits:
         raise ValueError(
-            f"targets must be of {samples} samples, ({samples},) or ({steps}, {samples}, ...), got {tuple(targets.shape)}."
+            f"y must be of {samples} samples, ({samples},) or ({steps}, {samples}, ...), got {tuple(targets.shape)}."
         )
 
 

@@ -4,8 +4,10 @@ norse keeps thresholds and time constants of a layer in a NamedTuple ``p``, spik
 ``net.state_dict()``, and so is not what an initialisation has set there. A file of :func:`save` holds both.
 """
 
+import copy
 import numbers
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from os import PathLike
 from typing import Any, NamedTuple, cast
 
@@ -189,6 +191,22 @@ def set_values_outside(net: nn.Module, values: Mapping[str, Tensor]) -> None:
             owner.p = owner.p._replace(**{place.name: new})
         else:
             setattr(owner, place.name, new)
+
+
+@contextmanager
+def restored_on_error(net: nn.Module | Iterable[nn.Module]) -> Iterator[None]:
+    """If the block ends in an error or is interrupted, put back all weights, buffers and :func:`values_outside`."""
+    net = original(net)
+    if not isinstance(net, nn.Module):  # a list of modules
+        net = nn.ModuleList(net)
+    state = copy.deepcopy(net.state_dict())
+    outside = values_outside(net)
+    try:
+        yield
+    except BaseException:
+        net.load_state_dict(state)
+        set_values_outside(net, outside)
+        raise
 
 
 def left_out(net: nn.Module | Iterable[nn.Module], before: Mapping[str, Tensor]) -> str:

@@ -1,6 +1,5 @@
 """Parameters that several places of a network share: setting one of them for a layer changes the other places."""
 
-import copy
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -9,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from neurolsc.interop.saved import set_values_outside, values_outside
+from neurolsc.interop.saved import restored_on_error
 from neurolsc.interop.wrapped import TorchCell
 from neurolsc.network import Network
 from neurolsc.surrogate import Surrogate
@@ -118,27 +117,21 @@ def refuse_shared(network: Network, net: Modules) -> None:
 
 @contextmanager
 def shared_kept(network: Network, net: Modules) -> Iterator[None]:
-    """If the block has set a shared parameter, put all parameters back and raise a ValueError.
+    """If the block has set a shared parameter, raise a ValueError; put all values back after any error.
 
     Args:
         network: the network.
         net: the module that it was made of, whose names the error has; or the network.
     """
     before = [(shared, shared.parameter.detach().clone()) for shared in shared_parameters(network)]
-    if not before:
-        yield
-        return
-    state = copy.deepcopy(network.state_dict())
-    outside = values_outside(network)
-    try:
-        yield
-    except SharedParameterError as error:  # of a method inside, which has the network alone
-        raise error.shared.refusal(network, net) from None
-    for shared, value in before:
-        if not torch.equal(shared.parameter, value):
-            network.load_state_dict(state)
-            set_values_outside(network, outside)
-            raise shared.refusal(network, net)
+    with restored_on_error(network):
+        try:
+            yield
+        except SharedParameterError as error:  # of a method inside, which has the network alone
+            raise error.shared.refusal(network, net) from None
+        for shared, value in before:
+            if not torch.equal(shared.parameter, value):
+                raise shared.refusal(network, net)
 
 
 def _parameters(part: nn.Module | None) -> Iterator[tuple[str, nn.Parameter]]:

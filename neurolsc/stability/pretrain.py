@@ -12,11 +12,9 @@ until the radii have converged. Which inputs a step takes, and when radii have c
 (:mod:`neurolsc.stability.loops`): ours, the one that the paper prints, or the one of its released code.
 """
 
-import copy
 import math
 import time as clock
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from itertools import chain
 from os import PathLike
@@ -28,7 +26,7 @@ from torch import Tensor, nn
 from neurolsc.display import Displayed, Table, in_80_columns, progress_bar
 from neurolsc.interop.prepared import as_batches, prepare_batches, without_padding
 from neurolsc.interop.ranks import on_rank_0
-from neurolsc.interop.saved import left_out, values_outside
+from neurolsc.interop.saved import left_out, restored_on_error, values_outside
 from neurolsc.interop.sharing import refuse_shared
 from neurolsc.io import data_fingerprint, locked, network_fingerprint, read_checkpoint, write_tree
 from neurolsc.metrics import firing_rate, is_binary
@@ -157,17 +155,6 @@ def pretrain(
         seconds = sum(row["seconds"] for row in run.history)
         result = run.meter.conclude(profile, inputs.steps, run.met, run.step, run.history, seconds)
     return result.of(net, layout, values_before)
-
-
-@contextmanager
-def restored_on_error(network: Network) -> Iterator[None]:
-    """If the block ends in an error or is interrupted, restore the weights from before it."""
-    before = copy.deepcopy(network.state_dict())
-    try:
-        yield
-    except BaseException:
-        network.load_state_dict(before)
-        raise
 
 
 # ---- measuring and judging radii

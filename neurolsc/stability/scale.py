@@ -20,11 +20,11 @@ from torch import Tensor, nn
 from neurolsc.display import progress_bar
 from neurolsc.interop.prepared import prepare
 from neurolsc.interop.ranks import on_rank_0
-from neurolsc.interop.saved import values_outside
+from neurolsc.interop.saved import restored_on_error, values_outside
 from neurolsc.interop.sharing import refuse_shared, shared_kept
 from neurolsc.network import Network
 from neurolsc.neurons.cell import Cell, State, Thresholds
-from neurolsc.stability.pretrain import CLOSER, InputStream, Meter, PretrainResult, restored_on_error
+from neurolsc.stability.pretrain import CLOSER, InputStream, Meter, PretrainResult
 from neurolsc.stability.profile import depth_radius, time_radius
 from neurolsc.stability.rules import PretrainOptions, Target, as_rule, radius_target
 from neurolsc.stability.transitions import Transitions, draw_steps, stacked

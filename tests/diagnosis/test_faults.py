@@ -14,8 +14,8 @@ import neurolsc
 from neurolsc import LIF, Network, diagnose, init, try_cures, wrap
 from neurolsc.diagnosis import FAULTS, Bounds, cures
 from neurolsc.diagnosis.case import Case
-from neurolsc.diagnosis.causes import growth, step_sizes
-from neurolsc.diagnosis.faults import BY_NAME, findings, of_labels
+from neurolsc.diagnosis.causes import growth, is_identity, step_sizes
+from neurolsc.diagnosis.faults import BOUNDS, BY_NAME, findings, of_labels
 from neurolsc.diagnosis.report import examined
 from neurolsc.diagnosis.rules import is_too_fast
 from neurolsc.stability.scale import layer_inputs
@@ -93,6 +93,17 @@ def test_an_initialisation_that_does_not_help_is_not_advised(digits):
         parameter.requires_grad_(False)
     (finding,) = [f for f in diagnose(network, x, y, **FEW) if f.name == "dead layer"]
     assert finding.cure == "lower its thresholds, or raise its input weights"
+
+
+@pytest.mark.parametrize(("width", "threshold"), [(16, 0.2), (512, 1.0), (512, 0.3)])
+def test_an_identity_is_told_from_drawn_weights_at_any_width_and_threshold(width, threshold):
+    torch.manual_seed(0)
+    network = Network([neurolsc.LIF(40, width), neurolsc.LIF(width, width)], 4)
+    network.cells[1].theta.fill_(threshold)
+    x = (torch.rand(20, 8, 40) < 0.2).float()
+    assert not any(is_identity(cell, BOUNDS.identity) for cell in network.cells)
+    init.Identity(rate=0.05).apply(network, [x])
+    assert [is_identity(cell, BOUNDS.identity) for cell in network.cells] == [False, True]
 
 
 @pytest.mark.slow

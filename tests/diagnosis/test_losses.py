@@ -113,7 +113,7 @@ def test_a_diagnosis_refuses_what_does_not_fit_and_leaves_the_network(make_netwo
         ((x[0],), {}, ValueError, r"x must have shape \(T, B, 30\)"),
         ((x, [0, 1, 2, 3]), {}, TypeError, r"y must be a torch\.Tensor, got list"),
         (((x, y, y, y),), {}, TypeError, r"a batch must be a tensor x, or \(x, targets\) or \(x, targets, mask\)"),
-        ((x, y[:3]), {}, ValueError, r"targets must be of 4 samples, \(4,\) or \(10, 4, \.\.\.\), got \(3,\)"),
+        ((x, y[:3]), {}, ValueError, r"y must be of 4 samples, \(4,\) or \(10, 4, \.\.\.\), got \(3,\)"),
         ((x, y), {"lr": "fast"}, TypeError, r"lr must be a number, got str \('fast'\)"),
         ((x, y), {"lr": True}, TypeError, r"lr must be a number, got bool"),
         ((x, y), {"lr": -1.0}, ValueError, r"lr must be positive"),

@@ -1,12 +1,14 @@
 """`neurolsc.initialize` with a learning rate: it warns of one that is too high, and sets the same network."""
 
 import copy
+import pkgutil
 
 import pytest
 import torch
 from torch import nn
 
 from neurolsc import diagnose, initialize
+from neurolsc.interop.saved import values_outside
 
 snn = pytest.importorskip("snntorch")
 
@@ -57,4 +59,46 @@ def test_labels_and_learning_rate_come_together_and_are_refused_before_anything_
         initialize(net, x, torch.zeros(7, dtype=torch.long), lr=1e-3)
     with pytest.raises(TypeError, match="lr must be a number, got str"):
         initialize(net, x, torch.zeros(16, dtype=torch.long), lr="1e-3")
+    with pytest.raises(ValueError, match="loss must be .* got 'membranes'"):
+        initialize(net, x, loss="membranes")
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+
+
+def values(net: nn.Module) -> dict[str, torch.Tensor]:
+    """All weights and buffers, and what norse keeps outside of them."""
+    return copy.deepcopy(net.state_dict()) | values_outside(net)
+
+
+def stopped_at(count: int, function):
+    """The function, interrupted in a call after that many."""
+    calls = []
+
+    def stopped(*args, **kwargs):
+        calls.append(None)
+        if len(calls) > count:
+            raise KeyboardInterrupt
+        return function(*args, **kwargs)
+
+    return stopped
+
+
+@pytest.mark.parametrize(
+    ("place", "arguments"),
+    [
+        ("neurolsc.stability.scale.solve", {"method": "FiringRate(0.15)"}),
+        ("neurolsc.stability.scale.solve", {}),
+        ("neurolsc.stability.rules.TransitionRule.apply", {"method": "LSC(0.5)"}),
+        ("neurolsc.advice.diagnose", {"y": torch.arange(16) % 4, "lr": 1e-3}),
+    ],
+)
+def test_an_interruption_puts_back_what_was_set_also_outside_of_the_state_dict(x, monkeypatch, place, arguments):
+    norse = pytest.importorskip("norse.torch")
+    torch.manual_seed(0)
+    cells = [nn.Linear(40, 64), norse.LIFCell(), nn.Linear(64, 64), norse.LIFCell(), nn.Linear(64, 4), norse.LICell()]
+    net = norse.SequentialState(*cells)
+    before = values(net)
+    monkeypatch.setattr(place, stopped_at(1, pkgutil.resolve_name(place)))
+    with pytest.raises(KeyboardInterrupt):
+        initialize(net, x, **arguments)
+    after = values(net)
+    assert all(torch.equal(after[name], value) for name, value in before.items())

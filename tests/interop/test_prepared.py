@@ -202,7 +202,7 @@ class Holder(nn.Module):
         (torch.ones(3, 4, N_IN, dtype=torch.complex64), TypeError, "x must be real, got torch.complex64"),
         ([], ValueError, "at least one batch, got none"),
         ((torch.ones(3, 4, N_IN), [0, 1, 2, 0]), TypeError, "y must be a torch.Tensor, got list"),
-        ((torch.ones(3, 4, N_IN), labels(9)), ValueError, r"targets must be of 4 samples, \(4,\) .* got \(9,\)"),
+        ((torch.ones(3, 4, N_IN), labels(9)), ValueError, r"y must be of 4 samples, \(4,\) .* got \(9,\)"),
         ((torch.ones(3, 4, N_IN), labels(3)), ValueError, r"x \(3, 4, 7\) looks batch first, .* give x.transpose\(0, 1\)"),
         ((torch.ones(3, 4, N_IN), labels(4), torch.ones(3, 4)), ValueError, r"mask must be bool \(3, 4\), got torch.float32"),
     ],
