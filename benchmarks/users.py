@@ -1,8 +1,11 @@
 """What an initialisation does in a user's own loop: networks x learning rates x seeds.
 
     python benchmarks/users.py --networks "4 Leaky" "8 Leaky" --arms built "Relay(rate=0.02)"
-    python benchmarks/users.py --stage a            every network with the loss of its tutorial
+    python benchmarks/users.py --arms built "by hand" kaiming "Identity()" --seeds 20 21 22 23
     python benchmarks/users.py --table              the tables of what is there
+
+The second command runs every network with the loss of its tutorial; `--losses` names others. Seeds below 20 chose the
+method (results/users_choosing.csv), those from 20 on are reported.
 
 A trial is a network, a loss, an initialisation, a learning rate and a seed, trained by plain Adam without clipping,
 in batches whose order the seed draws. Each finished trial is a row of results/users.csv; trials that are there are
@@ -37,9 +40,8 @@ import neurolsc
 
 RESULTS = Path(__file__).parent / "results" / "users.csv"
 RATES = (3e-4, 1e-3, 3e-3, 1e-2)
-CHOOSING = (0, 1)  # seeds that choose a design
+CHOOSING = (0, 1)  # seeds that choose a design, by default; those from 20 on chose nothing and are reported
 SIDE_BY_SIDE = 24  # networks at once; more are not faster
-REPORTED = tuple(range(10, 18))  # seeds that are reported, and chose nothing
 COLUMNS = (
     "network", "loss", "arm", "lr", "seed", "epochs", "test", "curve", "train_loss", "rates_before", "rates_after",
     "thresholds", "seconds", "init_seconds", "report", "date",

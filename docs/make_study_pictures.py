@@ -5,6 +5,7 @@ from statistics import mean
 
 import matplotlib as mpl
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MultipleLocator
 
 from docs.tables.elsewhere import libraries
 from docs.tables.neurons import INITIALISERS as OF_NEURONS
@@ -19,6 +20,7 @@ from docs.tables.study import (
     headline,
     layers_of,
     of_layers,
+    over_all,
     rank_of,
     read_rows,
     speech_of_one,
@@ -88,26 +90,31 @@ def draw_depth(path: Path) -> None:
 
 
 def draw_registered(path: Path, found: list[Comparison]) -> None:
-    """Registered differences and their intervals, a row for each from the top, colored by what may be said of it."""
+    """Registered differences and their intervals, a row for each from the top, colored by what may be said of it.
+
+    Marks of those that Holm's correction over all sections leaves significant are filled, those of the others open.
+    """
     found = found[::-1]
     colors = {"better": COLORS[0], "worse": COLORS[1], "level": COLORS[2], "no difference shown": "0.5"}
     with mpl.rc_context(STYLE):
-        figure, grid = panels(1, 1, figsize=(7.6, 1.5 + 0.32 * len(found)))
+        figure, grid = panels(1, 1, figsize=(9.2, 1.6 + 0.32 * len(found)))
         ax = grid.flat[0]
         ax.axvspan(-3, 3, color="0.93", linewidth=0)
         ax.axvline(0, color="0.4", linestyle=":", linewidth=1)
         for at, comparison in enumerate(found):
             low, high = comparison.test.confidence_interval(0.95)
-            look = {"color": colors[comparison.said()], "linewidth": 2, "markersize": 6}
-            ax.plot([low, high], [at, at], **look)
-            ax.plot((low + high) / 2, at, "o", **look)
+            color = colors[comparison.said()]
+            inside = color if over_all()[comparison.name] < 0.05 else "white"
+            ax.plot([low, high], [at, at], color=color, linewidth=2)
+            ax.plot((low + high) / 2, at, "o", color=color, markersize=6, markerfacecolor=inside)
         ax.set_yticks(range(len(found)), [comparison.name for comparison in found])
-        ax.set_xscale("symlog", linthresh=10)
-        ax.set_xticks(ticks := (-10, -5, 0, 5, 10, 20, 50), map(str, ticks))
+        ax.xaxis.set_major_locator(MultipleLocator(10))
         ax.set_ylim(-0.7, len(found) - 0.3)
-        ax.set_xlabel("difference in mode accuracy on the test, points (logarithmic beyond 10)")
+        ax.set_xlabel("difference in mode accuracy on the test, points")
         handles = [Line2D([], [], marker="o", color=color, label=said) for said, color in colors.items()]
-        figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize="small")
+        for words, inside in (("significant over all sections", "0.2"), ("not significant over all sections", "white")):
+            handles.append(Line2D([], [], marker="o", color="0.2", markerfacecolor=inside, linestyle="", label=words))
+        figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize="small")
         finish(figure, path, "registered; eight new seeds an arm, 95 % intervals; gray: within 3 points")
 
 
@@ -309,7 +316,7 @@ def draw_users(path: Path) -> None:
             for name, color in zip(ARMS.values(), COLORS, strict=False)
         ]
         figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize="small")
-        finish(figure, path, "Five epochs of plain Adam in the library's own loop; mean over seeds, dotted: chance")
+        finish(figure, path, "Five epochs of plain Adam in a plain loop; mean over seeds, dotted: chance")
 
 
 draw_users(PICTURES / "study_users.png")

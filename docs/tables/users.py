@@ -2,7 +2,7 @@
 
 import csv
 import math
-from statistics import mean, stdev
+from statistics import mean, median, stdev
 
 from scipy import stats
 
@@ -12,7 +12,9 @@ ARMS = {"built": "as built", "by hand": "by hand", "kaiming": "Kaiming", "Identi
 FRONT = ("built", "Identity()")
 REPORTED = 20  # the first seed that chose nothing
 FEWEST = 4  # seeds of a network that is shown
+MOST = 8  # seeds that were planned for each network
 SHORT, LONG = 5, 30  # epochs
+AT_CHANCE = 15  # test, %, of ten classes: a network whose best score is not above has nothing to lose
 LOSSES = {"count": "spike counts", "membrane": "membrane", "step": "each step"}
 
 
@@ -79,7 +81,7 @@ def mean_score(found: list[dict[str, str]], arm: str, rate: float) -> float:
 
 
 def before_and_after(found: list[dict[str, str]]) -> list[str]:
-    """A line for each network and loss, a column for each learning rate: as built, then initialised."""
+    """A line for each network and loss: as built and initialised at each learning rate; by hand at its best one."""
     rates = rates_of(found)
     body = []
     for (network, loss), of_network in grouped(found, "network", "loss").items():
@@ -87,8 +89,9 @@ def before_and_after(found: list[dict[str, str]]) -> list[str]:
         for rate in rates:
             built, initialised = (mean_score(of_network, arm, rate) for arm in FRONT)
             cells.append(f"{built:.0f} → {initialised:.0f}")
-        body.append([f"{network}, {LOSSES[loss]}", *cells])
-    head = ["network, loss", *(f"{rate:g}" for rate in rates)]
+        by_hand = max(mean_score(of_network, "by hand", rate) for rate in rates)
+        body.append([f"{network}, {LOSSES[loss]}", *cells, f"{by_hand:.0f}"])
+    head = ["network, loss", *(f"{rate:g}" for rate in rates), "by hand"]
     return [*rows(head, body), *about(found, "test, %, mean")]
 
 
@@ -108,6 +111,27 @@ def users_long() -> list[str]:
 def users() -> list[str]:
     """Five epochs, all arms."""
     return of_all_arms(SHORT)
+
+
+@table
+def users_hours() -> list[str]:
+    """Core hours of all trials, by file."""
+    body = []
+    for name in ("users", "users_choosing"):
+        with (RESULTS / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+            found = list(csv.DictReader(file))
+        seconds = [float(row["seconds"]) for row in found]
+        seeds = sorted({int(row["seed"]) for row in found})
+        body.append(
+            [
+                f"`{name}.csv`",
+                len(found),
+                ", ".join(map(str, seeds)),
+                f"{min(seconds):.1f} to {max(seconds):.0f}",
+                f"{sum(seconds) / 3600:.1f}",
+            ]
+        )
+    return rows(["results", "trials", "seeds", "seconds of a trial", "core hours"], body)
 
 
 @table
@@ -139,53 +163,206 @@ def of_all_arms(epochs: int) -> list[str]:
 # ---------------------------------------------------------------- what counts
 
 
-def paired(of_network: list[dict[str, str]], rate: float) -> tuple[float, float, float]:
-    """Points by which initialised networks are above those as built: mean and 95 % interval over seeds."""
+def differences(of_network: list[dict[str, str]], rate: float) -> list[float]:
+    """Points by which initialised networks are above those as built, of each seed that both have."""
     scores = {(run["arm"], run["seed"]): 100 * float(run["test"]) for run in of_network if float(run["lr"]) == rate}
     seeds = {seed for arm, seed in scores if arm == "built"} & {seed for arm, seed in scores if arm == "Identity()"}
-    values = [scores["Identity()", seed] - scores["built", seed] for seed in seeds]
+    return [scores["Identity()", seed] - scores["built", seed] for seed in sorted(seeds)]
+
+
+def paired(of_network: list[dict[str, str]], rate: float) -> tuple[float, float, float]:
+    """Points by which initialised networks are above those as built: mean and 95 % interval over seeds."""
+    values = differences(of_network, rate)
     half = stats.t.ppf(0.975, len(values) - 1) * stdev(values) / math.sqrt(len(values))
     return mean(values), mean(values) - half, mean(values) + half
 
 
-def epochs_to(of_network: list[dict[str, str]], arm: str, rate: float, score: float) -> str:
-    """Epochs until the mean curve of an arm reaches a score."""
+def epochs_to(of_network: list[dict[str, str]], arm: str, rate: float, score: float) -> float:
+    """Epochs until the mean curve of an arm reaches a score; infinite if it does not."""
     curves = [[float(point) for point in run["curve"].split()] for run in runs_of(of_network, arm, rate)]
     for epoch, points in enumerate(zip(*curves, strict=True), start=1):
         if 100 * mean(points) >= score:
-            return str(epoch)
-    return "more"
+            return epoch
+    return math.inf
+
+
+class Judged:
+    """What counts, of one network with its loss.
+
+    Attributes:
+        called: the network and its loss, in words.
+        runs: its rows.
+        rates: all learning rates.
+        means: mean test scores in %, by arm and learning rate.
+        best: the best of them.
+        at_chance: whether the network as built is at chance at all learning rates.
+    """
+
+    def __init__(self, network: str, loss: str, runs: list[dict[str, str]]) -> None:
+        self.called = f"{network}, {LOSSES[loss]}"
+        self.runs = runs
+        self.rates = rates_of(runs)
+        self.means = {arm: {rate: mean_score(runs, arm, rate) for rate in self.rates} for arm in ARMS}
+        self.best = max(max(of_arm.values()) for of_arm in self.means.values())
+        self.at_chance = self.best_of("built") <= AT_CHANCE
+
+    def best_of(self, arm: str) -> float:
+        """The best score of an arm."""
+        return max(self.means[arm].values())
+
+    def learns_as_built(self) -> list[float]:
+        """Learning rates at which the network as built reaches 90 % of its own best; none if it is at chance."""
+        if self.at_chance:
+            return []
+        return [rate for rate, score in self.means["built"].items() if score >= 0.9 * self.best_of("built")]
+
+    def rival(self, rate: float) -> tuple[float, str]:
+        """The better score at a learning rate of by hand and Kaiming, and which it is."""
+        return max((of_arm[rate], ARMS[arm]) for arm, of_arm in self.means.items() if arm not in FRONT)
+
+    def near_the_best(self, arm: str) -> int:
+        """The number of learning rates at which an arm is within 5 points of the best score of all."""
+        return sum(score >= self.best - 5 for score in self.means[arm].values())
+
+    def epochs(self, arm: str) -> float:
+        """Epochs to 95 % of what the network as built reaches, both at the rate that is best as built."""
+        rate = max(self.rates, key=self.means["built"].__getitem__)
+        return epochs_to(self.runs, arm, rate, 0.95 * self.best_of("built"))
+
+
+def judged(found: list[dict[str, str]]) -> list[Judged]:
+    """The networks of some rows."""
+    return [Judged(*key, runs) for key, runs in grouped(found, "network", "loss").items()]
 
 
 @table
 def users_counts() -> list[str]:
     """No harm, gain, basin and speed, of each network and loss."""
     found = reported()
-    rates = rates_of(found)
     body = []
-    for (network, loss), of_network in grouped(found, "network", "loss").items():
-        means = {arm: {rate: mean_score(of_network, arm, rate) for rate in rates} for arm in ARMS}
-        built, initialised = means["built"], means["Identity()"]
-        near = [rate for rate in rates if built[rate] >= 0.9 * max(built.values())]
-        worst = min(near, key=lambda rate: paired(of_network, rate)[1])
-        middle, low, high = paired(of_network, worst)
-        others = {arm: max(of_arm.values()) for arm, of_arm in means.items() if arm != "Identity()"}
-        rival = max(others, key=others.__getitem__)
-        best = max(others[rival], max(initialised.values()))
-        within = {arm: sum(score >= best - 5 for score in means[arm].values()) for arm in FRONT}
-        top = max(built, key=built.__getitem__)
-        epochs = {arm: epochs_to(of_network, arm, top, 0.95 * built[top]) for arm in FRONT}
+    for of_one in judged(found):
+        smallest, epochs = "at chance as built", "-"
+        if not of_one.at_chance:
+            middle, low, high, rate = min((*paired(of_one.runs, rate), rate) for rate in of_one.learns_as_built())
+            smallest = f"{middle:+.1f} ({low:+.1f} to {high:+.1f}) at {rate:g}"
+            epochs = " → ".join(f"{of_one.epochs(arm):g}" for arm in FRONT)
+        rival, called = max(of_one.rival(rate) for rate in of_one.rates)
         body.append(
             [
-                f"{network}, {LOSSES[loss]}",
-                f"{middle:+.1f} ({low:+.1f} to {high:+.1f}) at {worst:g}",
-                f"{max(initialised.values()):.0f} ({ARMS[rival]} {others[rival]:.0f})",
-                f"{within['Identity()']} ({within['built']})",
-                f"{epochs['Identity()']} ({epochs['built']})",
+                of_one.called,
+                len({run["seed"] for run in of_one.runs}),
+                smallest,
+                " → ".join(f"{of_one.best_of(arm):.0f}" for arm in FRONT),
+                f"{called} {rival:.0f}",
+                " → ".join(f"{of_one.near_the_best(arm)}" for arm in FRONT),
+                epochs,
             ]
         )
-    head = ["network, loss", "smallest gain", "best score", "learning rates near it", "epochs"]
-    return [
-        *rows(head, body),
-        *about(found, "95 % intervals, paired by seed; in brackets the best other arm, or as built"),
+    head = [
+        "network, loss",
+        "seeds",
+        "smallest gain",
+        "best score",
+        "best of the others",
+        "rates near the best",
+        "epochs",
     ]
+    return [*rows(head, body), *about(found, "95 % intervals, paired by seed; as built → initialised")]
+
+
+def harm() -> list[str]:
+    """No harm: in how many cells, and where not."""
+    cells, missed = 0, []
+    for of_one in judged([*reported(), *unfinished()]):
+        for rate in of_one.learns_as_built():
+            if len(differences(of_one.runs, rate)) < FEWEST:
+                continue
+            cells += 1
+            middle, low, high = paired(of_one.runs, rate)
+            if middle < -3 or low <= -5:
+                missed.append(f"{of_one.called} at {rate:g}: {middle:+.1f} ({low:+.1f} to {high:+.1f})")
+    demand = (
+        "**No harm**: where the network as built reaches 90 % of its best score, `initialize` is at most 3 points behind "
+        "it, and the 95 % interval excludes a loss of 5"
+    )
+    return [demand, f"{cells - len(missed)} of {cells} cells", "; ".join(missed)]
+
+
+def gain() -> list[str]:
+    """Gain: in how many cells, and where not."""
+    cells, missed = 0, []
+    for of_one in judged(reported()):
+        for rate in of_one.rates:
+            rival, called = of_one.rival(rate)
+            if rival <= of_one.means["built"][rate] + 5:
+                continue
+            cells += 1
+            behind = rival - of_one.means["Identity()"][rate]
+            if behind > 3:
+                missed.append(f"{of_one.called} at {rate:g}: {behind:.1f} behind {called}")
+    demand = (
+        "**Gain**: where by hand or Kaiming is more than 5 points above the network as built, `initialize` is at most "
+        "3 points behind that"
+    )
+    return [demand, f"{cells - len(missed)} of {cells} cells", "; ".join(missed)]
+
+
+def basin() -> list[str]:
+    """A wider basin: in how many networks, and where not."""
+    met, missed = [], []
+    for epochs, words in ((SHORT, "five epochs"), (LONG, "thirty")):
+        shown = judged(reported(epochs))
+        shown += [of_one for of_one in judged(unfinished(epochs)) if not of_one.at_chance]
+        narrower = [of_one for of_one in shown if of_one.near_the_best("Identity()") < of_one.near_the_best("built")]
+        met.append(f"{len(shown) - len(narrower)} of {len(shown)} networks after {words}")
+        for of_one in narrower:
+            built, initialised = of_one.near_the_best("built"), of_one.near_the_best("Identity()")
+            # the rate that would make up for it
+            short = min(
+                of_one.best - 5 - score for score in of_one.means["Identity()"].values() if score < of_one.best - 5
+            )
+            missed.append(
+                f"{of_one.called}, after {words}: {initialised} in place of {built}, the next is {short:.1f} points short"
+            )
+    demand = (
+        "**A wider basin**: `initialize` is within 5 points of the best score at no fewer learning rates than the network "
+        "as built"
+    )
+    return [demand, "; ".join(met), "; ".join(missed)]
+
+
+def sooner() -> list[str]:
+    """Sooner: the ratio of epochs, over networks."""
+    ratios = {
+        of_one.called: of_one.epochs("Identity()") / of_one.epochs("built")
+        for of_one in judged(reported())
+        if not of_one.at_chance
+    }
+    fewer = sum(ratio < 1 for ratio in ratios.values())
+    missed = [f"{called}: {ratio:.2g} times as many" for called, ratio in ratios.items() if ratio > 1]
+    as_many = [called for called, ratio in ratios.items() if ratio == 1]
+    if as_many:
+        missed.append(f"as many epochs in {'; '.join(as_many)}")
+    demand = "**Sooner**: `initialize` takes fewer epochs to 95 % of the best score of the network as built"
+    met = f"{fewer} of {len(ratios)} networks; median ratio of epochs {median(ratios.values()):.2g}"
+    return [demand, met, "; ".join(missed)]
+
+
+@table
+def users_demands() -> list[str]:
+    """What counts, line by line: where it is met, and by how much it is missed."""
+    found = reported()
+    by_network = grouped(found, "network", "loss").values()
+    full = sum(len({run["seed"] for run in runs}) >= MOST for runs in by_network)
+    nothing_to_choose = [
+        "**Nothing to choose**: it reads one batch of inputs, neither labels nor the learning rate",
+        "all networks",
+        "`loss=` says which is read, where a network returns spikes and membranes",
+    ]
+    body = [harm(), gain(), basin(), sooner(), nothing_to_choose]
+    note = (
+        "a cell: network, loss and learning rate; the first and fourth line leave out networks at chance as built; the "
+        "third has tutorial 6 and 2 ALIF+ with fewer seeds; "
+        f"{full} of {len(by_network)} networks have all {MOST} seeds that were planned"
+    )
+    return [*rows(["what counts", "met in", "missed in"], body), *about(found, note)]

@@ -18,7 +18,7 @@ Fig. 1 and 4) and `stable` (Fig. 2, 3 and 5, Lemma 1, and the truncation of spik
 from typing import Any
 
 from examples.paper.covariance import CovarianceFigure, PretrainedCovariance
-from examples.paper.figure import Count, Figure, Judgement, Result, Scale, reproduce, trials_of
+from examples.paper.figure import Count, Figure, Judgement, Result, Scale, refuse_missing, reproduce, trials_of
 from examples.paper.landscapes import (
     AngleFigure,
     ConcentrationFigure,
@@ -44,7 +44,18 @@ from examples.paper.students import AnglesFigure, FormsFigure, HeadsFigure, Hess
 from examples.paper.time_constants import TimeConstantsFigure
 from neurolsc.validation import meant
 
-__all__ = ["FIGURES", "Count", "Figure", "Judgement", "Result", "Scale", "find", "reproduce", "trials_of"]
+__all__ = [
+    "FIGURES",
+    "Count",
+    "Figure",
+    "Judgement",
+    "Result",
+    "Scale",
+    "find",
+    "refuse_missing",
+    "reproduce",
+    "trials_of",
+]
 
 _ALL: tuple[Figure[Any], ...] = (
     GridFigure(),

@@ -12,7 +12,7 @@ import click
 import torch
 
 import neurolsc
-from examples.paper import FIGURES, Scale, find, reproduce, trials_of
+from examples.paper import FIGURES, Scale, find, refuse_missing, reproduce, trials_of
 from neurolsc.experiment import Processes
 
 CLAIMS = Path(__file__).parents[2] / "benchmarks" / "results" / "claims.json"
@@ -45,8 +45,14 @@ def main(
     a stopped command passes over those that are there. With "all" every figure is made, and the
     claims are written to benchmarks/results/claims.json as well.
     """
-    chosen = list(FIGURES.values()) if figure == "all" else [find(figure)]
     scale = Scale(size, root, epochs, seeds)  # type: ignore[arg-type]
+    try:
+        chosen = list(FIGURES.values()) if figure == "all" else [find(figure)]
+        for one in chosen:
+            if not dry_run or (root and one.any_of):  # a dry run needs no data, but for what they decide
+                refuse_missing(one, scale)
+    except (ValueError, FileNotFoundError) as error:
+        raise click.UsageError(str(error)) from error
     about = {
         "date": date.today().isoformat(),
         "neurolsc": neurolsc.__version__,
@@ -62,7 +68,10 @@ def main(
             click.echo("\n".join([*(t.name for t in trials), f"{one.title}, size {size}: {len(trials)} trials"]))
             continue
         folder = out / one.name
-        click.echo(reproduce(one, folder, scale, Processes(workers)))
+        try:
+            click.echo(reproduce(one, folder, scale, Processes(workers)))
+        except OSError as error:  # a file is missing, or could not be downloaded
+            raise click.ClickException(str(error)) from error
         found = json.loads((folder / "reading.json").read_text(encoding="utf-8"))
         claims[found["figure"]] = found["judged"]
         if figure == "all":

@@ -35,7 +35,9 @@ class Scale:
     """How large a figure is made, and of which data."""
 
     size: Literal["small", "paper"] = "small"  # minutes on a CPU, or the paper's own grid
-    root: str = ""  # a folder with a folder for each data set, downloaded if missing; empty: samples in the package
+    root: str = (
+        ""  # a folder with a folder for each data set, what it lacks is downloaded; empty: samples in the package
+    )
     epochs: int | None = None  # most epochs of a training; None: those of the size
     seeds: int | None = None  # of every arm; None: one, or the paper's four
 
@@ -145,6 +147,7 @@ class Figure(ABC, Generic[T]):
 
     name: ClassVar[str]  # what the command calls it
     title: ClassVar[str]  # what the paper calls it
+    any_of: ClassVar[bool] = False  # what a root holds of its data sets decides what is trained; else it needs all
 
     def grids(self, scale: Scale) -> tuple[Grid, ...]:
         """What has to be trained as the command line trains: a grid for each data set; none if nothing has to."""
@@ -186,20 +189,45 @@ def trials_of(figure: Figure, scale: Scale) -> list[Experiment | Trial]:
     return [*of_grids, *figure.trials(scale)]
 
 
+def refuse_missing(figure: Figure, scale: Scale) -> None:
+    """Refuse to make a figure whose data are neither in the package nor in the root.
+
+    Raises:
+        ValueError: if there is no root, and the package has no whole set, or no sample.
+        FileNotFoundError: if the root has no folder for them.
+    """
+    names = sorted(figure.datasets(scale))
+    if not scale.root:
+        missing = names if scale.full else [name for name in names if name in WITHOUT_SAMPLE]
+        if missing:
+            raise ValueError(
+                f"the package has no whole {', '.join(missing)}: name with --root a folder that holds a folder for each, "
+                "into which they are downloaded if missing."
+            )
+        return
+    missing = [name for name in names if not (Path(scale.root) / name).is_dir()]
+    if figure.any_of and missing == names:
+        but = ", but for atis" if "atis" in names else ""
+        raise FileNotFoundError(
+            f"{figure.title} needs at least one of the folders {', '.join(names)} in {scale.root}, which has none: make "
+            f"one, and what it lacks is downloaded into it{but}."
+        )
+    if missing and not figure.any_of:
+        raise FileNotFoundError(
+            f"{figure.title} needs the folder {Path(scale.root) / missing[0]}: make it, and what it lacks is downloaded "
+            "into it; without a root the samples in the package are taken."
+        )
+
+
 def reproduce(figure: Figure, out: Path, scale: Scale, pool: Pool, *, progress: bool = True) -> str:
     """Run what a figure has to train, draw it, and say in one line what of the paper was found.
 
     Written are ``figure.png``, or the tables ``table.csv`` and ``table.md``, and that line as ``reading.txt``, with its
     claims as ``reading.json``. Trials lie in ``trials``: a sweep for each data set, or a row for each other trial. A
-    stopped call goes on.
+    stopped call goes on. It begins with :func:`refuse_missing`.
     """
-    data, results = figure.datasets(scale), []
-    missing = sorted(data if scale.full else data & set(WITHOUT_SAMPLE))
-    if missing and not scale.root:
-        raise ValueError(
-            f"the package has no whole {', '.join(missing)}: name with --root a folder that holds a folder for each, "
-            "into which they are downloaded if missing."
-        )
+    refuse_missing(figure, scale)
+    results = []
     out.mkdir(parents=True, exist_ok=True)
     for grid in figure.grids(scale):
         folder = out / "trials" / grid.name

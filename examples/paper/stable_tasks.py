@@ -224,9 +224,10 @@ class StableTable(Figure[list[Scores]]):
     """Table 1, and Fig. 1 of the same trainings."""
 
     name, title = "stable-1", "Stable models, Table 1"
+    any_of = True
 
     def datasets(self, scale: Scale) -> set[str]:
-        return {"jsb"}
+        return set(BENCHMARKS) if scale.root else {"jsb"}
 
     def trials(self, scale: Scale) -> list[Trial]:
         return [
@@ -324,9 +325,10 @@ class TruncationFigure(Figure[dict[str, dict[str, dict[int, float]]]]):
     """Fig. 4: unconstrained models by the inputs that they read."""
 
     name, title = "stable-4", "Stable models, Fig. 4"
+    any_of = True
 
     def datasets(self, scale: Scale) -> set[str]:
-        return {"jsb"}
+        return {"wikitext-2", "jsb"} if scale.root else {"jsb"}
 
     def trials(self, scale: Scale) -> list[Trial]:
         contexts = (1, 2, 4, 8, 16, 32, 64) if scale.full else (1, 4, 16)

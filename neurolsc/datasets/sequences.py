@@ -375,6 +375,10 @@ class ATIS(BatchDataset):
 
     def __init__(self, root: str | PathLike[str], split: Split) -> None:
         one_of("split", split, SPLITS)
+        for name in SLOT_FILES.values():
+            if not (path := Path(root) / name).exists():
+                wanted = ", ".join(SLOT_FILES.values())
+                raise FileNotFoundError(f"there is no {path}: ATIS is not downloaded; its folder must have {wanted}.")
         parts = {part: read_slots(Path(root) / name) for part, name in SLOT_FILES.items()}
         words = (word for query, _ in parts["train"] for word in query)
         self.vocabulary = Vocabulary.of([UNKNOWN, *words], at_least=2)

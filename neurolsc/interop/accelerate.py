@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial, wraps
@@ -22,7 +23,7 @@ from neurolsc.interop.fused_base import FusedLayer
 from neurolsc.interop.groups import version_of
 from neurolsc.interop.lazy import LazyTensor, lazies_in, replaced
 from neurolsc.interop.recording import Recording
-from neurolsc.interop.wrapped import Accelerated, borrowed, library_of, plain_module, warn_of
+from neurolsc.interop.wrapped import Accelerated, borrowed, is_dropout, library_of, plain_module, warn_of
 from neurolsc.neurons.fast.scan import has_kernels
 from neurolsc.neurons.fast.sequence import transformed
 from neurolsc.surroundings import eval_mode, original
@@ -32,7 +33,7 @@ class NotAcceleratedWarning(UserWarning):
     """A layer, or a whole network, that runs in the plain steps of its library."""
 
 
-def accelerate(net: nn.Module, x: Tensor) -> Any:
+def accelerate(net: nn.Module, x: Tensor | tuple[Any, ...]) -> Any:
     """Run a network of snnTorch, norse or spikingjelly several times as fast, as it is.
 
     The result *is* the network, but for its speed: it shares parameters, buffers, states, hooks and all attributes with
@@ -50,14 +51,14 @@ def accelerate(net: nn.Module, x: Tensor) -> Any:
     Args:
         net: a network with neurons that the kernels know: snnTorch's Leaky, Synaptic and Alpha; norse's LIF, LIFBox and
             LI; spikingjelly's LIFNode, ParametricLIFNode and IFNode.
-        x: an example of what net takes. Both are called with it, in evaluation mode and from rest, and compared; net is
-            afterwards as before.
+        x: an example of what net takes; a tuple if it takes several arguments. Both are called with it from rest, in
+            evaluation and in training mode, and compared; net and x are afterwards as before.
 
     Returns:
         A module that shares everything with net.
 
     Raises:
-        TypeError: if net is no module or x no tensor.
+        TypeError: if net is no module, or x neither a tensor nor a tuple.
         ValueError: if no layer of net can be accelerated; the message says why.
 
     Example:
@@ -67,8 +68,10 @@ def accelerate(net: nn.Module, x: Tensor) -> Any:
     """
     if not isinstance(net, nn.Module):
         raise TypeError(f"net must be a module, got {type(net).__name__}.")
-    if not isinstance(x, Tensor):
-        raise TypeError(f"x must be a tensor, an example of what net takes, got {type(x).__name__}.")
+    if not isinstance(x, Tensor | tuple):
+        raise TypeError(
+            f"x must be a tensor, an example of what net takes, or a tuple of its arguments, got {type(x).__name__}."
+        )
     net = original(net)
     if isinstance(net, Accelerated):
         return net
@@ -80,7 +83,7 @@ def accelerate(net: nn.Module, x: Tensor) -> Any:
     fast = _accelerated(net)
     fast_class = type(fast)
     warn_of_plain(fast_class, reasons)
-    _compare(net, fast, x)
+    _compare(net, fast, x if isinstance(x, tuple) else (x,))
     return fast
 
 
@@ -94,8 +97,7 @@ class _Accelerated(Accelerated, nn.Module):
         named: the layers that a warning has named, and why they run in plain steps.
         runs_plainly: why the whole network runs in plain steps; None while it does not.
         loop_outside: True if a call is one step.
-        longest: the most steps that a layer has run at once in the last call.
-        most_steps: the most steps of a layer in the last call.
+        steps_of: of each layer the most steps that it ran at once in the last call, and all of its steps there.
         recording: with the loop outside, the steps that have been written down.
         single_steps: with the loop outside, how many steps in a row were each computed alone.
         lock: lets one thread call the network at a time.
@@ -104,8 +106,7 @@ class _Accelerated(Accelerated, nn.Module):
     named: ClassVar[dict[str, str]]
     runs_plainly: ClassVar[str | None] = None
     loop_outside: ClassVar[bool] = False
-    longest: ClassVar[int] = 0
-    most_steps: ClassVar[int] = 0
+    steps_of: ClassVar[dict[nn.Module, tuple[int, int]]] = {}
     recording: ClassVar[Recording | None] = None
     single_steps: ClassVar[int] = 0
     lock: ClassVar[Any]
@@ -138,7 +139,7 @@ class _Accelerated(Accelerated, nn.Module):
                 with_tensors(self)
                 return plain(*replaced(args), **replaced(kwargs))
             recording = Recording(device, self._forget if fast_class.loop_outside else None)
-        restore = restorer(self, steps=fast_class.loop_outside)
+        before_call = Before(self, steps=fast_class.loop_outside)
         before: list[tuple[nn.Parameter, int]] = []
         if fast_class.loop_outside:
             fast_class.recording = recording
@@ -157,7 +158,7 @@ class _Accelerated(Accelerated, nn.Module):
                 "forward changes parameters in place, which an accelerated network cannot put off. They have been changed "
                 f"by half a call; from now on the network runs in plain steps ({reason})"
             )
-        restore()  # forward is called again
+        before_call.restore()  # forward is called again
         if fast_class.loop_outside:
             with_tensors(self)
         out = plain(*replaced(args), **replaced(kwargs))
@@ -169,7 +170,7 @@ class _Accelerated(Accelerated, nn.Module):
         """Let the recording of a loop outside go: a part of it has been computed, and the next call begins another."""
         fast_class = type(self)
         if fast_class.recording is not None and not fast_class.recording.pending:
-            if fast_class.recording.longest == 1:
+            if max((at_once for at_once, _ in fast_class.recording.steps_of.values()), default=0) == 1:
                 fast_class.single_steps += 1
             else:
                 fast_class.single_steps = 0
@@ -212,8 +213,7 @@ class _Accelerated(Accelerated, nn.Module):
                 return out
             fast_class.loop_outside = False  # also if the example, of one step, looked otherwise
             recording.flush()
-            fast_class.longest = recording.longest
-            fast_class.most_steps = recording.most_steps
+            fast_class.steps_of = recording.steps_of
             return copied(replaced(out))
 
     def train(self, mode: bool = True) -> Any:
@@ -242,50 +242,77 @@ MOST_SINGLE_STEPS = 50  # after as many, the loop outside is one that asks for v
 MOST_CALLS = 100_000  # that are written down and not asked for, as of a network that only runs
 
 
-def restorer(net: nn.Module, *, steps: bool = False) -> Callable[[], None]:
-    """Return what undoes half a call of forward: attributes, lists, dicts, buffers and torch's random numbers.
+class Before:
+    """What a network holds besides its parameters, as it was before a call, and torch's random numbers.
 
-    Parameters, other objects and tensors that are no buffers keep changes in place.
+    These are the attributes of its modules; lists, dicts, sets and deques in them, nested ones as well; buffers and
+    other tensors. Parameters and large tensors keep changes in place, and so do objects of other classes.
 
     Args:
         net: the network.
-        steps: a call is one step: entries of lists, dicts and buffers are not put back, as copies would take too long.
+        steps: a call is one step: only attributes are noted, as copies would take too long.
+        objects: the attributes of other objects, such as a meter of the user's, are noted as well.
     """
-    draws = torch.get_rng_state()
-    places: list[tuple[Any, Any]] = []
-    buffers: list[tuple[Tensor, int, Tensor]] = []
-    for module in net.modules():
-        attributes = vars(module)
-        places.append((attributes, attributes.copy()))
-        for name in ("_buffers", "_memories"):
-            if name in attributes:
-                places.append((attributes[name], attributes[name].copy()))
-        if steps or library_of(module) is not None:  # layers of neurons take their states back themselves
-            continue
-        for name, value in attributes.items():
-            if type(value) in (dict, list) and name[0] != "_":
-                places.append((value, value.copy()))
-        for b in attributes["_buffers"].values():
-            if type(b) is Tensor and b.numel() <= LARGEST_BUFFER:
-                buffers.append((b, version_of(b), b.clone()))
 
-    def restore() -> None:
-        torch.set_rng_state(draws)
-        for place, before in places:
+    def __init__(self, net: nn.Module, *, steps: bool = False, objects: bool = False) -> None:
+        self.draws = torch.get_rng_state()
+        self.places: list[tuple[Any, Any]] = []
+        self.tensors: list[tuple[Tensor, int, Tensor]] = []
+        self.objects = objects
+        self.noted: set[int] = set()
+        for module in net.modules():
+            attributes = vars(module)
+            self.places.append((attributes, attributes.copy()))
+            for name in ("_buffers", "_memories"):
+                if name in attributes:
+                    self.places.append((attributes[name], attributes[name].copy()))
+            if steps or library_of(module) is not None:  # layers of neurons take their states back themselves
+                continue
+            for name, value in attributes.items():
+                if name == "_buffers" or name not in OF_MODULES:
+                    self.note(value)
+
+    def note(self, value: Any) -> None:
+        """Note a value of an attribute, and what it holds."""
+        if isinstance(value, Tensor):
+            if type(value) is Tensor and value.numel() <= LARGEST_TENSOR:
+                self.tensors.append((value, version_of(value), value.detach().clone()))
+            return
+        if isinstance(value, MUTABLE):
+            parts = value.values() if isinstance(value, dict) else value
+            place = value
+        elif self.objects and hasattr(value, "__dict__") and not isinstance(value, nn.Module | type):
+            place = vars(value)
+            parts = place.values()
+        else:
+            return
+        if id(value) in self.noted or not hasattr(place, "copy"):
+            return
+        self.noted.add(id(value))
+        self.places.append((place, place.copy()))
+        if len(place) <= MOST_PARTS:
+            for part in parts:
+                self.note(part)
+
+    def restore(self) -> None:
+        """Put everything back in place."""
+        torch.set_rng_state(self.draws)
+        for place, before in self.places:
             place.clear()
-            if isinstance(place, dict):
+            if isinstance(place, dict | set):
                 place.update(before)
             else:
                 place.extend(before)
         with torch.no_grad():
-            for buffer, version, before in buffers:
-                if version_of(buffer) != version:
-                    buffer.copy_(before)
-
-    return restore
+            for tensor, version, before in self.tensors:
+                if version_of(tensor) != version:
+                    tensor.copy_(before)
 
 
-LARGEST_BUFFER = 100_000  # entries of a buffer that is copied before every call
+LARGEST_TENSOR = 100_000  # entries of a tensor that is copied before every call
+MOST_PARTS = 1000  # of a list whose parts are looked at; a longer one is a log of numbers
+MUTABLE = (list, dict, set, deque)
+OF_MODULES = frozenset((*vars(nn.Module()), "_memories", "_memories_rv"))  # attributes that every module has
 
 
 def copied(out: Any) -> Any:
@@ -454,7 +481,7 @@ class _Outcome(NamedTuple):
     gradients: dict[str, Tensor | None]  # by the name of the parameter; None if the sum does not depend on it
 
 
-def _compare(net: nn.Module, fast: Any, x: Tensor) -> None:
+def _compare(net: nn.Module, fast: Any, x: tuple[Any, ...]) -> None:
     """Call a network and its accelerated form with an example x, and compare what they return and their gradients.
 
     This finds whether the loop over time is outside. Where the two do not agree, the accelerated form runs in plain
@@ -462,18 +489,23 @@ def _compare(net: nn.Module, fast: Any, x: Tensor) -> None:
     """
     fast_class = type(fast)
     wanted = _outcome(net, net, x, calls=1)
+    single: list[str] = []
     try:
         came = _outcome(net, fast, x, calls=1)
-        if fast_class.most_steps == 1 and fast_class.runs_plainly is None:
+        most_steps = max((in_all for _, in_all in fast_class.steps_of.values()), default=0)
+        if most_steps == 1 and fast_class.runs_plainly is None:
             # the loop over time must be around the calls
             fast_class.loop_outside = True
             wanted = _outcome(net, net, x, calls=3)
             came = _outcome(net, fast, x, calls=3)
         fault = _difference(came, wanted)
+        single = _single_steps(net, fast_class)
+        if 2 * len(single) > len(fast_class.steps_of) > 0:  # these would be slower than in plain steps
+            fault = fault or f"needs values of {', '.join(single)} in every step"
+        if not fault and fast_class.runs_plainly is None:
+            fault = _difference_in_training(net, fast, x)
     except Exception as error:  # of its backward pass: an error of forward leads to plain steps
         fault = f"raises {first_line_of(error)}"
-    if fast_class.longest == 1 and fast_class.most_steps > 1:  # nothing is gained then
-        fault = "asks for values in every step"
     if "forward" in vars(net):
         fault = "has a forward that is an attribute of the object, not of its class"
     if fault and fast_class.runs_plainly is None:
@@ -481,24 +513,65 @@ def _compare(net: nn.Module, fast: Any, x: Tensor) -> None:
         warn_of(f"the network runs in plain steps: accelerated it {fault}.", NotAcceleratedWarning)
 
 
-def _outcome(net: nn.Module, called: nn.Module, x: Tensor, *, calls: int) -> _Outcome:
-    """Return what a network returns for x from rest, in evaluation mode, and the gradients of a random sum of it.
+def _single_steps(net: nn.Module, fast_class: type[_Accelerated]) -> list[str]:
+    """Return the names of the layers whose steps were each computed alone in the last call."""
+    names = {module: name for name, module in net.named_modules()}
+    found = []
+    for layer, (at_once, in_all) in fast_class.steps_of.items():
+        if at_once == 1 < in_all:
+            found.append(names.get(layer) or "the layer")
+    return found
+
+
+def _difference_in_training(net: nn.Module, fast: Any, x: tuple[Any, ...]) -> str | None:
+    """Say how an accelerated network differs from the user's in training mode, with dropouts off; None if it does not.
+
+    Nothing is said of a network that cannot be called with this example in training, or that draws random numbers there
+    and whose draws do not come in the order of the loop.
+    """
+    calls = 3 if type(fast).loop_outside else 1
+    try:
+        wanted = _outcome(net, net, x, calls=calls, training=True)
+    except Exception:  # a batch norm, for instance, refuses a batch of one
+        return None
+    came = _outcome(net, fast, x, calls=calls, training=True)
+    fault = _difference(came, wanted)
+    if fault is None:
+        return None
+    otherwise_drawn = _outcome(net, net, x, calls=calls, training=True, seed=1)
+    if _difference(otherwise_drawn, wanted):
+        return None
+    return f"{fault} in training mode"
+
+
+def _outcome(
+    net: nn.Module, called: nn.Module, x: tuple[Any, ...], *, calls: int, training: bool = False, seed: int = 0
+) -> _Outcome:
+    """Return what a network returns for x from rest, and the gradients of a random sum of it.
 
     The network is afterwards as before.
 
     Args:
         net: the user's network, whose states and parameters `called` shares.
         called: what is called, net or its accelerated form.
-        x: the example.
+        x: the arguments of a call.
         calls: the number of calls in a row.
+        training: call it in training mode, with dropouts in evaluation mode; else all is in evaluation mode.
+        seed: seed of random numbers.
     """
     with ExitStack() as stack:
-        stack.callback(restorer(net))
+        stack.callback(Before(net, objects=True).restore)
         stack.callback(random.setstate, random.getstate())
         stack.callback(np.random.set_state, np.random.get_state())
-        generators = [x.device] if x.is_cuda else []  # besides that of the CPU
-        for context in (eval_mode(net), torch.enable_grad(), torch.random.fork_rng(devices=generators)):
+        x = tuple(_clone(arg) for arg in x)
+        devices = {arg.device for arg in x if isinstance(arg, Tensor) and arg.is_cuda}  # besides the CPU
+        for context in (eval_mode(net), torch.enable_grad(), torch.random.fork_rng(devices=devices)):
             stack.enter_context(context)
+        if training:
+            net.train()
+            for module in net.modules():
+                if isinstance(module, nn.modules.dropout._DropoutNd) or is_dropout(module):
+                    module.eval()
         modules: Any = net.modules()
         for module in modules:
             stack.enter_context(borrowed(module))  # also gives back its hidden state
@@ -507,13 +580,14 @@ def _outcome(net: nn.Module, called: nn.Module, x: Tensor, *, calls: int) -> _Ou
             elif hasattr(module, "reset_mem"):  # snnTorch's
                 module.reset_mem()
         stack.enter_context(unchanged((*net.parameters(), *net.buffers())))
-        torch.manual_seed(0)
-        random.seed(0)
-        np.random.seed(0)
-        out = replaced([called(x) for _ in range(calls)])
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed)
+        out = replaced([called(*x) for _ in range(calls)])
         tensors = [t for t in tree_leaves(out) if isinstance(t, Tensor)]
         parameters = {name: p for name, p in net.named_parameters() if p.requires_grad}
         # drawn for all tensors: net and its accelerated form, called after each other, get the same sum
+        torch.manual_seed(0)
         draws = [torch.randn(t.shape, dtype=torch.float64).to(t) for t in tensors]
         weighted = [(t * draw).sum() for t, draw in zip(tensors, draws, strict=True) if t.requires_grad]
         if not weighted or not parameters:
@@ -524,6 +598,13 @@ def _outcome(net: nn.Module, called: nn.Module, x: Tensor, *, calls: int) -> _Ou
             allow_unused=True,
         )
         return _Outcome([t.detach() for t in tensors], dict(zip(parameters, gradients, strict=True)))
+
+
+def _clone(arg: Any) -> Any:
+    """Return a copy of a tensor, which the user's forward may change; all else as it is."""
+    if isinstance(arg, Tensor):
+        return arg.detach().clone().requires_grad_(arg.requires_grad)
+    return arg
 
 
 @contextmanager

@@ -262,7 +262,7 @@ class FusedNorse(FusedLayer):
         if self.has_time:  # the whole sequence is known: run now
             x = now(latest(input_tensor))
             z, states, ends = self.run(x, len(x), [now(latest(value)) for value in start], settings)
-            self.recording.count_steps(at_once=len(x), in_all=len(x))
+            self.recording.count_steps(self.layer, at_once=len(x), in_all=len(x))
             results = (z[-1], *ends)
             if getattr(layer, "record_states", False):
                 results = (z, *states)
@@ -371,7 +371,7 @@ class FusedSpikingJelly(FusedLayer):
             return z
         x = now(latest(x))  # multi-step mode: the whole sequence is known, and run now
         z, (voltages,), (memories["v"],) = self.run(x, len(x), [now(latest(memories["v"]))], settings)
-        self.recording.count_steps(at_once=len(x), in_all=len(x))
+        self.recording.count_steps(self.layer, at_once=len(x), in_all=len(x))
         if node.store_v_seq:
             node.v_seq = voltages
         return self.recording.source(z)

@@ -83,7 +83,7 @@ class NeuronGroup(Group):
             self.ends[output, stop - 1] = ends[output - 1]
         if 0 in self.layer.outputs:  # the layer stores its last spikes, too
             self.ends[0, stop - 1] = z[-1].clone()
-        self.recording.count_steps(at_once=stop - first, in_all=len(self.calls))
+        self.recording.count_steps(self.layer.layer, at_once=stop - first, in_all=len(self.calls))
 
     def value(self, output: int, index: int) -> Tensor:
         """Return one output of one step that has been computed."""

@@ -23,11 +23,15 @@ IN_PLACE = {"__setitem__", "__set__"}  # besides names that end with an undersco
 # methods that change a tensor in place, and what computes the same as a new one
 OUT_OF_PLACE = {"add_": Tensor.add, "sub_": Tensor.sub, "mul_": Tensor.mul, "div_": Tensor.div}
 
-# functions whose result may be a view of their argument, or the argument
+# functions whose result may be a view of their argument, or the argument; `sliced` is added below
 VIEWS = {
     Tensor.detach, Tensor.view, Tensor.reshape, Tensor.flatten, Tensor.float, Tensor.double, Tensor.to, torch.detach,
-    torch.reshape, torch.flatten,
+    torch.reshape, torch.flatten, Tensor.contiguous, Tensor.type_as, Tensor.squeeze, Tensor.unsqueeze, torch.squeeze,
+    torch.unsqueeze, Tensor.transpose, torch.transpose,
 }  # fmt: skip
+
+# functions by which the tensor of a single step asks for a gradient of its own
+OF_GRADIENTS = {Tensor.register_hook, Tensor.retain_grad, Tensor.register_post_accumulate_grad_hook}
 
 # functions that read the shape, dtype and device of a tensor, and not its values
 OF_FORM = {
@@ -66,7 +70,7 @@ def entrywise(
     axes = len(shapes[0])
     if any(len(shape) != axes for shape in shapes):  # the axes of steps would not meet
         return None
-    dimensions = [arg.ndim for arg in args if isinstance(arg, Tensor)]
+    dimensions = [arg.ndim for arg in (*args, *kwargs.values()) if isinstance(arg, Tensor)]
     if max(dimensions) > axes + 1:  # a constant adds axes in front
         return None
     # A constant with as many axes as lazy arguments have with the axis of steps would be broadcast along that.
@@ -79,13 +83,22 @@ def on_last_axes(
     func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], shapes: Sequence[torch.Size]
 ) -> Tensor | None:
     """Call a function for all steps that takes any number of axes before those that it acts on."""
-    return func(*args, **kwargs)
+    if only_first_is_lazy(args, shapes):
+        return func(*args, **kwargs)
+    return None
+
+
+def only_first_is_lazy(args: Sequence[Any], shapes: Sequence[torch.Size]) -> bool:
+    """True if the first argument has the axis of steps, and no other one."""
+    return len(shapes) == 1 and args[0].ndim == len(shapes[0]) + 1
 
 
 def on_spikes(
     func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], shapes: Sequence[torch.Size]
 ) -> Tensor | None:
     """Call ``linear`` for all steps, by our own function, which leaves out the zeros of spikes."""
+    if not only_first_is_lazy(args, shapes):  # weights or biases that differ from step to step
+        return None
     if kwargs:  # which ours does not take
         return func(*args, **kwargs)
     return linear(*args)
@@ -135,6 +148,61 @@ def on_flatten(
     return func(x, after_steps(settings.get("start_dim", 0)), after_steps(settings.get("end_dim", -1)))
 
 
+def on_axes(
+    func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], shapes: Sequence[torch.Size]
+) -> Tensor | None:
+    """Call a function of one axis or two, such as ``softmax`` or ``transpose``, for all steps; None without an axis."""
+    x, *axes = args
+    if not axes and isinstance(kwargs.get("dim"), int):
+        return func(x, **(kwargs | {"dim": after_steps(kwargs["dim"])}))
+    if axes and all(type(axis) is int for axis in axes):
+        return func(x, *map(after_steps, axes), **kwargs)
+    return None
+
+
+def on_matrices(
+    func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], shapes: Sequence[torch.Size]
+) -> Tensor | None:
+    """Call ``matmul`` for all steps, of matrices in each step; a constant is a matrix, too."""
+    constants = [arg.ndim for arg in args if isinstance(arg, Tensor)]
+    for shape in shapes:
+        if len(shape) != 2:
+            return None
+        constants.remove(3)
+    if all(axes == 2 for axes in constants):
+        return func(*args, **kwargs)
+    return None
+
+
+def sliced(x: Tensor, *index: Any) -> Tensor:
+    """Index a tensor by numbers, None, ... and slices, which come as (start, stop, step), since slices have no hash."""
+    return x[tuple(slice(*part) if isinstance(part, tuple) else part for part in index)]
+
+
+def as_slices(index: Any) -> tuple[Any, ...] | None:
+    """Return an index in the form that :func:`sliced` takes; None if it holds tensors, lists or truth values."""
+    parts = []
+    for part in index if isinstance(index, tuple) else (index,):
+        if isinstance(part, slice):
+            parts.append((part.start, part.stop, part.step))
+        elif type(part) is int or part is None or part is Ellipsis:
+            parts.append(part)
+        else:
+            return None
+    return tuple(parts)
+
+
+def on_slices(
+    func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], shapes: Sequence[torch.Size]
+) -> Tensor | None:
+    """Call :func:`sliced` for all steps."""
+    x, *index = args
+    return func(x, (None, None, None), *index)
+
+
+VIEWS.add(sliced)
+
+
 def after_steps(axis: int) -> int:
     """Return the number that an axis of one step has in (T, ...); one counted from the end keeps its number."""
     if axis >= 0:
@@ -160,9 +228,18 @@ def batch_norm(
     return on_samples(func, args, kwargs, shapes)
 
 
-def only_dtype(args: Sequence[Any], kwargs: dict[str, Any]) -> bool | None:
-    """Say True of a ``to`` that changes the dtype alone, else None: a device is not put off."""
-    if not kwargs and len(args) == 2 and isinstance(args[1], torch.dtype):
+def stays_on_device(args: Sequence[Any], kwargs: dict[str, Any]) -> bool | None:
+    """Say True of a ``to`` that changes the dtype, or names the device that the tensor has; else None."""
+    if len(args) != 2 or not kwargs.keys() <= {"non_blocking"}:
+        return None
+    wanted = args[1]
+    if isinstance(wanted, torch.dtype):
+        return True
+    if not isinstance(wanted, str | torch.device):
+        return None
+    wanted = torch.device(wanted)
+    device = args[0].device
+    if wanted.type == device.type and wanted.index in (None, device.index):
         return True
     return None
 
@@ -207,6 +284,13 @@ def unchanging(args: Sequence[Any], kwargs: dict[str, Any]) -> bool | None:
     return not settings.get("training")
 
 
+def with_three(args: Sequence[Any], kwargs: dict[str, Any]) -> bool | None:
+    """Say True of a ``where`` that chooses between two values, and None of one that returns indices."""
+    if len(args) + len(kwargs) == 3:
+        return True
+    return None
+
+
 def not_in_place(args: Sequence[Any], kwargs: dict[str, Any]) -> bool | None:
     """Say True of an activation, and None of one that changes its argument in place."""
     if kwargs.get("inplace"):  # torch.nn.functional hands it on as a keyword argument, also of relu(x, True)
@@ -229,22 +313,39 @@ RULES: dict[Callable[..., Any], Rule] = {}
 def _register() -> None:
     """Fill RULES with the functions that are known, under all their names."""
     binary = ("add", "sub", "mul", "div", "true_divide", "maximum", "minimum", "pow", "gt", "ge", "lt", "le")
-    unary = ("neg", "abs", "exp", "sigmoid", "tanh", "square", "sqrt", "detach", "clone", "clamp", "float", "double")
-    dunder = ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "neg", "gt", "ge", "lt", "le")
+    unary = (
+        *("neg", "abs", "exp", "log", "sin", "cos", "sigmoid", "tanh", "square", "sqrt", "sign", "round", "floor"),
+        *("detach", "clone", "clamp", "float", "double", "contiguous"),
+    )
+    dunder = (
+        *("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "pow", "rpow", "neg", "abs"),
+        *("gt", "ge", "lt", "le", "eq", "ne", "and", "or", "invert"),
+    )
     for owner in (torch, torch.Tensor):
         for name in (*binary, *unary):
             if hasattr(owner, name):
                 RULES[getattr(owner, name)] = Rule(entrywise, same)
         RULES[owner.flatten] = Rule(on_flatten, same)
         RULES[owner.reshape] = Rule(on_views, same)
+        RULES[owner.where] = Rule(entrywise, with_three)
+        RULES[owner.matmul] = Rule(on_matrices, same)
+        for name in ("softmax", "log_softmax", "unsqueeze", "squeeze", "transpose"):
+            RULES[getattr(owner, name)] = Rule(on_axes, same)
     for name in dunder:
         RULES[getattr(torch.Tensor, f"__{name}__")] = Rule(entrywise, same)
     for name in ("sum", "mean"):
         RULES[getattr(torch, name)] = Rule(reduced, same)
         RULES[getattr(torch.Tensor, name)] = Rule(reduced, same)
-    RULES[torch.Tensor.to] = Rule(entrywise, only_dtype)
+    RULES[torch.Tensor.__matmul__] = Rule(on_matrices, same)
+    RULES[torch.Tensor.type_as] = Rule(entrywise, same)
+    RULES[functional.softmax] = Rule(on_axes, same)
+    RULES[functional.log_softmax] = Rule(on_axes, same)
+    RULES[functional.group_norm] = Rule(on_samples, same)
+    RULES[functional.prelu] = Rule(on_samples, same)
+    RULES[sliced] = Rule(on_slices, same)
+    RULES[torch.Tensor.to] = Rule(entrywise, stays_on_device)
     RULES[torch.Tensor.view] = Rule(on_views, same)
-    for name in ("relu", "leaky_relu", "elu", "gelu", "silu"):
+    for name in ("relu", "leaky_relu", "elu", "gelu", "silu", "relu6", "hardtanh", "hardsigmoid", "softplus"):
         RULES[getattr(functional, name)] = Rule(entrywise, not_in_place)
     RULES[torch.relu] = Rule(entrywise, same)
     RULES[torch.Tensor.relu] = Rule(entrywise, same)

@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from threading import RLock
 from typing import Any
+from weakref import ref
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils._pytree import tree_leaves
 
 from neurolsc.interop.groups import (
     LAZY,
@@ -25,7 +27,18 @@ from neurolsc.interop.groups import (
     state_of,
 )
 from neurolsc.interop.lazy import CannotDeferError, LazyTensor, latest, lazies_in, replaced
-from neurolsc.interop.lazy_functions import IN_PLACE, OF_FORM, OUT_OF_PLACE, RULES, VIEWS, Rule, same
+from neurolsc.interop.lazy_functions import (
+    IN_PLACE,
+    OF_FORM,
+    OF_GRADIENTS,
+    OUT_OF_PLACE,
+    RULES,
+    VIEWS,
+    Rule,
+    as_slices,
+    same,
+    sliced,
+)
 from neurolsc.neurons.fast.scan import linear
 
 
@@ -40,12 +53,12 @@ class Recording:
         pending: the groups with calls that have not been computed, in the order in which they were first called.
         groups: all groups, by what their calls have in common.
         known: results of functions of inputs alone, and objects that must live on, so that no other gets their id.
-        longest: the most steps that a layer of neurons has run at once.
-        most_steps: the most steps of a layer of neurons, at once or not.
+        steps_of: of each layer of neurons the most steps that it has run at once, and all of its steps.
         flushed: True if calls have been computed.
         running: True inside the user's forward.
         has_changed: True if a lazy tensor was changed in place.
-        aliased: results, by group, number and output, of which there are views, or that may be some.
+        families: the tensors that may share the memory of a result, views of it and itself, by its group, number and
+            output.
         lock: lets one thread compute at a time.
         when_flushed: called once calls have been computed, as whoever keeps the recording has to make a new one.
     """
@@ -58,18 +71,17 @@ class Recording:
         self.pending: dict[Group, None] = {}  # an ordered set
         self.groups: dict[Any, Group] = {}
         self.known: dict[Any, Any] = {}
-        self.longest = 0
-        self.most_steps = 0
+        self.steps_of: dict[nn.Module, tuple[int, int]] = {}
         self.flushed = False
         self.running = True
         self.has_changed = False
-        self.aliased: set[tuple[int, int, int]] = set()
+        self.families: dict[tuple[int, int, int], list[ref[Tensor]]] = {}
         self.lock = RLock()
 
-    def count_steps(self, at_once: int, in_all: int) -> None:
+    def count_steps(self, layer: nn.Module, at_once: int, in_all: int) -> None:
         """Note how many steps a layer of neurons has run at once, and how many it has in all."""
-        self.longest = max(self.longest, at_once)
-        self.most_steps = max(self.most_steps, in_all)
+        most_at_once, most_in_all = self.steps_of.get(layer, (0, 0))
+        self.steps_of[layer] = max(most_at_once, at_once), max(most_in_all, in_all)
 
     def own(self, value: Any) -> Any:
         """Return the value of a lazy tensor that is an input or of another recording; all else as it is."""
@@ -140,8 +152,22 @@ class Recording:
             self.groups[tuple(key)] = group
         result = LazyTensor.of_call(group, group.add(deferred, reads=deferred))
         if func in VIEWS:
-            self.aliased.update(place_of(lazy) for lazy in (result, *deferred))
+            self.alias(deferred[0], result)
         return result
+
+    def alias(self, lazy: LazyTensor, view: Tensor) -> None:
+        """Note that a tensor is a view of a result, or may be."""
+        family = self.families.setdefault(place_of(lazy), [])
+        if not family:
+            family.append(ref(lazy))
+        family.append(ref(view))
+        if type(view) is LazyTensor:
+            self.families[place_of(view)] = family
+
+    def has_views(self, lazy: LazyTensor) -> bool:
+        """True if tensors that may share the memory of a result are in use."""
+        family = self.families.get(place_of(lazy), [])
+        return any((member := each()) is not None and member is not lazy for each in family)
 
     def run_or_pick(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Write down that a step of an input is picked; run any other function, without a value where it reads none."""
@@ -150,7 +176,19 @@ class Recording:
             return self.run(func, args, kwargs)
         if func in OF_FORM:
             return func(lazy.without_values(), *args[1:], **kwargs)
-        if lazy.group is None and not kwargs:
+        if lazy.group is not None:
+            if func in OF_GRADIENTS:
+                raise CannotDeferError(
+                    f"{func.__name__} is called of a single step, which has no gradient of its own: call it of what "
+                    "torch.stack returns."
+                )
+            if func is Tensor.__getitem__:
+                index = as_slices(args[1])
+                if index is not None:
+                    return self.call(sliced, (lazy, *index), {})
+            elif func in (torch.chunk, Tensor.chunk, torch.split, Tensor.split):
+                return self.parts(func, lazy, args[1:], kwargs)
+        elif not kwargs:
             if func is Tensor.__getitem__:
                 index = args[1]
                 axis = time_axis(index)
@@ -162,6 +200,21 @@ class Recording:
                 axis = args[1] if len(args) > 1 else 0
                 return tuple(self.pick(lazy, axis, time) for time in range(lazy.shape[axis]))
         return self.run(func, args, kwargs)
+
+    def parts(
+        self, func: Callable[..., Any], lazy: LazyTensor, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, ...]:
+        """Write down a ``chunk`` or ``split`` of a step as a slice for each part."""
+        settings = dict(enumerate(args, start=1)) | kwargs
+        axis = settings.get(2, settings.get("dim", 0)) % lazy.ndim
+        before = ((None, None, None),) * axis
+        found = []
+        start = 0
+        for part in func(lazy.form, *args, **kwargs):
+            stop = start + part.shape[axis]
+            found.append(self.call(sliced, (lazy, *before, (start, stop, None)), {}))
+            start = stop
+        return tuple(found)
 
     def pick(self, lazy: LazyTensor, axis: int, time: int) -> LazyTensor:
         """Write down the use of one step of an input along its axis of time; IndexError if it has no such step."""
@@ -232,6 +285,11 @@ class Recording:
                     return changed
                 if self.running:
                     raise CannotDeferError(f"a tensor of the loop is changed in place by {name}.")
+                if target.recording.has_views(target):
+                    raise CannotDeferError(
+                        f"a step is changed in place by {name} while views of it, such as its detach(), are in use: they "
+                        "would not follow. Change a clone."
+                    )
             if isinstance(target, LazyTensor) and (target.group is not None or target.shared):
                 # Others read the value: calls that wait, the backward pass, other lazy tensors. From now on it is a
                 # tensor of its own, with the history that it has.
@@ -244,6 +302,10 @@ class Recording:
         self.flush([lazy.group for lazy in lazies if lazy.group is not None and lazy.recording is self])
         only_inputs = all(lazy.group is None for lazy in lazies)
         result = func(*replaced(args), **replaced(kwargs))
+        for view in tree_leaves(result):
+            for lazy in lazies:
+                if type(view) is Tensor and lazy.group is not None and share_memory(view, lazy.now()):
+                    self.alias(lazy, view)
         if self.running and only_inputs and type(result) is Tensor and result.ndim > 1:
             return self.source(result)
         return result
@@ -258,7 +320,7 @@ class Recording:
         """
         target = latest(args[0])
         of_step = isinstance(target.group, SliceGroup | InputGroup)  # a part of the user's own tensor
-        if name not in OUT_OF_PLACE or of_step or place_of(target) in target.recording.aliased:
+        if name not in OUT_OF_PLACE or of_step or place_of(target) in target.recording.families:
             return None
         new = self.call(OUT_OF_PLACE[name], args, kwargs)
         if type(new) is not LazyTensor or new.group is None:
@@ -321,6 +383,11 @@ class Recording:
             compute(group, last=len(group.calls) - 1)
         for group in waiting:
             del self.pending[group]
+
+
+def share_memory(a: Tensor, b: Tensor) -> bool:
+    """True if two tensors are views of one memory."""
+    return a.layout == b.layout == torch.strided and a.untyped_storage()._cdata == b.untyped_storage()._cdata
 
 
 def place_of(lazy: LazyTensor) -> tuple[int, int, int]:

@@ -402,6 +402,10 @@ class Rotation(StepMap):
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         return {"memory": (y * self.matvec(x)).sum(1)}
 
+    def of_memory(self) -> "Rotation":
+        """The derivative of x' by x alone, whose determinant is the product of all squared moduli of lambda."""
+        return Rotation(self.eigenvalues, 0, self.points)
+
     def take(self, index: Tensor) -> "Rotation":
         return Rotation(self.eigenvalues, self.n_inputs, len(index))
 

@@ -482,12 +482,14 @@ def measured_rate(cell: Cell, x: Tensor, *, steps: int = 1, pairs: int = 32, asc
 
     Raises:
         TypeError: if the cell spikes: a pair on the two sides of a threshold has any ratio.
-        ValueError: if x does not fit, is shorter than r, or the state does not move.
+        ValueError: if x does not fit, is shorter than r, the state does not move, or a number is out of range.
 
     Source: arXiv:1805.10369, Sec. 4.3; the draw of pairs and what counts as reachable are ours.
     """
     if cell.membrane() is not None:
         raise TypeError(f"measured_rate is of cells without spikes, got {type(cell).__name__}: take backward_norms.")
+    whole("pairs", pairs)
+    whole("ascent", ascent, at_least=0)
     if x.ndim != 3 or x.shape[2] != cell.n_in or not 1 <= whole("steps", steps) <= len(x):
         raise ValueError(f"x must have shape (T >= {steps}, B, {cell.n_in}), got {tuple(x.shape)}.")
     cell = cell.copy().double().eval().requires_grad_(False)

@@ -12,6 +12,7 @@ Source: arXiv:2308.12075, App. D: Theorem 5, and Theorem 6, by which no such fun
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,20 +21,46 @@ from torch import Tensor, nn
 
 from neurolsc.display import Displayed, Table
 from neurolsc.interop.prepared import AS_READ, prepare
-from neurolsc.stability.transitions import Transitions, draw_steps, flat, follow, time_product
+from neurolsc.neurons.cell import Cell, step_of
+from neurolsc.neurons.lru import Rotation
+from neurolsc.neurons.rate import FeedForward
+from neurolsc.stability.transitions import OperatorProduct, Transitions, draw_steps, flat, follow, time_operator
 from neurolsc.surroundings import eval_mode, in_full_precision
+from neurolsc.validation import whole
 
 ENTRIES = 2**24  # of the matrices of points that are held at once: 128 MiB in float64
 
 
+def refuse_without_memory(cells: Sequence[Cell]) -> None:
+    """Raise a TypeError that names the first layer without memory, whose derivative through time is 0."""
+    for number, cell in enumerate(cells, start=1):
+        if step_of(type(cell)) is FeedForward:
+            named = f"layer {number} ({type(cell).__name__}) has no memory"
+            raise TypeError(f"{named}: its derivative through time is 0, and has no determinant.")
+
+
 def time_matrices(t: Transitions) -> Tensor:
-    """The derivatives of a layer's states by its states a step before, at all P points (P, n, n), in float64."""
-    return time_product(t).matrices(flat(t.before)).double()
+    """The derivatives of a layer's states by its states a step before, at all P points (P, n, n), in float64.
+
+    Those of an LRU or DiagonalRNN are of its memory alone: the input in its state is read anew in every step.
+    """
+    step = time_operator(t)
+    if isinstance(step, Rotation):
+        step = step.of_memory()
+    return OperatorProduct([step], len(t.x)).matrices(flat(t.before)).double()
 
 
 def log_determinants(matrices: Tensor) -> Tensor:
     """Return log|det M| / n of matrices (P, n, n): (P,); it is minus infinity for a singular one."""
     return torch.linalg.slogdet(matrices).logabsdet / matrices.shape[-1]
+
+
+def mean_log_determinant(matrices: Tensor) -> float | None:
+    """Return the mean of log|det M| / n over matrices (P, n, n) that are not singular; None if all are."""
+    b = log_determinants(matrices.detach())
+    if not b.isfinite().any():
+        return None
+    return b[b.isfinite()].mean().item()
 
 
 def lower_bound_loss(matrices: Tensor, target: float) -> Tensor:
@@ -43,20 +70,17 @@ def lower_bound_loss(matrices: Tensor, target: float) -> Tensor:
 
     with means E over P points, b of :func:`log_determinants`, whose mean leaves out singular matrices, the target
     :math:`\rho`, and the smallest eigenvalue :math:`\lambda_{\min}` of :math:`(M + M^T) / 2`, which is below 0 if that
-    is not positive semi-definite.
+    is not positive semi-definite. The loss is 0 if all matrices are singular.
 
     Args:
         matrices: derivatives through time M (P, n, n).
         target: target of :math:`e^b`, the geometric mean of :math:`|\lambda|`.
-
-    Raises:
-        ValueError: if all of them are singular.
     """
-    b = log_determinants(matrices)
-    regular = b.isfinite()
+    regular = log_determinants(matrices.detach()).isfinite()
     if not regular.any():
-        raise ValueError("bounds='both' needs determinants: a derivative through time is singular at all points.")
-    distance = b[regular].mean() - math.log(target)
+        return matrices.new_zeros(())
+    # Only of regular ones: the gradient of a singular one's logarithm is not finite, and 0 times it is NaN.
+    distance = log_determinants(matrices[regular]).mean() - math.log(target)
     smallest = torch.linalg.eigvalsh((matrices + matrices.mT) / 2)[:, 0]
     return distance.square() + smallest.clamp(max=0).square().mean()
 
@@ -68,7 +92,7 @@ class DeterminantProfile(Displayed):
     Attributes:
         log_determinant: log|det M| / n of each layer, step and sample (L, K, B).
         radius: their radii (L, K, B).
-        states: size n of each layer's state.
+        states: size n of each layer's state; of an LRU or DiagonalRNN of its memory.
         layout: where time and batch were found in the x that was given.
     """
 
@@ -101,9 +125,12 @@ class DeterminantProfile(Displayed):
         """A line for each layer."""
         rows = []
         for i, mean in enumerate(self.mean.tolist()):
-            typical = f"{math.exp(mean):.3f}"
+            logarithm = typical = "-"
+            if not math.isnan(mean):
+                logarithm = f"{mean:+.3f}"
+                typical = f"{math.exp(mean):.3f}"
             radius = f"{self.radius[i].mean():.3f}"
-            rows.append((str(i + 1), str(self.states[i]), f"{mean:+.3f}", typical, radius, f"{self.singular[i]:.0%}"))
+            rows.append((str(i + 1), str(self.states[i]), logarithm, typical, radius, f"{self.singular[i]:.0%}"))
         head = ("layer", "states", "log|det| / n", "typical |eigenvalue|", "radius", "singular")
         lines: list[str | Table] = [] if self.layout == AS_READ else [f"x: {self.layout}"]
         return [*lines, Table(head, rows)]
@@ -115,7 +142,7 @@ def log_determinant_profile(
 ) -> DeterminantProfile:
     """Measure log|det| of the derivatives through time of every layer, next to their radii.
 
-    Derivatives through depth have none: most are rectangular, and of layers that send spikes singular.
+    Derivatives through depth are left out: most are rectangular, and of layers that send spikes singular.
 
     Args:
         net: a network, or a module of snnTorch, norse, spikingjelly or PyTorch; it stays as it is.
@@ -125,15 +152,19 @@ def log_determinant_profile(
         seed: seed of the draw of steps.
 
     Raises:
-        TypeError: if net is none of these, or x is of another kind.
+        TypeError: if net is none of these, x or a number is of another kind, or a layer has no memory.
         ValueError: if x does not fit the network, or a number is out of range.
 
     Cost: dense eigenvalues of every point, O(n^3).
 
     Source: arXiv:2308.12075, App. D.
     """
+    whole("samples", samples)
+    if steps is not None:
+        whole("steps", steps)
     prepared = prepare(net, x)
     network = prepared.network
+    refuse_without_memory(network.cells)
     some = prepared.without_padding()[:, :samples]
     if steps is not None:
         steps = min(steps, len(some))
@@ -145,10 +176,9 @@ def log_determinant_profile(
     with eval_mode(network), torch.no_grad():
         transitions, _ = follow(network, some, chosen)
         for t in transitions:
-            n = t.states
-            points_at_once = max(ENTRIES // n**2, 1)
+            points_at_once = max(ENTRIES // t.states**2, 1)
             found = [time_matrices(part) for part in t.chunks(points_at_once)]
             logs.append(torch.cat([log_determinants(m) for m in found]).view(shape))
             radii.append(torch.cat([torch.linalg.eigvals(m).abs().amax(1) for m in found]).view(shape))
-            states.append(n)
+            states.append(found[0].shape[-1])
     return DeterminantProfile(torch.stack(logs).cpu(), torch.stack(radii).cpu(), tuple(states), prepared.layout)

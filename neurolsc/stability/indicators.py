@@ -463,11 +463,16 @@ def similarity_to_input(x: Tensor, layer: Tensor, *, windows: int = 10) -> float
     Args:
         x: the input (T, B, N).
         layer: what the layer sends (T, B, M).
-        windows: into how many windows the time is divided.
+        windows: into how many windows the time is divided, from 1.
+
+    Raises:
+        TypeError: if windows is no int.
+        ValueError: if it is below 1.
 
     Source: Song et al. 2012, JMLR 13 (unbiased HSIC); Székely & Rizzo 2014, arXiv:1310.2926 (U-centring); Kornblith
     et al. 2019, arXiv:1905.00414 (CKA, of which s is the debiased square).
     """
+    whole("windows", windows)
     if x.shape[1] < 4:  # U-centring leaves no degree of freedom to three samples
         return math.nan
     windows = min(windows, len(x))

@@ -293,6 +293,7 @@ class OurLoop(Loop):
 
         # Record the loss and the means; the weights too, if they are the best so far.
         loss = self.record(seen, counted)
+        meter.refuse_singular(self.history[-1:], "that were drawn")
         misses = [abs(m.mean / m.target - 1) for m in counted]
         miss = [max(misses), sum(misses)]  # the sum decides between equal largest ones, of a radius that cannot move
         if miss < self.best_miss:
@@ -394,6 +395,8 @@ class TimeStepLoop(Loop):
 
         # Record the loss and the means; the weights too, if their pooled mean is the nearest so far.
         loss = self.record(seen, counted)
+        if len(self.history) == self.inputs.steps:
+            self.meter.refuse_singular(self.history, "of the first batch")
         miss = abs(fmean(m.mean - m.target for m in counted))
         if miss < self.best_miss:
             self.best_miss = miss

@@ -33,7 +33,12 @@ from neurolsc.metrics import firing_rate, is_binary
 from neurolsc.network import Network, StepRecord
 from neurolsc.neurons.cell import Cell
 from neurolsc.stability.conditions import DEAD, Finding
-from neurolsc.stability.determinants import log_determinants, lower_bound_loss, time_matrices
+from neurolsc.stability.determinants import (
+    lower_bound_loss,
+    mean_log_determinant,
+    refuse_without_memory,
+    time_matrices,
+)
 from neurolsc.stability.loops import DIRECTIONS, LOOPS
 from neurolsc.stability.profile import RadiusProfile, depth_radius, radius_profile, time_radius
 from neurolsc.stability.rules import (
@@ -94,9 +99,11 @@ def pretrain(
         The result. A target that was not reached is a result too: see ``findings``.
 
     Raises:
-        TypeError: if net or x is none of these, or parameters are not float32 or float64.
+        TypeError: if net or x is none of these, parameters are not float32 or float64, or with ``bounds="both"`` a
+            layer has no memory.
         ValueError: for an option out of range, a batch that is batch first or does not fit the network, weights that
-            several layers share, or a checkpoint of other settings.
+            several layers share, a checkpoint of other settings, or with ``bounds="both"`` a layer whose derivative
+            through time is singular at all points of a step, and in the paper's loops of the first batch.
         FloatingPointError: if a radius is NaN; the message names the layer, and the network is as it was.
         BlockingIOError: if another process uses the checkpoint.
 
@@ -171,7 +178,8 @@ class Measurement(NamedTuple):
     depth: list[Tensor]  # radii through depth of each layer (K, B)
     rates: list[float | None]  # spikes per neuron and step of each layer; None for one that does not spike
     lower: Tensor | None = None  # loss of the lower bound, mean over layers; None unless bounds="both"
-    log_determinants: list[float] | None = None  # of each layer the mean of log|det| / n through time; None likewise
+    # of each layer the mean of log|det| / n through time, None where all are singular; None likewise
+    log_determinants: list[float | None] | None = None
 
 
 @dataclass(frozen=True)
@@ -195,6 +203,10 @@ class Meter:
             raise ValueError(
                 "one layer has a radius through depth from its input alone: with include_input=False there is none to set."
             )
+        if self.options.bounds == "both":
+            refuse_without_memory(self.network.cells)
+            if self.goal.time is None:
+                raise ValueError(f"bounds='both' needs a target through time: give one, got {self.goal}.")
 
     def generator(self, step: int) -> torch.Generator:
         """A generator for each step, so that a resumed run draws the same as an uninterrupted one."""
@@ -252,11 +264,30 @@ class Meter:
         rates = [firing_rate(z) if is_binary(z) else None for z in outputs]
         if self.options.bounds == "upper":
             return Measurement(time, depth, rates)
-        assert self.goal.time is not None  # PretrainOptions sees to it
+        assert self.goal.time is not None  # __post_init__ sees to it
         matrices = [time_matrices(t) for t in transitions]
         lower = torch.stack([lower_bound_loss(m, self.goal.time) for m in matrices]).mean()
-        logs = [log_determinants(m.detach()).mean().item() for m in matrices]
-        return Measurement(time, depth, rates, lower, logs)
+        return Measurement(time, depth, rates, lower, [mean_log_determinant(m) for m in matrices])
+
+    def refuse_singular(self, history: Sequence[dict[str, Any]], points: str) -> None:
+        """Raise a ValueError that names a layer whose derivative through time was singular at all points of some steps.
+
+        Args:
+            history: the rows of these steps.
+            points: what they measured, in words.
+        """
+        if self.options.bounds == "upper":
+            return
+        for layer, cell in enumerate(self.network.cells):
+            if any(row["log_determinant"][layer] is not None for row in history):
+                continue
+            cure = "take the upper bound alone (bounds='upper')"
+            if getattr(cell, "activation", None) == "relu":
+                cure = "a ReLU's derivative is 0 where a neuron is inactive: give activation='tanh'"
+            raise ValueError(
+                f"bounds='both' needs determinants, and layer {layer + 1} ({type(cell).__name__}) has none: its "
+                f"derivative through time is singular at all points {points}; {cure}."
+            )
 
     def fresh(self, inputs: "InputStream", step: int) -> RadiusProfile:
         """Measure the radii on the next inputs, at more points, to judge whether they have converged.
@@ -307,13 +338,16 @@ class Meter:
             return profile
         return measured(samples)
 
-    def missed_determinants(self, history: list[dict[str, Any]]) -> dict[int, float]:
-        """Mean log-determinants of the last step that are not near the target's logarithm, by layer from 0."""
+    def missed_determinants(self, history: list[dict[str, Any]]) -> dict[int, float | None]:
+        """Mean log-determinants of the last step that are not near the target's logarithm, by layer from 0.
+
+        One that is singular at all points has None, and is missed, too.
+        """
         if self.options.bounds == "upper" or self.goal.time is None:
             return {}
         wanted = math.log(self.goal.time)
         found = enumerate(history[-1]["log_determinant"])
-        return {layer: b for layer, b in found if not abs(b - wanted) <= ALLOWED_LOG}  # NaN is missed, too
+        return {layer: b for layer, b in found if b is None or not abs(b - wanted) <= ALLOWED_LOG}
 
     def conclude(
         self,
@@ -350,8 +384,10 @@ class Meter:
             found.append(Finding(m.layer + 1, problem, cure))
         missed_logs = self.missed_determinants(history)
         for layer, b in missed_logs.items():
-            size = f"the geometric mean of |eigenvalues| through time is {math.exp(b):.3g}"
-            problem = f"{size} against a target of {self.goal.time:.3g}"
+            problem = "the derivative through time is singular at all points of the last step"
+            if b is not None:
+                size = f"the geometric mean of |eigenvalues| through time is {math.exp(b):.3g}"
+                problem = f"{size} against a target of {self.goal.time:.3g}"
             found.append(Finding(layer + 1, problem, "take more steps, or the upper bound alone (bounds='upper')"))
         of_paper = self.options.loop != "neurolsc"
         if not met and not missed and not missed_logs:  # then the deviation is too wide

@@ -415,8 +415,10 @@ class PretrainOptions:
             whole("steps", self.steps)
         one_of("non_square", self.non_square, NON_SQUARE)
         one_of("bounds", self.bounds, ("upper", "both"))
-        if self.bounds == "both" and (not self.gradient or self.direction == "depth"):
-            raise ValueError("bounds='both' needs gradient=True and a target through time.")
+        if self.bounds == "both" and not self.gradient:
+            raise ValueError(f"bounds='both' needs optimizer steps: give gradient=True, got {self.gradient!r}.")
+        if self.bounds == "both" and self.direction == "depth":
+            raise ValueError("bounds='both' needs a target through time: give direction='both' or 'time', got 'depth'.")
         if self.lr is not None:
             number("lr", self.lr)
         if self.shuffle is not None and not 0 <= self.shuffle <= 1:

@@ -94,8 +94,9 @@ def log_path_sums(steps: int, layers: int, *, time: float = 1.0, depth: float = 
     .. math:: \frac1T \binom{T+k+2}{T} \;\; (\mathrm{layer\_delay} = 0), \qquad
               \frac1T \binom{T+2}{k+2} \;\; (\mathrm{layer\_delay} = 1),
 
-    which grows as :math:`T^{k+1} / (k+2)!` with k fixed, and exponentially with T/k fixed. Where time + depth = 1 it
-    stays below Theorem 3's linear bound, :math:`(T+1)(T+2) / 2T`, and tends to a constant.
+    which grows as :math:`T^{k+1} / (k+2)!` with k fixed, and exponentially with T/k fixed. Where time + depth = 1 every
+    D is at most 1, and so B(T) at most :math:`(T+1)(T+2) / 2T`: linear, as Theorem 3 says, which prints
+    :math:`(T+1) / 2` because its sums begin at 1. B(T) itself tends to a constant.
 
     It bounds the variance of an entry of the update, up to a constant, wherever all derivatives have norms of at most
     ``time`` and ``depth``. It does not hold if norms are so on the average only (Theorem 1): the law of large numbers

@@ -125,6 +125,41 @@ def test_a_dry_run_lists_and_counts_the_trials_of_all_figures(tmp_path: Path, mo
     assert told.exit_code == 0 and not (tmp_path / "paper").exists()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        ("no-such-figure", "the paper has no figure 'no-such-figure' here; known are 1a, 1b"),
+        ("2 --size paper", "the package has no whole cifar10, cifar100, mnist: name with --root a folder"),
+        ("2 --root ROOT", "Fig. 2 needs the folder ROOT/mnist: make it, and what it lacks is downloaded into it"),
+        ("stable-2 --root ROOT", "Fig. 2 needs the folder ROOT/jsb: make it, and what it lacks is downloaded into it"),
+        ("stable-1 --root ROOT", "one of the folders atis, jsb, ptb-characters, wikitext-2 in ROOT, which has none"),
+        ("stable-1 --root ROOT --dry-run", "Table 1 needs at least one of the folders atis, jsb"),
+        ("stable-4 --root ROOT", "Fig. 4 needs at least one of the folders jsb, wikitext-2 in ROOT, which has none"),
+        ("stable-4 --root ROOT --dry-run", "Fig. 4 needs at least one of the folders jsb, wikitext-2"),
+    ],
+)
+def test_what_cannot_be_made_ends_in_one_line(
+    arguments: str, wanted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    main = importlib.import_module("examples.paper.__main__").main
+    given = arguments.replace("ROOT", str(tmp_path)).split()
+    told = CliRunner().invoke(main, [*given, "--out", str(tmp_path / "paper")])
+    assert told.exit_code == 2 and isinstance(told.exception, SystemExit)
+    assert wanted.replace("ROOT", str(tmp_path)) in told.stderr
+    assert not (tmp_path / "paper").exists()
+
+
+@pytest.mark.slow
+def test_a_missing_file_ends_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    main = importlib.import_module("examples.paper.__main__").main
+    (tmp_path / "atis").mkdir()
+    told = CliRunner().invoke(main, ["stable-1", "--root", str(tmp_path), "--out", str(tmp_path), "--workers", "1"])
+    missing = tmp_path / "atis" / "atis-2.train.w-intent.iob"
+    assert told.exit_code == 1 and f"Error: there is no {missing}: ATIS is not downloaded" in told.stderr
+
+
 def made(name: str, folder: Path, scale: Scale, pool: Any) -> str:
     return reproduce(find(name), folder, scale, pool, progress=False)
 

@@ -345,6 +345,10 @@ def test_measured_rates_refuse_spikes_and_data_that_do_not_fit():
         measured_rate(LIF(2, 3), torch.zeros(5, 1, 2))
     with pytest.raises(ValueError, match=r"x must have shape \(T >= 6, B, 2\), got \(5, 1, 2\)"):
         measured_rate(cell, torch.zeros(5, 1, 2), steps=6)
+    for wrong in ({"pairs": 0}, {"pairs": -1}, {"ascent": -1}):
+        (name,) = wrong
+        with pytest.raises(ValueError, match=f"{name} must be at least"):
+            measured_rate(cell, torch.zeros(5, 1, 2), **wrong)
     with torch.no_grad():
         cell.bias.zero_()
     with pytest.raises(ValueError, match="does not move on these data"):

@@ -214,6 +214,12 @@ def test_a_layer_that_is_dead_or_the_same_for_all_keeps_nothing():
     assert similarity_to_input(x, torch.rand(50, 1, 8).expand(50, 40, 8)) == 0
 
 
+@pytest.mark.parametrize("wrong", [0, -1])
+def test_windows_are_a_number_from_1(wrong: int):
+    with pytest.raises(ValueError, match=f"windows must be at least 1, got {wrong}"):
+        similarity_to_input(samples(), samples(), windows=wrong)
+
+
 # ---- active surrogates
 
 
