@@ -3,7 +3,7 @@
 import csv
 from collections.abc import Sequence
 from statistics import fmean, stdev
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from scipy.stats import binomtest, ttest_1samp
 
@@ -107,7 +107,8 @@ def scores_of(trials: Sequence[dict[str, str]]) -> Scores:
 def differences_of(scores: Scores, network: Network, arms: tuple[str, str]) -> dict[str, float]:
     """First arm minus second of a comparison, by seed, as far as both have run."""
     first, second = (scores.get((network, arm), {}) for arm in arms)
-    return {seed: first[seed] - second[seed] for seed in sorted(first.keys() & second.keys())}
+    both = sorted(first.keys() & second.keys())
+    return {seed: round(first[seed] - second[seed], 6) for seed in both}  # equal ones differ by rounding else
 
 
 def registered(scores: Scores) -> list[list[tuple[Network, tuple[str, str], dict[str, float]]]]:
@@ -120,7 +121,7 @@ def registered(scores: Scores) -> list[list[tuple[Network, tuple[str, str], dict
     for shallow, deep, cell, arms in DEPTHS:
         two = differences_of(scores, (shallow, cell, "2"), arms)
         five = differences_of(scores, (deep, cell, "5"), arms)
-        gain = {seed: five[seed] - two[seed] for seed in five if seed in two}
+        gain = {seed: round(five[seed] - two[seed], 6) for seed in five if seed in two}
         parts = ", ".join(dict.fromkeys((shallow, deep)))
         deeper.append(((parts, cell, DEEPER), arms, gain))
     return [*families, deeper]
@@ -139,9 +140,9 @@ def compared(scores: Scores) -> list[Comparison]:
 
 
 def _p(differences: list[float]) -> float:
-    """p of the paired t-test; 1 where no pair differs."""
-    if not any(differences):
-        return 1.0
+    """p of the paired t-test; of equal differences 1 if they are 0, else 0."""
+    if len(set(differences)) == 1:
+        return float(not any(differences))
     return float(ttest_1samp(differences, 0).pvalue)
 
 

@@ -585,6 +585,9 @@ def _outcome(
         np.random.seed(seed)
         out = replaced([called(*x) for _ in range(calls)])
         tensors = [t for t in tree_leaves(out) if isinstance(t, Tensor)]
+        for module in net.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):  # what it has collected
+                tensors += [buffer.clone() for buffer in module.buffers()]
         parameters = {name: p for name, p in net.named_parameters() if p.requires_grad}
         # drawn for all tensors: net and its accelerated form, called after each other, get the same sum
         torch.manual_seed(0)

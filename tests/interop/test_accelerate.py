@@ -6,7 +6,7 @@ import inspect
 import pickle
 import random
 import warnings
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -1633,3 +1633,112 @@ def test_a_dict_of_its_own_class_comes_back():
     came = accelerate(net, x)(x)
     assert type(came) is defaultdict
     torch.testing.assert_close(came["z"], plain(x)["z"])
+
+
+class InTraining(Between):
+    """It does in training alone what cannot be put off."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.norm = nn.BatchNorm1d(10)
+        self.trace = torch.zeros(10)
+        self.last: deque[Tensor] = deque(maxlen=3)
+        self.logs: dict[str, list[float]] = {"rate": []}
+
+    def between(self, z: Tensor) -> Tensor:
+        self.trace += z.detach().mean(0)
+        self.last.append(z.detach())
+        self.logs["rate"].append(1.0)
+        if not self.training:
+            return z
+        match self.kind:
+            case "statistics are read":
+                return self.norm(z) - self.norm.running_mean
+            case "used twice":
+                return self.norm(z) + self.norm(z.sort(1)[0]).detach()
+            case "a view":
+                part = z[:, :3] * 1.0
+                whole = z * 1.0
+                view = whole.diagonal()
+                whole.mul_(0.5)
+                return z + part.sum() + view.sum()
+            case "a hook":
+                gradient_of = z * 1.0
+                if gradient_of.requires_grad:
+                    gradient_of.register_hook(lambda gradient: gradient.clamp(-1e-3, 1e-3))
+                return gradient_of
+        return z
+
+
+@pytest.mark.parametrize("kind", ["statistics are read", "used twice", "a view", "a hook"])
+def test_what_forward_does_in_training_alone_is_compared_and_the_example_leaves_nothing(kind):
+    net, plain, x = built(lambda: InTraining(kind))
+    given = x.clone()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NotAcceleratedWarning)
+        fast = accelerate(net, x)
+    assert torch.equal(x, given) and not net.trace.any() and not net.last and net.logs == {"rate": []}
+    for model in (fast, plain):
+        model.train()
+        model(x).square().sum().backward()
+    torch.testing.assert_close([p.grad for p in net.parameters()], [p.grad for p in plain.parameters()])
+    torch.testing.assert_close(dict(net.named_buffers()), dict(plain.named_buffers()))
+    torch.testing.assert_close(net.trace, plain.trace)
+
+
+@pytest.mark.parametrize("view", [lambda s: s[:, :2], Tensor.t, Tensor.contiguous, lambda s: s.view(-1), Tensor.detach])
+def test_a_step_with_a_view_in_use_is_not_changed_in_place(view):
+    net, _, x = built(lambda: step_by_step(nn.Identity()))
+    fast = accelerate(net, x[0])
+    (_, voltage) = fast(x[0])
+    kept = view(voltage)
+    with pytest.raises(RuntimeError, match="while views of it"):
+        voltage.mul_(0.5)
+    del kept
+    fast(x[1])[1].mul_(0.5)  # no view of this one
+
+
+OF_STEPS: dict[str, Callable[[Tensor, nn.Module], Tensor]] = {
+    "slice": lambda z, _: torch.cat([z[:, 5:], z[:, :5]], 1),
+    "index": lambda z, _: z + z[0],
+    "chunk": lambda z, _: torch.cat(z.chunk(3, dim=1), 1),
+    "split": lambda z, _: torch.split(z, [4, 6], 1)[1].sum(1, keepdim=True) * z,
+    "softmax": lambda z, _: z.softmax(1) + torch.softmax(z, dim=-1),
+    "transpose": lambda z, _: z.transpose(0, 1).contiguous().transpose(0, 1),
+    "unsqueeze": lambda z, _: z.unsqueeze(1).squeeze(1),
+    "where": lambda z, _: torch.where(z > 0.5, z, 0.1),
+    "power": lambda z, _: z**2 + z.to("cpu"),
+    "product": lambda z, net: z @ net.above.weight.T @ net.above.weight,  # type: ignore[operator]
+    "product of steps": lambda z, _: z @ z.transpose(0, 1) @ z,
+    "weight of a step": lambda z, net: F.linear(z, net.above.weight, z.mean(0)[:4]) @ net.above.weight,  # type: ignore[operator]
+    "bound": lambda z, _: z + z.mean().clamp(min=torch.linspace(0, 0.1, 12)).sum(),
+    "group norm": lambda z, _: F.group_norm(z, 2),
+    "softplus": lambda z, _: F.softplus(z) + F.hardtanh(z),
+}
+
+
+@pytest.mark.parametrize("kind", OF_STEPS)
+def test_functions_between_layers_are_those_of_each_step(kind):
+    class Function(Between):
+        def between(self, z: Tensor) -> Tensor:
+            return OF_STEPS[kind](z, self)
+
+    net, plain, x = built(Function)
+    fast = accelerate(net, x)
+    assert type(fast).runs_plainly is None
+    for model in (fast, plain):
+        model(x).square().sum().backward()
+    torch.testing.assert_close(fast(x), plain(x))
+    gradients = [p.grad for p in plain.parameters()]
+    torch.testing.assert_close([p.grad for p in net.parameters()], gradients, rtol=1e-4, atol=1e-4)
+
+
+def test_a_network_of_two_inputs_takes_a_tuple_as_its_example():
+    class Two(Between):
+        def forward(self, x: Tensor, gain: Tensor) -> Tensor:
+            return super().forward(x * gain)
+
+    net, plain, x = built(Two)
+    gain = torch.tensor(0.9)
+    torch.testing.assert_close(accelerate(net, (x, gain))(x, gain), plain(x, gain))
