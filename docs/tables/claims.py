@@ -3,7 +3,7 @@
 import csv
 from collections.abc import Sequence
 from statistics import fmean, stdev
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from scipy.stats import binomtest, ttest_1samp
 
@@ -143,7 +143,8 @@ def _p(differences: list[float]) -> float:
     """p of the paired t-test; of equal differences 1 if they are 0, else 0."""
     if len(set(differences)) == 1:
         return float(not any(differences))
-    return float(ttest_1samp(differences, 0).pvalue)
+    test: Any = ttest_1samp(differences, 0)
+    return float(test.pvalue)
 
 
 def share(comparisons: Sequence[Comparison], printed: float) -> tuple[int, int, str]:
@@ -178,7 +179,7 @@ def study_claims() -> list[str]:
     scores = scores_of(_trials())
     over = {(c.network, c.arms): c for c in compared(scores)}
     body = []
-    counts = dict.fromkeys(("found", "not found", "undecided", "not run"), 0)
+    counts: dict[str, int] = dict.fromkeys(("found", "not found", "undecided", "not run"), 0)
     for network, arms, differences in (one for family in registered(scores) for one in family):
         claim = claimed(network, arms)
         line = [_name(network), " - ".join(arms), "yes" if claim else "", str(len(differences))]
