@@ -7,14 +7,12 @@ import matplotlib as mpl
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MultipleLocator
 
-from docs.tables.elsewhere import libraries
 from docs.tables.neurons import INITIALISERS as OF_NEURONS
 from docs.tables.neurons import MEASURES, predicting, whole_blocks
 from docs.tables.results import grouped
 from docs.tables.study import (
     INITIALISERS,
     Comparison,
-    apart,
     baselines,
     chosen_of,
     headline,
@@ -323,11 +321,6 @@ draw_users(PICTURES / "study_users.png")
 draw_music(PICTURES / "study_music.png")
 draw_depth(PICTURES / "study_depth.png")
 draw_registered(PICTURES / "study_registered.png", headline() + baselines())
-draw_registered(
-    PICTURES / "study_libraries.png",
-    [found for found in libraries() if "built" not in found.name and "recurrence" not in found.name],
-)
-draw_registered(PICTURES / "study_apart.png", [found for found in apart() if "times" not in found.name])
 draw_radius(PICTURES / "study_radius.png")
 draw_statistics(PICTURES / "study_statistics.png")
 draw_layers(PICTURES / "study_layers.png")

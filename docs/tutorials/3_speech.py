@@ -128,7 +128,7 @@ plt.show()
 
 # %% [markdown]
 # Identity layers are ahead in this short training, by a few standard errors at most. They stay ahead in [the
-# study](../study.md#relay-taken-apart), with 2,025 utterances, where one part of them is enough: weak
+# study](../study_tables.md#relay-taken-apart), with 2,025 utterances, where one part of them is enough: weak
 # adaptation.
 #
 # A report needs seeds and their deviation, the control at the same learning rates, firing rates,

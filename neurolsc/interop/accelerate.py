@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -251,14 +252,13 @@ class Before:
     Args:
         net: the network.
         steps: a call is one step: only attributes are noted, as copies would take too long.
-        objects: the attributes of other objects, such as a meter of the user's, are noted as well.
+        objects: the attributes of objects of the user's own classes, such as a meter, are noted as well.
     """
 
     def __init__(self, net: nn.Module, *, steps: bool = False, objects: bool = False) -> None:
         self.draws = torch.get_rng_state()
         self.places: list[tuple[Any, Any]] = []
         self.tensors: list[tuple[Tensor, int, Tensor]] = []
-        self.objects = objects
         self.noted: set[int] = set()
         for module in net.modules():
             attributes = vars(module)
@@ -271,6 +271,10 @@ class Before:
             for name, value in attributes.items():
                 if name == "_buffers" or name not in OF_MODULES:
                     self.note(value)
+                    if objects and is_of_the_user(value):
+                        self.places.append((vars(value), vars(value).copy()))
+                        for part in vars(value).values():
+                            self.note(part)
 
     def note(self, value: Any) -> None:
         """Note a value of an attribute, and what it holds."""
@@ -278,20 +282,12 @@ class Before:
             if type(value) is Tensor and value.numel() <= LARGEST_TENSOR:
                 self.tensors.append((value, version_of(value), value.detach().clone()))
             return
-        if isinstance(value, MUTABLE):
-            parts = value.values() if isinstance(value, dict) else value
-            place = value
-        elif self.objects and hasattr(value, "__dict__") and not isinstance(value, nn.Module | type):
-            place = vars(value)
-            parts = place.values()
-        else:
-            return
-        if id(value) in self.noted or not hasattr(place, "copy"):
+        if not isinstance(value, MUTABLE) or id(value) in self.noted:
             return
         self.noted.add(id(value))
-        self.places.append((place, place.copy()))
-        if len(place) <= MOST_PARTS:
-            for part in parts:
+        self.places.append((value, value.copy()))
+        if len(value) <= MOST_PARTS:
+            for part in value.values() if isinstance(value, dict) else value:
                 self.note(part)
 
     def restore(self) -> None:
@@ -307,6 +303,15 @@ class Before:
             for tensor, version, before in self.tensors:
                 if version_of(tensor) != version:
                     tensor.copy_(before)
+
+
+def is_of_the_user(value: Any) -> bool:
+    """True for an object of a class that is no library's: nothing of a library is put back behind its back."""
+    kind = type(value)
+    home = sys.modules.get(kind.__module__)
+    file = getattr(home, "__file__", None) or ""
+    in_library = kind.__module__ in sys.stdlib_module_names or "site-packages" in file or kind.__module__ == "builtins"
+    return hasattr(value, "__dict__") and not in_library and not isinstance(value, nn.Module | type)
 
 
 LARGEST_TENSOR = 100_000  # entries of a tensor that is copied before every call
