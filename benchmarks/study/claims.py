@@ -4,8 +4,8 @@
 
 ROOT has the folders real_digits and mnist. Parts: a, two layers of ALIF+ on spoken digits; b, five;
 c, LSTM and GRU, two and five layers; d, ALIF+ on all digits of spike-latency MNIST. An arm runs seeds 0 to 3 at three
-learning rates, halves or doubles the rate while the best one is at an edge, then runs seeds 4 to 7
-at the best; part d runs seeds 4 to 7 at the paper's rate. Appends a row for each finished trial to
+learning rates, halves or doubles the rate while the best one is at an edge and learns, then runs seeds
+4 to 7 at the best; part d runs seeds 4 to 7 at the paper's rate. Appends a row for each finished trial to
 results/study_claims.csv and passes over those that are there. After so many hours no trial begins.
 A trial that was stopped goes on from its last epoch, in the folder --work, which also keeps
 pre-trained networks: they serve all learning rates. --dry-run counts trials, and core hours by the
@@ -179,7 +179,8 @@ def left(arm: Arm, validation: dict[Trial, float]) -> list[Trial]:
         return todo
     means = {lr: fmean(validation[Trial(arm, lr, seed)] for seed in CHOOSING) for lr in rates}
     best = max(rates, key=means.__getitem__)  # the lowest of equals
-    if best in (rates[0], rates[-1]):
+    learns = means[best] > 2 * CHANCE  # an arm at chance has no best rate: the search would not end
+    if best in (rates[0], rates[-1]) and learns:
         return [Trial(arm, doubled(best, best == rates[-1]), seed) for seed in CHOOSING]
     return [trial for seed in REPORTED if (trial := Trial(arm, best, seed)) not in validation]
 

@@ -7,6 +7,7 @@ its steps down, and runs them all at once when a value is needed. Nothing here i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import is_
 from typing import Any, ClassVar
 
 import torch
@@ -18,12 +19,11 @@ from neurolsc.interop.fused_base import (
     has_hooks,
     on_device_of_currents,
     place_of,
-    plain_class,
     shown,
     too_wide,
 )
 from neurolsc.interop.lazy import CannotDeferError, LazyTensor, latest, now
-from neurolsc.interop.wrapped import Accelerated, library_of
+from neurolsc.interop.wrapped import Accelerated, library_of, plain_class
 from neurolsc.neurons.fast.kinds import (
     ALL,
     ATAN,
@@ -565,30 +565,72 @@ def changed_method(module: nn.Module, kind: type[nn.Module], root: str) -> str |
     return None
 
 
-def layers_of(net: nn.Module) -> tuple[list[FusedLayer], dict[str, str], list[nn.Module]]:
-    """Sort the modules of a network.
+class SortedModules:
+    """The modules of a network, sorted by how they run.
 
-    Returns:
-        The layers that are run at once; by their names, why other modules are not; and the modules among these that
-        must read and send tensors: layers without a kernel, and modules with hooks.
+    Attributes:
+        fused: the layers that are run at once.
+        reasons: why other modules are not, by their names.
+        plain: the modules among these that must read and send tensors: layers without a kernel, and modules with hooks.
+        modules: all modules.
+        parameters: all parameters.
     """
-    fused: list[FusedLayer] = []
-    reasons: dict[str, str] = {}
-    plain: list[nn.Module] = []
-    inside: tuple[str, ...] = ()  # prefixes of the names of the layers' parts, which belong to the layers
-    for name, module in net.named_modules():
-        if name.startswith(inside):
-            continue
-        if library_of(module) in ("snntorch", "norse", "spikingjelly") and not hasattr(module, "lifted_module"):
-            inside = (*inside, f"{name}." if name else "")
-            layer = fused_layer(module)
-            if isinstance(layer, FusedLayer):
-                fused.append(layer)
+
+    def __init__(self, net: nn.Module) -> None:
+        self.fused: list[FusedLayer] = []
+        self.reasons: dict[str, str] = {}
+        self.plain: list[nn.Module] = []
+        self.modules: list[nn.Module] = []
+        inside: tuple[str, ...] = ()  # prefixes of the names of the layers' parts, which belong to the layers
+        for name, module in net.named_modules():
+            self.modules.append(module)
+            if name.startswith(inside):
                 continue
-            reasons[name] = layer
-        # Lazy tensors pass through all but layers and hooks; hooks of net itself see what it takes and returns.
-        if module is net or (name not in reasons and not has_hooks(module)):
-            continue
-        reasons.setdefault(name, "it has a hook, which reads every step")
-        plain.append(module)
-    return fused, reasons, plain
+            if library_of(module) in ("snntorch", "norse", "spikingjelly") and not hasattr(module, "lifted_module"):
+                inside = (*inside, f"{name}." if name else "")
+                layer = fused_layer(module)
+                if isinstance(layer, FusedLayer):
+                    self.fused.append(layer)
+                    continue
+                self.reasons[name] = layer
+            # Lazy tensors pass through all but layers and hooks; hooks of net itself see what it takes and returns.
+            if module is net or (name not in self.reasons and not has_hooks(module)):
+                continue
+            self.reasons.setdefault(name, "it has a hook, which reads every step")
+            self.plain.append(module)
+        self.parameters = [*net.parameters()]
+        self._held = [_Held(module) for module in self.modules]
+
+    def still_hold(self) -> bool:
+        """True if no module has another attribute, part, parameter or hook than it had; buffers may have other values.
+
+        This takes a small part of the time of sorting anew. Methods that were changed on a class are not seen.
+        """
+        return all(held.still_holds() for held in self._held)
+
+
+class _Held:
+    """What a module held: the objects, not what was in them."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self.kind = type(module)
+        self.attributes = vars(module)
+        self.places = (self.attributes, module._modules, module._parameters)
+        self.values = [tuple(place.values()) for place in self.places]
+        self.buffers = tuple(module._buffers)
+        self.hooks = [
+            value for name, value in self.attributes.items() if name.endswith("_hooks") and isinstance(value, dict)
+        ]
+        self.hook_counts = [len(hooks) for hooks in self.hooks]
+
+    def still_holds(self) -> bool:
+        """True if the module holds the same objects."""
+        if type(self.module) is not self.kind or vars(self.module) is not self.attributes:
+            return False
+        for place, values in zip(self.places, self.values, strict=True):
+            if len(place) != len(values) or not all(map(is_, place.values(), values)):
+                return False
+        if tuple(self.module._buffers) != self.buffers:
+            return False
+        return [*map(len, self.hooks)] == self.hook_counts

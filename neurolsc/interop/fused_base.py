@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from neurolsc.interop.groups import Group, gathered, is_constant, mode
 from neurolsc.interop.lazy import CannotDeferError, LazyTensor, latest, now
 from neurolsc.interop.recording import Recording
-from neurolsc.interop.wrapped import Accelerated
 from neurolsc.neurons.fast.kinds import NOTHING, Neuron, Slope
 from neurolsc.neurons.fast.scan import can_scan, recurrent_scan, scan
 from neurolsc.neurons.fast.sequence import WIDEST, transformed
@@ -160,6 +159,10 @@ class FusedLayer(ABC):
         """Let the layer step by its own forward again."""
         vars(self.layer).pop("forward", None)
 
+    def holds_steps(self) -> bool:
+        """True if a state that the layer stores is a step that was written down."""
+        return any(type(value) is LazyTensor for value in vars(self.layer)[self.kept_in].values())
+
     def give_back(self) -> None:
         """Put the states back that the layer stored at :meth:`start`."""
         vars(self.layer)[self.kept_in].update({name: now(value) for name, value in self.before.items()})
@@ -284,13 +287,6 @@ def too_wide(weight: Tensor) -> str | None:
 
 
 # ---- a module of another library
-
-
-def plain_class(module: Any) -> type[nn.Module]:
-    """Return the class of a module; of an accelerated one the class that it had before."""
-    if isinstance(module, Accelerated):
-        return module.plain_class
-    return type(module)
 
 
 def place_of(module: nn.Module, name: str) -> tuple[dict[str, Any], str]:

@@ -128,7 +128,19 @@ class Group(ABC):
         return torch.stack([self.value(output, index) for index in range(first, last + 1)])
 
 
-class SliceGroup(Group):
+class ViewGroup(Group):
+    """Calls whose blocks may be views of the user's own tensors, which must not change before all have read them."""
+
+    def value(self, output: int, index: int) -> Tensor:
+        self.check_fixed()
+        return super().value(output, index)
+
+    def stacked(self, output: int, first: int, last: int) -> Tensor:
+        self.check_fixed()
+        return super().stacked(output, first, last)
+
+
+class SliceGroup(ViewGroup):
     """The steps ``x[t]`` or ``x[:, t]`` of an input; a call is the number t of its step, and computes nothing."""
 
     def __init__(self, recording: Recording, source: Tensor) -> None:
@@ -147,19 +159,11 @@ class SliceGroup(Group):
             block = self.source[torch.tensor(times, device=self.source.device)]
         self.append(0, self.done, block)
 
-    def value(self, output: int, index: int) -> Tensor:
-        self.check_fixed()  # blocks are views of the source
-        return super().value(output, index)
-
-    def stacked(self, output: int, first: int, last: int) -> Tensor:
-        self.check_fixed()
-        return super().stacked(output, first, last)
-
     def like(self, output: int) -> Tensor:
         return self.source[0].to("meta")
 
 
-class InputGroup(Group):
+class InputGroup(ViewGroup):
     """What a network that takes one step a call has read; a call is its input, and computes nothing."""
 
     def __init__(self, recording: Recording) -> None:
@@ -184,14 +188,39 @@ class InputGroup(Group):
         """Collect the inputs from number ``done`` to number `last` as one block."""
         inputs = self.calls[self.done : last + 1]
         first = inputs[0]
+        block = successive_parts(inputs)
         if all(x is first for x in inputs):  # the same input in every step takes no memory
             block = first.clone().expand(len(inputs), *first.shape)
-        else:
+        elif block is None:
             block = torch.stack(inputs)
+        else:
+            self.fix([block])
         self.append(0, self.done, block)
 
     def like(self, output: int) -> Tensor:
         return self.calls[0].to("meta")
+
+
+def successive_parts(tensors: Sequence[Tensor]) -> Tensor | None:
+    """Return the tensor whose parts along an axis of time are these, such as ``data[0], data[1], ...``, without a copy.
+
+    None if they are no such parts, or if one needs a gradient.
+    """
+    first = tensors[0]
+    base = first._base
+    if base is None or base.dtype != first.dtype or len(tensors) < 2:
+        return None
+    strides = first.stride()
+    start = first.storage_offset()
+    between = tensors[1].storage_offset() - start
+    if between < 0:  # no stride may be
+        return None
+    for place, part in enumerate(tensors):
+        if part._base is not base or part.requires_grad or part.is_inference():
+            return None
+        if part.stride() != strides or part.storage_offset() != start + place * between:
+            return None
+    return base.detach().as_strided((len(tensors), *first.shape), (between, *strides), start)
 
 
 class FunctionGroup(Group):

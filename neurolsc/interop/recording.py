@@ -60,10 +60,11 @@ class Recording:
         families: the tensors that may share the memory of a result, views of it and itself, by its group, number and
             output.
         lock: lets one thread compute at a time.
-        when_flushed: called once calls have been computed, as whoever keeps the recording has to make a new one.
+        has_norms: True if a batch norm in training was called, which collects when it is computed.
+        when_flushed: called with the recording once calls have been computed: whoever keeps it has to make a new one.
     """
 
-    def __init__(self, device: torch.device, when_flushed: Callable[[], None] | None = None) -> None:
+    def __init__(self, device: torch.device, when_flushed: Callable[[Recording], None] | None = None) -> None:
         self.device = device
         self.device_type = device.type  # kept, as every call of a function asks for it
         self.when_flushed = when_flushed
@@ -75,6 +76,7 @@ class Recording:
         self.flushed = False
         self.running = True
         self.has_changed = False
+        self.has_norms = False
         self.families: dict[tuple[int, int, int], list[ref[Tensor]]] = {}
         self.lock = RLock()
 
@@ -232,6 +234,7 @@ class Recording:
 
     def in_order(self, group: FunctionGroup) -> None:
         """Let the calls of a batch norm in training be computed in the order of the user's loop, as each changes it."""
+        self.has_norms = True
         fixed = {id(tensor) for tensor, _ in group.fixed}
         for other in self.groups.values():
             is_norm = isinstance(other, FunctionGroup) and other.func is group.func
@@ -361,7 +364,7 @@ class Recording:
         with self.lock:
             self._compute_waiting(wanted)
         if self.when_flushed is not None:
-            self.when_flushed()
+            self.when_flushed(self)
 
     def _compute_waiting(self, wanted: Iterable[Group] | None) -> None:
         """Do what :meth:`flush` says; one thread does at a time."""

@@ -39,9 +39,16 @@ def warn_of(text: str, category: type[Warning] = WrappedNeuronWarning) -> None:
 
 
 class Accelerated:
-    """The mark of a class that :func:`neurolsc.accelerate` made of a class of the user's, its ``plain_class``."""
+    """The mark of a class that :func:`neurolsc.accelerate` made of a class of the user's."""
 
-    plain_class: ClassVar[type[nn.Module]]
+    _plain_class: ClassVar[type[nn.Module]]
+
+
+def plain_class(module: Any) -> type[nn.Module]:
+    """Return the class of a module; of an accelerated one the class that it had before."""
+    if isinstance(module, Accelerated):
+        return type(module)._plain_class
+    return type(module)
 
 
 def plain_module(module: Any) -> Any:
@@ -52,7 +59,7 @@ def plain_module(module: Any) -> Any:
     module = original(module)
     if not isinstance(module, Accelerated):
         return module
-    plain = object.__new__(module.plain_class)
+    plain = object.__new__(plain_class(module))
     object.__setattr__(plain, "__dict__", vars(module))
     return plain
 

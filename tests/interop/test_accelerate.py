@@ -1,7 +1,6 @@
 """A user's network, accelerated, does what it does: values, gradients, states, hooks, and in its own words."""
 
 import copy
-import importlib
 import inspect
 import pickle
 import random
@@ -34,6 +33,9 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from neurolsc import NotAcceleratedWarning, accelerate, initialize, radius_profile
+from neurolsc.interop.accelerate import running_of
+from neurolsc.interop.comparison import Outcome, difference
+from neurolsc.interop.groups import successive_parts
 from neurolsc.surrogate import Arctan, FastSigmoid, Surrogate
 
 pytestmark = pytest.mark.filterwarnings("error::neurolsc.NotAcceleratedWarning")
@@ -77,7 +79,7 @@ def as_tuple(value: Any) -> tuple[Any, ...]:
 
 def longest(fast: Any) -> int:
     """The most steps that a layer has run at once in the last call."""
-    return max(at_once for at_once, _ in type(fast).steps_of.values())
+    return max(at_once for at_once, _ in running_of(fast).steps_of.values())
 
 
 def at_rest(net: nn.Module) -> None:
@@ -106,7 +108,7 @@ def assert_same(net: nn.Module, x: Tensor, *, tolerance: float = 1e-10, fires: b
     values, gradients = outcome(net, lambda: net(x))
     at_rest(net)
     others, other_gradients = outcome(net, lambda: fast(x))
-    assert fast.runs_plainly is None
+    assert running_of(fast).runs_plainly is None
     for ours, theirs in zip(others, values, strict=True):
         assert ours.shape == theirs.shape and ours.dtype == theirs.dtype
         assert ours.is_contiguous() == theirs.is_contiguous()
@@ -476,7 +478,7 @@ def test_a_setting_that_changes_in_the_loop_holds_from_then_on(x: Tensor):
     fast = accelerate(net, x)
     spikes = fast(x)
     at_rest(net)
-    assert torch.equal(spikes, net(x)) and fast.runs_plainly is None
+    assert torch.equal(spikes, net(x)) and running_of(fast).runs_plainly is None
     assert spikes[:6].sum() > spikes[6:].sum() > 0
 
 
@@ -517,8 +519,8 @@ def test_evaluation_is_as_fast(x: Tensor, context: Callable[[], Any]):
         read = x + 0
         torch.testing.assert_close(fast(read), net(read))
         constant(read[0])
-    assert longest(fast) == len(x) and fast.runs_plainly is None
-    assert longest(constant) == 7 and constant.runs_plainly is None
+    assert longest(fast) == len(x) and running_of(fast).runs_plainly is None
+    assert longest(constant) == 7 and running_of(constant).runs_plainly is None
 
 
 def test_half_precision_takes_plain_steps():
@@ -571,7 +573,7 @@ def test_a_network_that_takes_one_step_a_call_runs_when_a_value_is_asked_for(x: 
         snn.Leaky(beta=0.9, threshold=0.2, init_hidden=True, output=True, spike_grad=FastSigmoid()),
     )
     fast = accelerate(net, x[0])
-    assert fast.loop_outside
+    assert running_of(fast).loop_outside
 
     def loop(model: nn.Module) -> tuple[Tensor, Tensor]:
         utils.reset(net)
@@ -702,7 +704,7 @@ def test_a_step_that_is_multiplied_in_place_is_seen_changed_by_all_that_hold_it(
     net = InPlace()
     plain = copy.deepcopy(net)
     fast = accelerate(net, x)
-    assert type(fast).runs_plainly is None
+    assert running_of(fast).runs_plainly is None
     torch.testing.assert_close(fast(x), plain(x))
 
 
@@ -725,7 +727,7 @@ def test_a_sum_over_no_axes_is_that_over_all_axes_of_a_step(x: Tensor):
     net = SumOfEachStep()
     fast = accelerate(net, x)
     torch.testing.assert_close(fast(x), net(x))
-    assert longest(fast) == len(x) and fast.runs_plainly is None
+    assert longest(fast) == len(x) and running_of(fast).runs_plainly is None
 
 
 class InPlaceActivation(nn.Module):
@@ -763,7 +765,7 @@ def test_errors_of_the_users_network_are_its_own(x: Tensor):
     fast = accelerate(net, x)
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         fast(torch.rand(12, 4, 7))
-    assert fast.runs_plainly is None
+    assert running_of(fast).runs_plainly is None
     assert fast(x)[0].shape == (12, 4, 5)
 
 
@@ -960,7 +962,7 @@ def built(kind: type[nn.Module]) -> tuple[Any, Any, Tensor]:
 def test_autograd_functions_and_gradients_that_cancel_are_no_obstacle(kind):
     net, plain, x = built(kind)
     fast = accelerate(net, x)
-    assert type(fast).runs_plainly is None
+    assert running_of(fast).runs_plainly is None
     torch.testing.assert_close(fast(x), plain(x))
     step_net, _, _ = built(lambda: step_by_step(nn.Identity()))
     step = accelerate(step_net, x[0])
@@ -1113,7 +1115,7 @@ def test_what_reads_no_value_computes_none(new):
     voltage = stepped(fast, x)[-1]
     wanted = new(torch.zeros(3, 4))
     came = new(voltage)
-    assert not type(fast).recording.flushed
+    assert not running_of(fast).recording.flushed
     if isinstance(wanted, Tensor):
         assert (came.shape, came.dtype, came.device) == (wanted.shape, wanted.dtype, wanted.device)
     else:
@@ -1260,12 +1262,9 @@ def test_several_gradients_at_once_are_refused_by_name():
 
 
 def test_an_infinite_value_does_not_hide_others_that_differ():
-    share = importlib.import_module(
-        "neurolsc.interop.accelerate"
-    )._share  # neurolsc.interop has a function of that name
-    infinite = torch.tensor([torch.inf, 1.0])
-    assert share(infinite, infinite) == 0
-    assert share(infinite, torch.tensor([torch.inf, 2.0])) == 0.5
+    infinite = Outcome([torch.tensor([torch.inf, 1.0])], {})
+    assert difference(infinite, infinite) is None
+    assert "50%" in str(difference(infinite, Outcome([torch.tensor([torch.inf, 2.0])], {})))
 
 
 # ---- what a second outside tester found
@@ -1512,7 +1511,7 @@ def test_tensors_that_forward_reuses_have_their_value_of_each_step(kind, gradien
         came = fast(x)
         torch.testing.assert_close(came, wanted)
     if kind is CurrentSilenced and gradients:
-        assert type(fast).runs_plainly is None
+        assert running_of(fast).runs_plainly is None
         came.sum().backward()
         wanted.sum().backward()
         torch.testing.assert_close(net.below.weight.grad, plain.below.weight.grad)
@@ -1570,11 +1569,87 @@ def test_forward_that_runs_again_begins_where_it_began():
 def test_a_loop_outside_that_asks_in_every_step_runs_plainly_after_some_time():
     net, plain, x = built(lambda: step_by_step(nn.Identity()))
     fast = accelerate(net, x[0])
-    with pytest.warns(NotAcceleratedWarning, match="asked for in every step"):
+    with pytest.warns(NotAcceleratedWarning, match="asked for every few steps"):
         for _ in range(10):
             for frame in x:
                 torch.testing.assert_close(fast(frame)[1].sum().item(), plain(frame)[1].sum().item())
     assert type(fast(x[0])[1]) is Tensor
+
+
+def test_a_loop_outside_that_asks_in_every_third_step_runs_plainly_after_some_time():
+    net, plain, x = built(lambda: step_by_step(nn.Identity()))
+    fast = accelerate(net, x[0])
+    with pytest.warns(NotAcceleratedWarning, match="asked for every few steps"):
+        for step in range(160):
+            frame = x[step % len(x)]
+            wanted = plain(frame)[1]
+            came = fast(frame)[1]
+            if step % 3 == 2:
+                torch.testing.assert_close(came.sum().item(), wanted.sum().item())
+    assert type(fast(x[0])[1]) is Tensor
+
+
+@pytest.mark.parametrize("between", [nn.Identity, lambda: nn.BatchNorm1d(10)])
+def test_steps_that_nobody_asks_for_are_not_computed_with_those_of_the_next_sequence(between: Any):
+    net, plain, x = built(lambda: step_by_step(between()))
+    fast = accelerate(net, x[0])
+    for sequence in range(3):
+        for model in (plain, fast):
+            model[2].reset_mem()
+            model[4].reset_mem()
+            loss: Any = 0.0
+            for step, frame in enumerate(x[:8] * (1 + sequence)):  # steps 6 and 7 are not in the loss
+                _, mem = model(frame)
+                if step % 3 == 2:
+                    loss = loss + nn.functional.cross_entropy(mem, torch.zeros(len(mem), dtype=torch.long))
+            model.zero_grad()
+            loss.backward()
+            if model is plain:
+                wanted = [p.grad.clone() for p in plain.parameters()]
+        torch.testing.assert_close([p.grad for p in net.parameters()], wanted)
+    torch.testing.assert_close(fast.state_dict(), plain.state_dict())
+
+
+def test_a_change_of_the_network_within_a_loop_outside_is_seen():
+    net, plain, x = built(lambda: step_by_step(nn.Identity()))
+    fast = accelerate(net, x[0])
+    changes: list[Callable[[Any], Any]] = [
+        lambda model: setattr(model[2], "reset_mechanism", "zero"),
+        lambda model: setattr(model[2], "threshold", torch.tensor(0.3)),
+        lambda model: setattr(model, "3", nn.Sequential(model[3], nn.Tanh())),
+        lambda model: setattr(model[0], "bias", nn.Parameter(torch.ones_like(model[0].bias))),
+        lambda model: setattr(model[4], "forward", partial(type(model[4]).forward, model[4])),
+    ]
+    for change in changes:
+        rows: dict[bool, list[Tensor]] = {True: [], False: []}
+        for model in (plain, fast):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", NotAcceleratedWarning)
+                rows[model is fast] += [model(frame)[1] for frame in x[:3]]
+                change(model)
+                rows[model is fast] += [model(frame)[1] for frame in x[3:]]
+        torch.testing.assert_close(torch.stack(rows[True]), torch.stack(rows[False]))
+
+
+def test_frames_that_are_rows_of_one_tensor_are_not_copied_and_must_not_change():
+    frames = torch.rand(6, 2, 3)
+    block = successive_parts([frames[step] for step in (1, 2, 3)])
+    assert block is not None
+    assert block.data_ptr() == frames[1].data_ptr()
+    torch.testing.assert_close(block, frames[1:4])
+    other_axis = successive_parts([frames[:, step] for step in range(2)])
+    torch.testing.assert_close(other_axis, frames.transpose(0, 1))
+    backwards = successive_parts([frames[step] for step in (4, 2, 0)])
+    assert backwards is None or torch.equal(backwards, frames[[4, 2, 0]])
+    assert successive_parts([frames[0], frames[1], frames[3]]) is None
+    assert successive_parts([frames[0], torch.rand(2, 3)]) is None
+    assert successive_parts([*frames.clone().requires_grad_()]) is None
+    net, _, x = built(lambda: step_by_step(nn.Identity()))
+    fast = accelerate(net, x[0])
+    steps = [fast(frame)[1] for frame in x]
+    x.zero_()
+    with pytest.raises(RuntimeError, match="has been changed"):
+        torch.stack(steps)
 
 
 def test_a_saved_batch_norm_has_collected_all_steps():
@@ -1726,7 +1801,7 @@ def test_functions_between_layers_are_those_of_each_step(kind):
 
     net, plain, x = built(Function)
     fast = accelerate(net, x)
-    assert type(fast).runs_plainly is None
+    assert running_of(fast).runs_plainly is None
     for model in (fast, plain):
         model(x).square().sum().backward()
     torch.testing.assert_close(fast(x), plain(x))
