@@ -21,7 +21,9 @@ Batched = Callable[[Callable[..., Any], Sequence[Any], dict[str, Any], Sequence[
 IN_PLACE = {"__setitem__", "__set__"}  # besides names that end with an underscore
 
 # methods that change a tensor in place, and what computes the same as a new one
-OUT_OF_PLACE = {"add_": Tensor.add, "sub_": Tensor.sub, "mul_": Tensor.mul, "div_": Tensor.div}
+OUT_OF_PLACE = {
+    "add_": Tensor.add, "sub_": Tensor.sub, "mul_": Tensor.mul, "div_": Tensor.div, "relu_": Tensor.relu,
+}  # fmt: skip
 
 # functions whose result may be a view of their argument, or the argument; `sliced` is added below
 VIEWS = {

@@ -283,7 +283,7 @@ class Recording:
             self.known.clear()  # what was computed of a tensor that now changes
             target = latest(args[0])
             if isinstance(target, LazyTensor) and target.group is not None:
-                changed = self.change(name, args, kwargs)
+                changed = self.change(func, name, args, kwargs)
                 if changed is not None:
                     return changed
                 if self.running:
@@ -313,19 +313,23 @@ class Recording:
             return self.source(result)
         return result
 
-    def change(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> LazyTensor | None:
+    def change(
+        self, func: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> LazyTensor | None:
         """Write down a change in place as a new tensor, which all that hold the old one see; None if that cannot be.
 
         Args:
-            name: that of the method, such as "add_".
+            func: a function, which changes its argument in place if it is called with ``inplace=True``.
+            name: its name, such as "add_".
             args: its arguments, the first of them a result of a call.
             kwargs: its keyword arguments.
         """
         target = latest(args[0])
         of_step = isinstance(target.group, SliceGroup | InputGroup)  # a part of the user's own tensor
-        if name not in OUT_OF_PLACE or of_step or place_of(target) in target.recording.families:
+        out_of_place = func if kwargs.get("inplace") else OUT_OF_PLACE.get(name)
+        if out_of_place is None or of_step or place_of(target) in target.recording.families:
             return None
-        new = self.call(OUT_OF_PLACE[name], args, kwargs)
+        new = self.call(out_of_place, args, {name: value for name, value in kwargs.items() if name != "inplace"})
         if type(new) is not LazyTensor or new.group is None:
             return None
         if (new.shape, new.dtype) != (target.shape, target.dtype):

@@ -751,11 +751,11 @@ class InPlaceActivation(nn.Module):
 
 
 @pytest.mark.parametrize("activation", [nn.ReLU(True), nn.LeakyReLU(0.1, True), nn.ELU(1.0, True), nn.SiLU(True)])
-def test_an_activation_in_place_is_not_put_off(activation: nn.Module, x: Tensor):
+def test_an_activation_in_place_changes_what_others_hold(activation: nn.Module, x: Tensor):
     net = InPlaceActivation(activation)
-    with pytest.warns(NotAcceleratedWarning, match="its forward cannot be put off"):
-        fast = accelerate(net, x)
+    fast = accelerate(net, x)
     torch.testing.assert_close(fast(x), net(x))
+    assert longest(fast) == len(x)
 
 
 def test_errors_of_the_users_network_are_its_own(x: Tensor):
@@ -1515,6 +1515,36 @@ def test_tensors_that_forward_reuses_have_their_value_of_each_step(kind, gradien
         came.sum().backward()
         wanted.sum().backward()
         torch.testing.assert_close(net.below.weight.grad, plain.below.weight.grad)
+
+
+class ThenInPlace(Between):
+    def __init__(self) -> None:
+        super().__init__()
+        self.activation: nn.Module = nn.ReLU(inplace=True)
+        self.above = nn.Sequential(self.above, nn.BatchNorm1d(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        low, high, sent = self.first.reset_mem(), self.second.reset_mem(), []
+        for frame in x:
+            z, low = self.first(self.activation(self.below(frame)), low)
+            _, high = self.second(self.activation(self.above(z)), high)
+            sent.append(high)
+        return torch.stack(sent)
+
+
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.ELU, nn.Hardtanh, nn.LeakyReLU])
+def test_activations_in_place_run_at_once(activation):
+    net, plain, x = built(ThenInPlace)
+    for model in (net, plain):
+        model.activation = activation(inplace=True)
+        model.eval()
+    fast = accelerate(net, x)
+    outputs = [model(x) for model in (fast, plain)]
+    torch.testing.assert_close(*outputs)
+    assert longest(fast) == len(x)
+    for output in outputs:
+        output.square().sum().backward()
+    torch.testing.assert_close(net.below.weight.grad, plain.below.weight.grad)
 
 
 def test_a_result_of_one_step_does_not_keep_the_others():
