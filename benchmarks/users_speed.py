@@ -3,8 +3,9 @@
     python benchmarks/users_speed.py [--networks "tutorial 5"] [--steps 25 100] [--rounds 7] [--compile] [--memory]
     python benchmarks/users_speed.py --device cuda --memory
 
-Each network runs as its user wrote it and accelerated, in turn, forward alone (what is needed for a backward pass is
-kept) and forward and backward. One thread, processor time, the shortest of all rounds. With --compile, `torch.compile`
+Each network runs as its user wrote it and accelerated, in turn: forward alone (what is needed for a backward pass is
+kept), forward and backward, and without gradients. In "784-100-10" and "tutorial 6" a call is one step, and
+the loop is around it. One thread, processor time, the shortest of all rounds. With --compile, `torch.compile`
 of the user's network runs beside them; it takes minutes to compile a loop of 25 steps. Memory is the growth of the
 largest resident size during one forward and backward pass in a fresh process. Half an hour of one core.
 
@@ -113,6 +114,16 @@ def tutorial_6() -> nn.Module:
     )
 
 
+def in_steps() -> nn.Module:
+    """784-100-10, as small as networks are whose call is one step."""
+    return nn.Sequential(
+        nn.Linear(784, 100),
+        snn.Leaky(beta=0.9, spike_grad=FAST, init_hidden=True),
+        nn.Linear(100, CLASSES),
+        snn.Leaky(beta=0.9, spike_grad=FAST, init_hidden=True, output=True),
+    )
+
+
 def leaky(width: int, depth: int, *, recurrent: bool) -> nn.Module:
     layers: list[nn.Module] = []
     for i in range(depth):
@@ -179,6 +190,19 @@ def case(name: str, steps: int, device: str) -> Case:
 
         net = tutorial_6().to(device)
         return Case(net, images, forward_pass)
+    if name == "784-100-10":
+        frames = (torch.rand(steps, 32, 784) < 0.1).float().to(device)
+
+        def stacked(model: Any) -> Tensor:
+            utils.reset(small)
+            mem_rec = []
+            for frame in frames:
+                _, mem = model(frame)
+                mem_rec.append(mem)
+            return torch.stack(mem_rec).square().mean()
+
+        small = in_steps().to(device)
+        return Case(small, frames[0], stacked)
     x = (torch.rand(steps, 64, 140) < 0.1).float().to(device)
     makers: dict[str, Callable[[], nn.Module]] = {
         "Leaky 3 x 128": lambda: leaky(128, 3, recurrent=False),
@@ -201,6 +225,7 @@ def case(name: str, steps: int, device: str) -> Case:
 NETWORKS = (
     "tutorial 5",
     "tutorial 6",
+    "784-100-10",
     "Leaky 3 x 128",
     "RLeaky 3 x 128",
     "RLeaky 3 x 512",
@@ -219,7 +244,7 @@ def seconds(device: str) -> float:
 
 
 def timed(name: str, steps: int, rounds: int, device: str, *, compiled: bool) -> dict[str, dict[str, float]]:
-    """Milliseconds of each contestant, forward alone and with backward."""
+    """Milliseconds of each contestant: forward alone, with backward, and without gradients."""
     found = case(name, steps, device)
     contestants: dict[str, Any] = {"own": found.net, "accelerated": accelerate(found.net, found.example)}
     if compiled:
@@ -233,11 +258,18 @@ def timed(name: str, steps: int, rounds: int, device: str, *, compiled: bool) ->
             middle = seconds(device)
             loss.backward()
             end = seconds(device)
+            alone = 0.0
+            if contestant != "torch.compile":  # which would compile once more
+                with torch.no_grad():
+                    found.call(model).item()
+                alone = seconds(device) - end
             if number == 0:  # compiles, and fills caches
                 continue
             spent = best.setdefault(contestant, {"forward": float("inf"), "both": float("inf")})
             spent["forward"] = min(spent["forward"], 1e3 * (middle - start))
             spent["both"] = min(spent["both"], 1e3 * (end - start))
+            if alone:
+                spent["no gradients"] = min(spent.get("no gradients", float("inf")), 1e3 * alone)
     return best
 
 
@@ -321,7 +353,7 @@ def main() -> None:
         "date": datetime.date.today().isoformat(),
         "device": f"one thread of {processor()}",
         **{name: version(name) for name in ("torch", "snntorch", "norse", "spikingjelly", "numba")},
-        "samples": "128 (tutorial 5), 32 (tutorial 6), 64",
+        "samples": "128 (tutorial 5), 32 (tutorial 6, 784-100-10), 64",
     }
     if device == "cuda":
         about |= {"device": torch.cuda.get_device_name(), "triton": version("triton")}

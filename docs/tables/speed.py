@@ -142,9 +142,10 @@ def users_speed() -> list[str]:
             memory = f"{own['memory']:.0f} and {fast['memory']:.0f}"
         compiled = f"{by['torch.compile']['both']:.0f}" if "torch.compile" in by else ""
         line = [network, steps, f"{own['both']:.0f}", compiled, f"{fast['both']:.0f}"]
-        body.append([*line, *(f"{own[what] / fast[what]:.1f}" for what in ("both", "forward")), memory])
+        times = [f"{own[what] / fast[what]:.1f}" for what in ("both", "forward", "no gradients")]
+        body.append([*line, *times, memory])
     head = ["network", "T", "its own loop, ms", "torch.compile, ms", "accelerated, ms", "times as fast as its loop"]
-    head += ["forward alone", "MiB, loop and accelerated"]
+    head += ["forward alone", "under no_grad", "MiB, loop and accelerated"]
     return [*rows(head, body), *caption(found["about"], "forward and backward, processor time")]
 
 

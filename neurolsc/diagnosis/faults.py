@@ -108,50 +108,52 @@ class Fault:
 FAULTS: tuple[Fault, ...] = (
     Fault(
         "input batch first",
-        "as many targets as steps",
-        "transpose the input",
+        "x has as many steps, along its first axis, as y has labels, and not as many samples",
+        "transpose x to (T, B, ...)",
         rules.is_batch_first,
         rules.cure_batch_first,
     ),
     Fault(
         NO_SURROGATE,
-        "spikes without a derivative",
-        "take a surrogate",
+        "its spikes have no derivative",
+        "give it a surrogate gradient",
         rules.has_no_surrogate,
         rules.cure_surrogate,
     ),
     Fault(
         NOT_FINITE,
-        "a derivative NaN or infinite near the threshold",
+        "the derivative of its surrogate is NaN or infinite near the threshold",
         "take another surrogate",
         rules.is_not_finite,
         rules.cure_surrogate,
     ),
     Fault(
         "closed surrogate",
-        f"the layer fires, and the mean derivative at its voltages is below {BOUNDS.closed:g} spikes per threshold",
+        f"it fires, but the mean derivative of its surrogate at its voltages is below {BOUNDS.closed:g} spikes per "
+        "threshold",
         "take another surrogate",
         rules.is_closed,
         rules.cure_surrogate,
     ),
     Fault(
         "fresh batch norm",
-        "a batch norm in training mode that has seen no batch",
-        "run a few batches first",
+        "a batch norm has seen no batch in training mode, so it would change nothing in evaluation",
+        "run a few batches in training mode first",
         rules.has_fresh_batch_norms,
         rules.cure_fresh_batch_norms,
     ),
     Fault(
         DEAD,
-        "no spike in the batch; not of an integrator, or of an output above a layer that fires",
-        "`initialize`, of the lowest",
+        "it never fires in the batch (an integrator, or an output above a layer that fires, need not)",
+        "`initialize`; mend the lowest dead layer first",
         rules.is_dead,
         rules.cure_dead,
         rules.treat_by_initialising,
     ),
     Fault(
         "saturated layer",
-        f"above {BOUNDS.busy:g} spikes per step, or {BOUNDS.most_busy:.0%} of neurons fire at nearly all steps",
+        f"it fires more than {BOUNDS.busy:g} spikes per neuron and step, or {BOUNDS.most_busy:.0%} of its neurons fire at "
+        "nearly all steps",
         "`initialize`",
         rules.is_saturated,
         rules.cure_saturated,
@@ -159,7 +161,8 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "lost signal",
-        f"similarity to the input below {BOUNDS.lost:.0%} in {BOUNDS.lost_layers} hidden layers in a row",
+        f"{BOUNDS.lost_layers} hidden layers in a row keep less than {BOUNDS.lost:.0%} of what tells samples apart "
+        "(similarity to the input)",
         "`initialize`",
         rules.has_lost_the_input,
         rules.cure_lost_input,
@@ -168,7 +171,8 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "vanishing gradient",
-        f"root mean square below {BOUNDS.unmoved * EPSILON:g}, or {BOUNDS.faded:.0e} times smaller than another layer's",
+        f"the root mean square of its gradient is below {BOUNDS.unmoved * EPSILON:g}, or its norm is {BOUNDS.faded:.0e} "
+        "times smaller than another layer's",
         "`initialize`",
         rules.is_vanishing,
         rules.cure_vanishing,
@@ -177,8 +181,8 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "exploding through time",
-        f"{BOUNDS.growth:g}-fold growth over a run",
-        "by its cause: scale the recurrence, detach the reset, lower the surrogate's peak",
+        f"gradients grow more than {BOUNDS.growth:g}-fold from the last step back to the first",
+        "weaken what makes them grow: scale the recurrent weights, detach the reset, or lower the surrogate's peak",
         rules.explodes_in_time,
         rules.cure_growth_in_time,
         rules.treat_growth,
@@ -186,7 +190,8 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "exploding through depth",
-        f"product of singular values above {BOUNDS.across:g}",
+        f"gradients can grow more than {BOUNDS.across:g}-fold from the last layer to the first (product of the largest "
+        "singular values)",
         "lower the surrogate's peak; else `initialize`",
         rules.explodes_in_depth,
         rules.cure_growth_in_depth,
@@ -194,47 +199,48 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "unstable below threshold",
-        f"without spikes and weights, states of more than {BOUNDS.unstable:.0%} of neurons grow (a radius above 1)",
-        "change the parameter that is named",
+        f"the states of more than {BOUNDS.unstable:.0%} of its neurons grow even without spikes and weights (their radius "
+        "is above 1)",
+        "change the parameter that the report names",
         rules.is_unstable,
         rules.cure_unstable,
     ),
     Fault(
         "frozen time constant",
-        "a parameter with `requires_grad=False`",
-        "unfreeze it",
+        "a time constant is a parameter with `requires_grad=False`",
+        "set `requires_grad=True`",
         rules.is_frozen,
         rules.cure_frozen,
     ),
     Fault(
         "stuck time constant",
-        f"no step of an optimizer can move it, in more than {BOUNDS.stuck:.0%} of neurons: it is too long, or held at "
-        "a bound",
-        "bring it into its range",
+        f"an optimizer cannot move the time constants of more than {BOUNDS.stuck:.0%} of its neurons: they are too long, "
+        "or clamped",
+        "set it to between 0.1 and 1e4 steps, a decay to between 0 and 1",
         rules.is_stuck,
         rules.cure_stuck,
     ),
     Fault(
         MISSING,
-        f"y lacks a class that would be missing by chance in less than {BOUNDS.chance:.0%} of such batches",
-        "complete the data, or take fewer outputs",
+        f"y lacks a class, which by chance happens in less than {BOUNDS.chance:.0%} of such batches",
+        "complete the data, or give the network fewer outputs",
         rules.misses_classes,
         rules.cure_missing_classes,
     ),
     Fault(
         "learning rate too high for a layer",
-        f"with `lr`: a step of Adam moves voltages above the first layer by more than {BOUNDS.step:g} thresholds "
-        f"({BOUNDS.step_below_linear:g} where no spikes are read out)",
-        "lower the learning rate to the one given",
+        f"with `lr`: one step of Adam moves the voltages of a layer above the first by more than {BOUNDS.step:g} "
+        f"thresholds ({BOUNDS.step_below_linear:g} where the loss reads no spikes)",
+        "lower the learning rate to that of the report",
         rules.steps_are_large,
         rules.cure_large_steps,
         rules.treat_the_rate,
     ),
     Fault(
         "slow start",
-        f"with `lr` and `y`: {BOUNDS.updates} updates lower the loss by less than {1 - BOUNDS.lower:.0%} and that of an "
-        f"initialised copy {1 / BOUNDS.slow:g} times as much, to a loss {BOUNDS.gains:.0%} lower (measured from the "
-        "loss of guessing, if the first is higher)",
+        f"with `lr` and `y`: {BOUNDS.updates} updates lower the loss by less than {1 - BOUNDS.lower:.0%}; those of an "
+        f"initialised copy lower it {1 / BOUNDS.slow:g} times as much, and it ends {BOUNDS.gains:.0%} lower (both "
+        "measured from the loss of guessing, if the first loss is higher)",
         "`initialize`",
         rules.starts_slowly,
         rules.cure_slow_start,
@@ -243,9 +249,9 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "learning rate too high",
-        f"with `lr` and `y`: after {BOUNDS.updates} updates the loss is higher than at a tenth of it, which lowers it by "
-        f"more than {1 - BOUNDS.lower:.0%}, or {BOUNDS.risen:g} times its first value, or hidden layers are silent or "
-        "saturated; with `history`: the loss only grew",
+        f"with `lr` and `y`: a tenth of it lowers the loss by more than {1 - BOUNDS.lower:.0%} in {BOUNDS.updates} updates, "
+        f"and with it the loss ends higher; or the loss rises {BOUNDS.risen:g}-fold, or hidden layers fall silent or "
+        "saturate. With `history`: the loss only grew",
         "lower the learning rate tenfold",
         rules.is_too_fast,
         rules.cure_too_fast,

@@ -148,7 +148,7 @@ def has_lost_the_input(case: Case) -> Iterator[Sign]:
     if len(lost) < case.bounds.lost_layers:
         return
     highest = max(case.measured.layers[i - 1].similarity_to_input for i in lost)
-    problem = f"of what tells samples apart {listed(lost)} have {highest:.1%} at most, layer 1 has {first:.0%}"
+    problem = f"{listed(lost)} keep at most {highest:.1%} of what tells samples apart, layer 1 keeps {first:.0%}"
     yield Sign(lost[0], problem, "each layer of random weights drops a part")
 
 
@@ -179,7 +179,7 @@ def is_vanishing(case: Case) -> Iterator[Sign]:
     others = [i for i, _ in gone[1:]]
     also = ""
     if others:
-        also = f", and little {listed(others)}"
+        also = f", and next to none {listed(others)}"
     cause = f"its norm is {size:.0e}, in the layer that gets most {largest:.0e}; Adam's epsilon is {EPSILON:g}"
     yield Sign(first, f"no gradient reaches it{also}", cause)
 

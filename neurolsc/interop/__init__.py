@@ -4,7 +4,8 @@
   in which order the model uses its layers, and where time is in x.
 - ``accelerate``: a user's network as it is, over all steps at once; ``recording`` writes down what its forward calls on
   ``lazy`` tensors, ``groups`` are calls that are computed at once, ``lazy_functions`` says which functions of PyTorch
-  can be put off, ``fused`` has the layers whose steps the kernels know, and ``fused_base`` what these have in common.
+  can be put off, ``fused`` has the layers whose steps the kernels know, and ``fused_base`` what these have in common;
+  ``comparison`` calls both networks with an example.
 - ``prepared``: a user's module and x as such a network and what it reads.
 - ``at_once``: wrapped layers over all steps at once, by the same kernels.
 - ``wrapped``: the base of wrapped layers; PyTorch's own; our cells behind other modules.

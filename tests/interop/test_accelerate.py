@@ -1640,6 +1640,34 @@ def test_steps_that_nobody_asks_for_are_not_computed_with_those_of_the_next_sequ
     torch.testing.assert_close(fast.state_dict(), plain.state_dict())
 
 
+class OwnNames(Between):
+    """Its parts and methods have names that could be those of an accelerated network."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.running, self.recording, self.layers = nn.Linear(4, 4), nn.Tanh(), nn.ModuleList([nn.Linear(10, 4)])
+        self.named, self.lock, self.steps_of, self.plain_class = nn.Identity(), nn.Identity(), nn.ReLU(), nn.Sigmoid()
+
+    def call(self, z: Tensor) -> Tensor:
+        return self.steps_of(self.recording(self.running(z)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        low, high, sent = self.first.reset_mem(), self.second.reset_mem(), []
+        for frame in x:
+            z, low = self.first(self.below(frame), low)
+            current = self.plain_class(self.call(self.lock(self.named(self.layers[0](z)))))
+            _, high = self.second(current, high)
+            sent.append(high)
+        return torch.stack(sent)
+
+
+def test_names_of_an_accelerated_network_hide_none_of_the_users():
+    net, plain, x = built(OwnNames)
+    fast = accelerate(net, x)
+    torch.testing.assert_close(fast(x), plain(x))
+    assert longest(fast) == len(x)
+
+
 def test_a_change_of_the_network_within_a_loop_outside_is_seen():
     net, plain, x = built(lambda: step_by_step(nn.Identity()))
     fast = accelerate(net, x[0])
