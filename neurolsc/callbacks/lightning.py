@@ -66,12 +66,14 @@ class Reading:
             except Exception as error:  # of any kind: the module's own code may fail on the other order
                 errors.append(error)
                 continue
+            # The layout that the run found must have the order that was tried. In batch first that is also an image
+            # (B, ...) for all steps.
             axes = ["time first"]
             if batch_first:
                 axes = ["batch first", "every step"]
             if self.reader.layout is None or self.reader.layout.axes in axes:
                 return
-        if errors:
+        if errors:  # the first is that of the loader's own order, unless only the other one failed
             raise errors[0]
         raise ValueError(f"x must have an axis of time and one of samples, got {tuple(x.shape)} read as {self.reader}.")
 

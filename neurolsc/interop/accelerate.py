@@ -35,19 +35,21 @@ def accelerate(net: nn.Module, x: Tensor | tuple[Any, ...]) -> Any:
     net, is of a subclass of its class, and takes and returns what net does, with the same gradients.
 
     Its ``forward`` is the user's own. While that runs, the steps of neurons are written down, and computed when a value
-    is needed: each layer once for all steps, by a kernel that saves its voltages alone. Functions of PyTorch between
-    neurons (Linear, convolutions, pooling, batch norm in evaluation, dropout, arithmetic) are called once over (T B).
-    Everything else runs in plain steps, as ever, and a warning names layers that do. So do all layers under autocast,
-    ``torch.compile`` and ``torch.func``, and on a GPU that has no kernels.
+    is needed: each layer once for all steps, by a kernel that keeps only states and voltages for the backward pass.
+    Functions of PyTorch between neurons (Linear, convolutions, pooling, batch norm in evaluation, dropout, arithmetic)
+    are called once over (T B). Everything else runs in plain steps, as ever, and a warning names layers that do. So do
+    all layers under autocast, ``torch.compile`` and ``torch.func``, and on a GPU that has no kernels.
 
     Where a call of net is one step and the loop over time is around it, the calls return lazy tensors, which hold what
     will be computed: ``torch.stack``, a loss, or anything else that needs a value, computes all steps at once.
 
     Args:
-        net: a network with neurons that the kernels know: snnTorch's Leaky, Synaptic and Alpha; norse's LIF, LIFBox and
-            LI; spikingjelly's LIFNode, ParametricLIFNode and IFNode.
-        x: an example of what net takes; a tuple if it takes several arguments. Both are called with it from rest, in
-            evaluation and in training mode, and compared; net and x are afterwards as before.
+        net: a network with neurons that the kernels know: snnTorch's Leaky, Synaptic, Alpha, RLeaky and RSynaptic;
+            norse's LIF, LIFBox, LIFRecurrent, LSNN, LSNNRecurrent and LI; spikingjelly's LIFNode, ParametricLIFNode and
+            IFNode.
+        x: an example of what net takes; a tuple if it takes several arguments. The network and its accelerated form are
+            both called with it, from rest, in evaluation and in training mode. If they differ, the network runs in
+            plain steps, and a warning says why. Afterwards net and x are as before.
 
     Returns:
         A module that shares everything with net.

@@ -378,9 +378,10 @@ class ExampleRun:
     def other_reader(self) -> nn.Module | None:
         """Return the first module after the last layer that reads something else than what the one before it sends.
 
-        It may read that once a step, or in one call all steps, the last or their mean. None if all modules do, or if
-        one is used elsewhere, too.
+        A module may read what is sent once a step, or in one call: all steps, the last one or their mean. None if every
+        module reads what is sent to it, or if one is called neither once nor once a step.
         """
+        # This run repeats the first one, random numbers included: `below` is what the last layer sends in it, too.
         _, uses, _ = self._follow()
         modules = [use.module for use in uses]
         last = max(self.calls, key=self.parts.index)

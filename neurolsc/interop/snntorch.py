@@ -162,7 +162,7 @@ class LIF(snn.RLeaky):
         if self._reset_mechanism == "none":
             return mem
         reset = Reset(self._reset_mechanism, self.reset_gradient)  # type: ignore[arg-type]
-        # after the input, as in snnTorch; by spikes of 0 or 1, which the factor scales only where they leave
+        # The reset comes after the input, as in snnTorch's RLeaky. It reads spikes of 0 or 1, without their factor.
         return reset.carry(mem, spk / self.graded_spikes_factor, thr)
 
     def emit(self, distance: Tensor) -> Tensor:

@@ -284,7 +284,10 @@ class Monitor(Displayed):
             return self._probe.measure(self._before, self._earlier)
 
     def _look_for_changes(self) -> None:
-        """Make the network anew if parameters of the module were replaced; close the monitor if that fails."""
+        """Make the network anew if parameters of the module were replaced.
+
+        The monitor is closed if that fails, or if the number of layers has changed.
+        """
         parameters = list(self._net.parameters())
         same = len(parameters) == len(self._parameters)
         if same and all(a is b for a, b in zip(parameters, self._parameters, strict=True)):
@@ -296,11 +299,12 @@ class Monitor(Displayed):
             self.closed = True
             self._warn("changed", f"the module was changed before update {self.updates}, the monitor ends: {error}")
             return
-        self._before = self._earlier = None
+        self._before = self._earlier = None  # they are of the old parameters
+        result = ", the new ones are measured"
         if len(self._probe.network.cells) != layers:  # rows would no longer be of the same layers
             self.closed = True
-        ends = f": it has no longer {layers} layers, the monitor ends" if self.closed else ", the new ones are measured"
-        self._warn("changed", f"parameters of the module were replaced before update {self.updates}{ends}.")
+            result = f": the network no longer has {layers} layers, the monitor ends"
+        self._warn("changed", f"parameters of the module were replaced before update {self.updates}{result}.")
 
     def _warn(self, what: str, text: str) -> None:
         """Give a warning, if none was given of the same thing, `what`, before."""

@@ -478,11 +478,8 @@ class OneToOne(WeightMatrix):
         """Set the weights to the diagonal of a matrix; one that several neurons share, to the mean of theirs."""
         stored = self._stored()
         by_neuron = weights.diagonal().to(stored).view(self._shape)
-        if stored.ndim:
-            total = by_neuron.sum_to_size(stored.shape)
-        else:
-            total = by_neuron.sum()
-        mean = total * stored.numel() / by_neuron.numel()
+        sharing = by_neuron.numel() / stored.numel()  # neurons for each stored weight
+        mean = by_neuron.sum_to_size(stored.shape) / sharing
         set_value(*owner_of(self.cell, self.name), mean)
 
     @property

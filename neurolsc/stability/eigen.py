@@ -222,9 +222,10 @@ def _pairs_by_lapack(h: Tensor, near: Tensor | None = None) -> tuple[Tensor, Ten
 def pairs_of(h: Tensor, power: Tensor, near: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """Return eigenpairs of matrices (P, m, m) from high powers of them, and the norms of their residuals.
 
-    A power turns a random start x into a vector of one eigenvector, or of two for a complex pair or a pair of both
-    signs. On the plane of this vector and its image the matrix has two eigenvalues: the larger one is returned, or the
-    one nearer to `near` (P,).
+    A high power of h maps a random start x to the eigenvector of largest modulus. If two eigenvalues share the largest
+    modulus, as a complex pair or +a and -a do, x ends in the plane of their eigenvectors. On the plane of x and its
+    image h x the matrix has two eigenvalues. The one of larger modulus is returned, or the one nearer to `near` (P,).
+    Where x alone has the smaller residual, x is returned with the value x^T h x.
 
     Returns:
         Values (P,), complex, right vectors of norm 1 (P, m), and norms of the residuals (P,).
@@ -249,7 +250,7 @@ def pairs_of(h: Tensor, power: Tensor, near: Tensor | None = None) -> tuple[Tens
     pair = middle + torch.where(minus, -root, root)
     vector = unit((pair - across)[:, None] * x + out[:, None] * y)
     miss = norm(rows_times(vector, h.mT) - pair[:, None] * vector)
-    single = out <= miss  # x alone is an eigenvector, and y is noise
+    single = out <= miss  # x has the smaller residual: it is an eigenvector by itself, and y is noise
     value = torch.where(single, along, pair)
     return value, torch.where(single[:, None], x, vector), torch.where(single, out, miss)
 

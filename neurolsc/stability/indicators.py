@@ -261,9 +261,9 @@ def parameter_gradients(
 ) -> tuple[dict[str, Tensor], ...]:
     """Return the gradients of a loss by the parameters of each of L cells, and last of the readout, by name.
 
-    Frozen parameters are left out; ``grad`` of the parameters stays as it is. A parameter that several cells hold, as
-    parts of one module of another library, is counted for the cell that would pre-train it
-    (:meth:`neurolsc.Cell.pretrained`).
+    Frozen parameters are left out; ``grad`` of the parameters stays as it is. Several cells can hold the same
+    parameter, as the layers of one ``torch.nn.LSTM`` do. It is counted for the cell that lists it in
+    :meth:`neurolsc.Cell.pretrained`.
 
     Args:
         network: the network.
@@ -371,7 +371,7 @@ def active_fraction(t: Transitions, threshold: float = 0.1) -> float:
         # If spikes are a variable of the state, v does not change them: take the spikes of the next step.
         if z.grad_fn is None:
             z = t.cell.output(t.cell.update(t.x, z.detach(), before))
-        # no derivative, not one spike for each voltage, or no spikes at all
+        # no derivative, or not one output for each voltage, or outputs other than 0 and 1
         if not z.requires_grad or z.numel() != v.numel() or not is_binary(z):
             return math.nan
         (slope,) = torch.autograd.grad(z.sum(), v, materialize_grads=True, allow_unused=True)

@@ -192,8 +192,9 @@ def match_firing_rates(net: nn.Module, x: Any, rates: Sequence[float], *, tolera
     r"""Scale the thresholds of each layer, in place, until it fires at a wanted rate; bottom up.
 
     In an ALIF :math:`b_\vartheta` and :math:`\beta` are multiplied, so that the whole threshold :math:`\vartheta[t]`
-    scales; its time constants and all weights stay. This is the control for pre-training. Cost: about six runs of each
-    layer alone; a wide layer takes these on a few samples, and two runs on all.
+    scales; its time constants and all weights stay. An untrained network with the firing rates of a pre-trained one is
+    the control for pre-training. Cost: about six runs of each layer alone; a wide layer takes these on a few samples,
+    and two runs on all.
 
     Args:
         net: a network, or a module of snnTorch, norse, spikingjelly or PyTorch, whose cells have thresholds to scale

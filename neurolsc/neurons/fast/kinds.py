@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 # Formulas of the derivative of a spike by its voltage, with one number a.
 GIVEN, NOTHING, ATAN, FAST_SIGMOID, SIGMOID, SIGN, QUADRATIC = range(7)
 
-# Resets, numbered as snnTorch does. ALL sets the voltage to 0 after the input of the step is added, ZERO before.
+# Resets, numbered as snnTorch does. ZERO sets the voltage to 0, or to the neuron's reset value. In Leaky, ZERO does so
+# before the input of the step is added, and ALL after it. The other neurons have no ALL: their ZERO is after the input.
 SUBTRACT, ZERO, NONE, ALL = range(4)
 
 # How a voltage moves: norse's LIFBox; spikingjelly's LIF with decay_input, and without it; spikingjelly's IFNode.

@@ -137,7 +137,7 @@ def refuse_derivatives_of(gradients: Sequence[Tensor | None]) -> None:
 
 
 class _Scan(torch.autograd.Function):
-    """:func:`scan` on flat tensors: x (T, M) or (1, M), start and params (K, M); spikes have the `shape` (T, ...)."""
+    """:func:`scan` on flat tensors: x (T or 1, M), start (states, M), params (K, M); spikes have `shape` (T, ...)."""
 
     @staticmethod
     def forward(
@@ -181,6 +181,8 @@ class _Scan(torch.autograd.Function):
         steps = len(states[0])
         size = u.shape[1]
         slope = ctx.slope if ctx.gpu else slope_on_cpu(ctx.slope)
+        # u: voltages before the reset. given: derivatives of the spikes that the kernels cannot compute.
+        # outer: gradients of each step by spikes and states, from outside. by_ends: those by the states at the end.
         given = given_slopes(slope, neuron, u, states, params)
         outer, by_ends = outer_gradients(gradients, neuron.states, u)
         # begins as the gradient by the last states, which the kernel carries back to the first, in place
@@ -403,10 +405,12 @@ def weight_gradient(read: Tensor, by_sent: Tensor) -> Tensor:
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return what ``torch.nn.functional.linear`` does; where few entries of x differ from zero, by columns of weight.
+    """Return what ``torch.nn.functional.linear`` does; on a CPU, skip the zeros of an x that is mostly zero.
 
-    x is (..., n_in), weight (n_out, n_in), bias (n_out,), the result (..., n_out). Sums are taken in another order than
-    that of a dense product. Under a compiler or a transform of torch.func it is the dense product.
+    Where at most a quarter of the entries of x differ from zero, each row of the result is a sum of columns of weight,
+    each times its entry of x. It differs from the dense product by rounding. The dense product is computed for other x,
+    small layers, a GPU, other dtypes, weights that are not finite, and under a compiler or a transform of torch.func.
+    x is (..., n_in), weight (n_out, n_in), bias (n_out,), the result (..., n_out).
     """
     suits = x.dtype == weight.dtype and x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64)
     too_small = x.numel() < LEAST_ENTRIES or len(weight) < LEAST_ROW

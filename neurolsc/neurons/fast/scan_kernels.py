@@ -309,8 +309,8 @@ def synaptic(
     """Run snnTorch's Synaptic over all steps.
 
     Its states are the current, syn[t] = alpha syn[t-1] + x[t], and the voltage, v[t] = beta v[t-1] + syn[t] and a
-    reset. The rows of params (4, M) are alpha, beta, the threshold and the factor of graded spikes. The other arguments
-    are those of :func:`leaky`.
+    reset. ZERO sets the whole v[t] to 0, the input of the step included; there is no ALL. The rows of params (4, M) are
+    alpha, beta, the threshold and the factor of graded spikes. The other arguments are those of :func:`leaky`.
     """
     scratch = np.empty((2, PIECE), start.dtype)
     for lo in range(first, last, PIECE):
