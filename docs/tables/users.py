@@ -31,7 +31,8 @@ def reported(epochs: int = SHORT) -> list[dict[str, str]]:
     trials = len(ARMS) * len({row["lr"] for row in found})
     shown = []
     for of_network in grouped(found, "network", "loss").values():
-        by_seed = grouped(of_network, "seed").values()
+        compared = [row for row in of_network if row["arm"] in ARMS]  # other arms ran in some networks alone
+        by_seed = grouped(compared, "seed").values()
         complete = [of_seed for of_seed in by_seed if len(of_seed) == trials]
         if len(complete) >= FEWEST:
             shown += [row for of_seed in complete for row in of_seed]
@@ -45,8 +46,10 @@ def unfinished(epochs: int = SHORT) -> list[dict[str, str]]:
 
 
 def cell(runs: list[dict[str, str]]) -> str:
-    """Mean and deviation of test scores over seeds, in %; of fewer than four seeds the mean and their number."""
+    """Mean and deviation of test scores over seeds, in %; of fewer than four seeds the mean and their number, if any."""
     scores = [100 * float(run["test"]) for run in runs]
+    if not scores:
+        return ""
     if len(scores) < FEWEST:
         return f"{mean(scores):.0f} (n={len(scores)})"
     return f"{mean(scores):.0f}±{stdev(scores):.0f}"
@@ -97,8 +100,11 @@ def before_and_after(found: list[dict[str, str]]) -> list[str]:
 
 @table
 def users_front() -> list[str]:
-    """Five epochs."""
-    return before_and_after(reported())
+    """Five epochs, each network with the loss of its tutorial, which stands first among its results."""
+    first: dict[str, str] = {}
+    for row in reported():
+        first.setdefault(row["network"], row["loss"])
+    return before_and_after([row for row in reported() if row["loss"] == first[row["network"]]])
 
 
 @table
@@ -150,6 +156,8 @@ def of_all_arms(epochs: int) -> list[str]:
         for arm, called in ARMS.items():
             by_rate = [cell(runs_of(of_network, arm, rate)) for rate in rates]
             runs = [run for run in of_network if run["arm"] == arm]
+            if not runs:
+                continue
             before = [float(fires) for run in runs for fires in run["rates_before"].split()]
             span = f"{min(before):.2g} to {max(before):.2g}"
             body.append([f"{network}, {LOSSES[loss]}", called, *by_rate, span])
@@ -158,6 +166,29 @@ def of_all_arms(epochs: int) -> list[str]:
     if few:
         note += "; n: of fewer seeds, the mean over n"
     return [*rows(head, body), *about(found, note)]
+
+
+CONTROLS = {"Identity()": "`initialize`", "LSUV()": "`LSUV`", "FluctuationDriven()": "`FluctuationDriven`"}
+
+
+@table
+def users_controls() -> list[str]:
+    """Initialisations of others next to the recommended one, on the seeds of which all of them are there."""
+    found = [row for row in read(SHORT) if row["arm"] in CONTROLS]
+    trials = len(CONTROLS) * len({row["lr"] for row in found})
+    shown = []
+    body = []
+    for (network, loss), of_network in grouped(found, "network", "loss").items():
+        by_seed = grouped(of_network, "seed").values()
+        of_all = [row for of_seed in by_seed if len(of_seed) == trials for row in of_seed]
+        if not of_all:
+            continue
+        shown += of_all
+        for arm, called in CONTROLS.items():
+            by_rate = [cell(runs_of(of_all, arm, rate)) for rate in rates_of(found)]
+            body.append([f"{network}, {LOSSES[loss]}", called, *by_rate])
+    head = ["network, loss", "", *(f"{rate:g}" for rate in rates_of(found))]
+    return [*rows(head, body), *about(shown, "test, %, mean±deviation")]
 
 
 # ---------------------------------------------------------------- what counts

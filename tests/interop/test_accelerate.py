@@ -4,6 +4,8 @@ import copy
 import inspect
 import pickle
 import random
+import subprocess
+import sys
 import warnings
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
@@ -1659,6 +1661,22 @@ class OwnNames(Between):
             _, high = self.second(current, high)
             sent.append(high)
         return torch.stack(sent)
+
+
+@pytest.mark.long
+def test_a_reset_of_lazy_states_does_not_import_sympy():
+    code = """
+import sys, torch, snntorch as snn
+from snntorch import utils
+from neurolsc import accelerate
+net = torch.nn.Sequential(torch.nn.Linear(8, 4), snn.Leaky(beta=0.9, init_hidden=True))
+fast = accelerate(net, torch.rand(2, 8))
+for _ in range(2):
+    utils.reset(net)
+    torch.stack([fast(x) for x in torch.rand(5, 2, 8)])
+assert "sympy" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_names_of_an_accelerated_network_hide_none_of_the_users():
