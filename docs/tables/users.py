@@ -40,16 +40,20 @@ def reported(epochs: int = SHORT) -> list[dict[str, str]]:
 
 
 def unfinished(epochs: int = SHORT) -> list[dict[str, str]]:
-    """Rows of networks of which some arms have fewer than four seeds."""
+    """Rows of networks of which some arms have fewer than four seeds, and all have one at each learning rate."""
     shown = {(row["network"], row["loss"]) for row in reported(epochs)}
-    return [row for row in read(epochs) if (row["network"], row["loss"]) not in shown]
+    found = [row for row in read(epochs) if row["arm"] in ARMS]
+    cells = len(ARMS) * len({row["lr"] for row in found})
+    few = []
+    for key, of_network in grouped(found, "network", "loss").items():
+        if key not in shown and len({(row["arm"], row["lr"]) for row in of_network}) == cells:
+            few += of_network
+    return few
 
 
 def cell(runs: list[dict[str, str]]) -> str:
-    """Mean and deviation of test scores over seeds, in %; of fewer than four seeds the mean and their number, if any."""
+    """Mean and deviation of test scores over seeds, in %; of fewer than four seeds the mean and their number."""
     scores = [100 * float(run["test"]) for run in runs]
-    if not scores:
-        return ""
     if len(scores) < FEWEST:
         return f"{mean(scores):.0f} (n={len(scores)})"
     return f"{mean(scores):.0f}±{stdev(scores):.0f}"
@@ -156,8 +160,6 @@ def of_all_arms(epochs: int) -> list[str]:
         for arm, called in ARMS.items():
             by_rate = [cell(runs_of(of_network, arm, rate)) for rate in rates]
             runs = [run for run in of_network if run["arm"] == arm]
-            if not runs:
-                continue
             before = [float(fires) for run in runs for fires in run["rates_before"].split()]
             span = f"{min(before):.2g} to {max(before):.2g}"
             body.append([f"{network}, {LOSSES[loss]}", called, *by_rate, span])
