@@ -122,6 +122,7 @@ class Running:
         steps_of: of each layer the most steps that it ran at once in the last call, and all of its steps there.
         recording: with the loop outside, the steps that have been written down.
         layers: with the loop outside, the modules as they were sorted at the last step of this recording.
+        longest: with the loop outside, how many steps were computed at once since the last call; None: none were.
         short_runs: with the loop outside, how often in a row only a few steps could be computed at once.
         lock: lets one thread call the network at a time.
     """
@@ -133,6 +134,7 @@ class Running:
         self.steps_of: dict[nn.Module, tuple[int, int]] = {}
         self.recording: Recording | None = None
         self.layers: SortedModules | None = None
+        self.longest: int | None = None
         self.short_runs = 0
         self.lock: Any = RLock()
 
@@ -160,12 +162,13 @@ class Running:
         recording = self.recording
         if recording is not None and recording.count > MOST_CALLS:
             recording.flush()
-        if recording is not None and not self._goes_on(recording, layers, args, kwargs):
-            if recording.has_norms:
-                recording.flush()
+        goes_on = self.loop_outside and goes_on_from_steps(layers, args, kwargs)
+        if recording is not None and not goes_on and not recording.flushed:
+            self._collect(recording)
             recording = None
         if recording is None or recording.flushed:
-            if self._is_read_too_often():
+            self._count_run(goes_on)
+            if self.runs_plainly is not None:
                 with_tensors(net)
                 return plain(*replaced(args), **replaced(kwargs))
             recording = Recording(device, self._forget if self.loop_outside else None)
@@ -205,38 +208,51 @@ class Running:
             return SortedModules(net)
         return layers
 
-    def _goes_on(self, recording: Recording, layers: SortedModules, args: Any, kwargs: Any) -> bool:
-        """True if a call continues the steps that have been written down; False if it starts from other states.
-
-        Steps that nobody has asked for are then not computed together with the new ones: their gradients may be gone.
-        """
-        if recording.count == 0 or any(layer.holds_steps() for layer in layers.fused):
-            return True
-        return bool(lazies_in((args, kwargs))) or any(holds_steps(module) for module in layers.modules)
+    def _collect(self, recording: Recording) -> None:
+        """Let batch norms collect the statistics of steps that nothing asked for, before another sequence begins."""
+        if recording.count == 0 or not recording.has_norms:
+            return
+        try:
+            recording.flush()
+        except RuntimeError:  # weights have been changed since
+            self.runs_plainly = "steps of a batch norm were left when weights changed"
+            warn_of(
+                "the network runs in plain steps: weights were changed before its batch norms had collected the statistics "
+                "of steps whose values nothing asked for; these are left out.",
+                NotAcceleratedWarning,
+            )
 
     def _forget(self, recording: Recording) -> None:
         """Let the recording of a loop outside go: a part of it has been computed, and the next call begins another."""
-        if self.recording is not recording or recording.pending:
+        if self.recording is not recording:
             return
-        longest = max((at_once for at_once, _ in recording.steps_of.values()), default=0)
-        if longest <= SHORT_RUN:
-            self.short_runs += 1
-        else:
-            self.short_runs = 0
-        self.recording = None
-        self.layers = None
+        self.longest = max((at_once for at_once, _ in recording.steps_of.values()), default=0)
+        if not recording.pending:
+            self.recording = None
+            self.layers = None
 
-    def _is_read_too_often(self) -> bool:
-        """True if values of a loop outside have been asked for every few steps, many times: it runs plainly then."""
+    def _count_run(self, goes_on: bool) -> None:
+        """Count how often values were asked for after a few steps; after many times the network runs plainly.
+
+        Args:
+            goes_on: the loop goes on after them; else its sequences are as short.
+        """
+        longest = self.longest
+        self.longest = None
+        if longest is None:
+            return
+        if longest > SHORT_RUN:
+            self.short_runs = 0
+        elif goes_on:
+            self.short_runs += 1
         if self.short_runs < MOST_SHORT_RUNS:
-            return False
+            return
         self.runs_plainly = "values are asked for every few steps"
         warn_of(
             "the network runs in plain steps: its values were asked for every few steps, which is slower put off. Collect "
             "the steps and stack them, or use the network that is not accelerated.",
             NotAcceleratedWarning,
         )
-        return True
 
     def _recorded(
         self,
@@ -422,6 +438,16 @@ def with_tensors(net: nn.Module) -> None:
                 value.update(copied(replaced(value)))
             else:
                 place[name] = copied(replaced(value))
+
+
+def goes_on_from_steps(layers: SortedModules, args: Any, kwargs: Any) -> bool:
+    """True if a call starts from states that were written down; False if it starts from others, as after a reset.
+
+    Steps that nobody has asked for are then not computed together with the new ones: their gradients may be gone.
+    """
+    if any(layer.holds_steps() for layer in layers.fused):
+        return True
+    return bool(lazies_in((args, kwargs))) or any(holds_steps(module) for module in layers.modules)
 
 
 def holds_steps(module: nn.Module) -> bool:

@@ -79,7 +79,8 @@ class Group(ABC):
                 raise RuntimeError(
                     "a tensor that an accelerated network reads, such as a weight, a buffer or an input, has been changed "
                     "before a value of an earlier step was asked for: ask for the values first, for instance by "
-                    "torch.stack. Before the next step, reset the states of the network."
+                    "torch.stack. Before the next step, reset the states of the network. Of an input that your loop changes "
+                    "give a clone."
                 )
 
     @abstractmethod
@@ -169,13 +170,26 @@ class InputGroup(ViewGroup):
     def __init__(self, recording: Recording) -> None:
         super().__init__(recording, outputs=1)
         self.last: tuple[Tensor, Any] | None = None  # the input that was read last, and its state
+        self.first: tuple[Any, Tensor] | None = None  # the state and a copy of the first input, if it is a view
+        self.is_refilled = False  # the memory of the views changes from step to step
 
     def keep(self, x: Tensor) -> Tensor:
         """Return what is kept of an input until it is computed: of a view such as ``data[step]`` itself, else a copy.
 
-        A loop may fill one tensor anew for each step. The same input, unchanged, is copied once.
+        A loop may fill one tensor anew for each step. The same input, unchanged, is copied once. Views of a tensor that
+        has changed between the first two steps are copied, too.
         """
-        if x._is_view() or x.is_inference():
+        if x.is_inference():
+            return super().keep(x)
+        if x._is_view():
+            if self.first is None:
+                self.first = state_of(x), x.clone()
+            elif len(self.calls) == 1 and state_of(x) != self.first[0]:
+                self.is_refilled = True
+                self.calls[0] = self.first[1]
+                self.read.clear()
+            if self.is_refilled:
+                return x.clone()
             return super().keep(x)
         state = state_of(x)
         if self.last is None or self.last[0] is not x or self.last[1] != state:
@@ -252,6 +266,9 @@ class FunctionGroup(Group):
                 blocks = [block[:1] for block in blocks]
             result = self.rule.batched(self.func, self.arguments(blocks), self.kwargs, shapes)
             if result is not None:  # None: the rule knows these arguments in single steps alone
+                for block, first in zip(blocks, calls[0], strict=True):
+                    if isinstance(first.group, ViewGroup) and share_memory(result, block):
+                        result = result.clone()  # else the user's own tensor, which may change
                 self.append(0, self.done, result.expand(len(calls), *result.shape[1:]))
                 return
         results = []
@@ -401,6 +418,11 @@ def ordered(groups: list[Group], *, downwards: bool = False) -> tuple[list[Group
                 free.append(other)
     placed = set(order)
     return order, [group for group in groups if group not in placed]
+
+
+def share_memory(a: Tensor, b: Tensor) -> bool:
+    """True if two tensors are views of one memory."""
+    return a.layout == b.layout == torch.strided and a.untyped_storage()._cdata == b.untyped_storage()._cdata
 
 
 def mode() -> tuple[bool, bool]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from threading import RLock
 from typing import Any
-from weakref import ref
+from weakref import WeakValueDictionary, ref
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ from neurolsc.interop.groups import (
     gathered,
     mode,
     ordered,
+    share_memory,
     state_of,
 )
 from neurolsc.interop.lazy import CannotDeferError, LazyTensor, latest, lazies_in, replaced
@@ -36,6 +37,7 @@ from neurolsc.interop.lazy_functions import (
     VIEWS,
     Rule,
     as_slices,
+    dropout_repeats,
     same,
     sliced,
 )
@@ -149,12 +151,12 @@ class Recording:
             places = [LAZY if any(arg is lazy for lazy in deferred) else replaced(arg) for arg in args]
             group = FunctionGroup(self, func, rule, places, kwargs)
             group.fix([*places, *kwargs.values()])
-            if func is functional.batch_norm and rule.repeats(args, kwargs) is False:
+            if func is functional.batch_norm and (self.has_norms or not rule.repeats(args, kwargs)):
                 self.in_order(group)
             self.groups[tuple(key)] = group
         result = LazyTensor.of_call(group, group.add(deferred, reads=deferred))
-        if func in VIEWS:
-            self.alias(deferred[0], result)
+        if func in VIEWS or (rule.repeats is dropout_repeats and rule.repeats(args, kwargs)):
+            self.alias(deferred[0], result)  # a dropout that does nothing returns its argument
         return result
 
     def alias(self, lazy: LazyTensor, view: Tensor) -> None:
@@ -233,9 +235,14 @@ class Recording:
         return LazyTensor.of_call(group, group.add(time % length, reads=()))
 
     def in_order(self, group: FunctionGroup) -> None:
-        """Let the calls of a batch norm in training be computed in the order of the user's loop, as each changes it."""
+        """Let the calls of a batch norm be computed in the order of the user's loop, as each in training changes it."""
         self.has_norms = True
         fixed = {id(tensor) for tensor, _ in group.fixed}
+        for identity in fixed:  # another sequence, or network, that waits may have called the same batch norm before
+            before = WITH_NORMS.get(identity)
+            if before is not None and before is not self and before.pending:
+                before.flush()
+            WITH_NORMS[identity] = self
         for other in self.groups.values():
             is_norm = isinstance(other, FunctionGroup) and other.func is group.func
             if is_norm and any(id(tensor) in fixed for tensor, _ in other.fixed):
@@ -329,6 +336,8 @@ class Recording:
         out_of_place = func if kwargs.get("inplace") else OUT_OF_PLACE.get(name)
         if out_of_place is None or of_step or place_of(target) in target.recording.families:
             return None
+        if mode() != target.group.mode:  # without gradients a change in place keeps the history that was there
+            return None
         new = self.call(out_of_place, args, {name: value for name, value in kwargs.items() if name != "inplace"})
         if type(new) is not LazyTensor or new.group is None:
             return None
@@ -392,9 +401,8 @@ class Recording:
             del self.pending[group]
 
 
-def share_memory(a: Tensor, b: Tensor) -> bool:
-    """True if two tensors are views of one memory."""
-    return a.layout == b.layout == torch.strided and a.untyped_storage()._cdata == b.untyped_storage()._cdata
+# the last recordings that called batch norms, by the id of a tensor that these read
+WITH_NORMS: WeakValueDictionary[int, Recording] = WeakValueDictionary()
 
 
 def place_of(lazy: LazyTensor) -> tuple[int, int, int]:
