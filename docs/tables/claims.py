@@ -73,7 +73,9 @@ class Comparison(NamedTuple):
         return "not found" if high < 3 or (sure and high < 0) else "undecided"
 
     def said(self) -> str:
-        """What may be said of it; of what is undecided also why."""
+        """What may be said of it; of what is undecided also why, and whether the networks learn at all."""
+        if not any(self.differences):  # with real scores that happens at chance alone
+            return f"{self.sort}: both arms stay at chance"
         if self.sort != "undecided":
             return self.sort
         low, high = self.interval
