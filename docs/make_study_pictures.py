@@ -289,11 +289,13 @@ def draw_music(path: Path) -> None:
 
 def draw_users(path: Path) -> None:
     """Score over the learning rate in a plain loop, a panel for each network and loss, a line for each arm."""
-    networks = grouped(reported(), "network", "loss")
-    across = 3
+    # losses of one network stand side by side
+    by_network = grouped(reported(), "network")
+    networks = {key: runs for of_one in by_network.values() for key, runs in grouped(of_one, "network", "loss").items()}
+    across = 4
     with mpl.rc_context(STYLE):
         down = -(-len(networks) // across)
-        figure, grid = panels(down, across, figsize=(9.6, 0.8 + 2.1 * down), sharey=True, sharex=True)
+        figure, grid = panels(down, across, figsize=(11.6, 0.8 + 2.0 * down), sharey=True, sharex=True)
         for ax in grid.flat[len(networks) :]:
             ax.set_visible(False)
         for ax, ((network, loss), found) in zip(grid.flat, networks.items(), strict=False):
