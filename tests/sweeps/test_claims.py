@@ -24,7 +24,7 @@ def trials(part: str, cell: str, layers: int, **scores: list[float]) -> list[dic
         ([9, -10, 11, -10], "undecided: -18 to +18 points"),
         ([0.1, 0.0, -0.1, 0.0], "not found"),  # no gain of 3 points
         ([-9, -10, -11, -10], "not found"),
-        ([0, 0, 0, 0], "not found"),  # both at chance
+        ([0, 0, 0, 0], "not found: both arms stay at chance"),
     ],
 )
 def test_a_claim_is_found_not_found_or_undecided(gain, said):
