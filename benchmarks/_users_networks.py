@@ -28,12 +28,16 @@ Data = tuple[Tensor, Tensor]  # samples and labels; what a sample is depends on 
 
 
 class Chain(nn.Module):
-    """Layers in a row, stepped over time in a plain loop; each reads what the one below sends in the same step."""
+    """Layers in a row, stepped over time in a plain loop; each reads what the one below sends in the same step.
 
-    def __init__(self, *layers: nn.Module, readout: Readout = "count") -> None:
+    With `skips` each layer of neurons also sends on the spikes that it was sent, where it has as many neurons.
+    """
+
+    def __init__(self, *layers: nn.Module, readout: Readout = "count", skips: bool = False) -> None:
         super().__init__()
         self.layers = nn.Sequential(*layers)
         self.readout = readout
+        self.skips = skips
 
     def forward(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
         """What the loss reads (T, B, classes), and the firing rate of each spiking layer."""
@@ -42,6 +46,7 @@ class Chain(nn.Module):
         counts = [x.new_zeros(()) for _ in self.layers]
         for frame in x:
             z = frame
+            below = None  # what the layer of neurons below sends
             for i, module in enumerate(self.layers):
                 if isinstance(module, snn.SpikingNeuron):
                     z, states[i] = step_of_snntorch(module, z, states[i])
@@ -51,6 +56,9 @@ class Chain(nn.Module):
                     z = module(z)
                 if is_spiking(module):
                     counts[i] = counts[i] + z.detach().mean()
+                    if self.skips and below is not None and below.shape == z.shape:
+                        z = z + below
+                    below = z
             if self.readout == "membrane" and isinstance(self.layers[-1], snn.SpikingNeuron):
                 z = states[-1][-1]
             sent.append(z)
@@ -138,21 +146,25 @@ class Kind:
     batch: int = 64
 
 
-def leaky(depth: int, width: int, spike: Callable, beta: float, n_in: int = 784) -> Callable[[Readout], nn.Module]:
-    """Linear and Leaky in turn; the last layer is the output."""
+def leaky(
+    depth: int, width: int, spike: Callable, beta: float, *, normed: bool = False, skips: bool = False
+) -> Callable[[Readout], nn.Module]:
+    """Linear and Leaky in turn; the last layer is the output. Batch norm, if any, is of each step, but not there."""
 
     def build(readout: Readout) -> nn.Module:
         layers: list[nn.Module] = []
         for i in range(depth):
-            read = width if i else n_in
+            read = width if i else 784
             last = i == depth - 1
             sends = CLASSES if last else width
             layers.append(nn.Linear(read, sends))
+            if normed and not last:
+                layers.append(nn.BatchNorm1d(sends))
             if last and readout == "step":
                 break
             reset = "none" if last and readout == "membrane" else "subtract"
             layers.append(snn.Leaky(beta=beta, spike_grad=spike, reset_mechanism=reset))
-        return Chain(*layers, readout=readout)
+        return Chain(*layers, readout=readout, skips=skips)
 
     return build
 
@@ -271,6 +283,8 @@ KINDS: dict[str, Kind] = {
     "tutorial 6": Kind("tutorial 6", "pictures", ("count",), tutorial_6, batch=128),
     "4 Leaky": Kind("Leaky", "rates", ALL, leaky(4, 64, ATAN, 0.95), side_by_side=True),
     "8 Leaky": Kind("Leaky", "rates", ALL, leaky(8, 64, ATAN, 0.95), side_by_side=True),
+    "8 Leaky normed": Kind("Leaky normed", "rates", ALL, leaky(8, 64, ATAN, 0.95, normed=True)),
+    "8 Leaky with skips": Kind("Leaky with skips", "rates", ALL, leaky(8, 64, ATAN, 0.95, skips=True)),
     "4 RLeaky": Kind("RLeaky", "rates", ALL, rleaky(4, 64, FAST), side_by_side=True),
     "8 RLeaky": Kind("RLeaky", "rates", ALL, rleaky(8, 64, FAST), side_by_side=True),
     "8 RLeaky atan": Kind("RLeaky atan", "rates", ALL, rleaky(8, 64, ATAN), side_by_side=True),
