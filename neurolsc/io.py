@@ -148,7 +148,7 @@ def trained() -> list[str]:
 
 
 def _build(config: dict[str, Any], tensors: dict[str, Tensor]) -> Network:
-    """A network of the layout that :func:`save` writes; its values are not those of the tensors yet.
+    """Build a network of the layout that :func:`save` writes. It does not take the values of the tensors.
 
     Args:
         config: the layout.
@@ -156,7 +156,7 @@ def _build(config: dict[str, Any], tensors: dict[str, Tensor]) -> Network:
     """
     if len(config["cells"]) > len(tensors):
         raise ValueError(f"it has {len(config['cells'])} cells and only {len(tensors)} tensors.")
-    # what a constructor makes on the way may be somewhat larger than what it keeps
+    # in entries, not bytes; a constructor may make somewhat larger tensors than it keeps
     largest = 2**20 + 4 * max((value.numel() for value in tensors.values()), default=0)
     with torch.random.fork_rng(devices=[]), _Limited(largest):
         cells = []

@@ -8,6 +8,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
+from scipy.stats import binomtest
+
 from examples.paper.trials import Trial, run_trials
 from neurolsc.experiment import Experiment, Grid, run_sweep
 from neurolsc.experiment.config import WITHOUT_SAMPLE
@@ -73,6 +75,7 @@ class Judgement:
 
 
 PAIRS = 6  # fewer untied pairs decide nothing: of five even all have p = 0.06
+ALWAYS = 1.0  # the share of what holds without exception
 
 
 @dataclass(frozen=True)
@@ -84,17 +87,25 @@ class Count:
     least: int = 1  # fewer decide nothing
 
     def above(self, share: float) -> bool | None:
-        """True if it was so more often than in this share; None of too few."""
-        return self.yes / self.total > share if self.total >= self.least else None
+        """Whether it is so more often than in a share, by the exact 95 % interval of the share that was counted.
+
+        True if the interval lies above one half, False if it lies below the share, else None. That is the rule of
+        section 21 of benchmarks/study/registration.md. Of `ALWAYS` one exception decides. None of too few.
+        """
+        if self.total < self.least:
+            return None
+        if share == ALWAYS:
+            return self.yes == self.total
+        interval = binomtest(self.yes, self.total).proportion_ci(0.95, "exact")
+        if interval.low > 0.5:
+            return True
+        return False if interval.high < share else None
 
     def judge(self, claim: str, share: float) -> Judgement:
         return Judgement(claim, self.above(share), str(self) if self.total else "no such pair")
 
     def __str__(self) -> str:
         return f"{self.yes} of {self.total}"
-
-
-ALWAYS = 1 - 1e-9  # a share that only all exceed
 
 
 # ---------------------------------------------------------------- figures

@@ -187,7 +187,7 @@ class RecurrentFigure(Figure[Trained]):
             reached, often = replace(reached, holds=reached.holds or None), replace(often, holds=None)
         return [
             *judged,
-            deep.judge("0.5 beats no pre-training at least 70 % of the times, 5 layers", 0.70 - 1e-9),
+            deep.judge("0.5 beats no pre-training at least 70 % of the times, 5 layers", 0.70),
             either.judge("pre-training beats none in most scenarios", 0.5),
             found.count(found.one, found.none, spiking=True).judge("spiking networks gain by 1", 0.5),
             often,

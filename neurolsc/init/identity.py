@@ -45,6 +45,7 @@ THRESHOLDS_REACH = 1e4  # largest factor of thresholds
 PASSED_ON = 0.95  # share of its spikes that an identity layer must pass on; else it keeps its drawn weights
 # of an identity layer
 CLOSEST = 0.02  # least distance of the voltage of a spike from the threshold, in thresholds
+ROUNDING = 1e-3  # of measured impulse responses, more than a float32's near a resting voltage
 WIDEST = 2.0  # largest input weight, in thresholds: with more, what a subtracted threshold leaves would spike again
 MARGIN = 0.25  # derivative of the surrogate at a spike, as a share of its largest
 AT_REST = 0.1  # and at rest: below, next to no gradient passes
@@ -419,10 +420,10 @@ def voltage_left(layer: Layer, drive: Tensor) -> Tensor:
     to 0; they stay so.
     """
     cell = layer.cell
-    first, second = layer.impulse_response(2).round(decimals=3)
-    # A voltage may take only a part of what it reads, such as 1/tau: divide by that. A voltage that still rises in the
-    # second step is driven by a current that lasts, and takes all.
-    taken = torch.where((first > 0) & (second <= first), first, 1.0)
+    first, second = layer.impulse_response(2)
+    # A voltage may take only a part of what it reads, such as 1/tau: divide by that part. Where it still rises in the
+    # second step, a current lasts, and `first` is not that part: divide by 1.
+    taken = torch.where((first > ROUNDING) & (second <= first + ROUNDING), first, 1.0)
     for matrix in layer.inputs:
         set_nonzero(matrix, diagonal(matrix, drive * layer.resting_threshold() / taken))
     for matrix in layer.recurrent:

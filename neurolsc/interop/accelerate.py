@@ -274,10 +274,10 @@ class Running:
             kwargs: its keyword arguments.
 
         Returns:
-            What forward returns, with lazy tensors if the loop is outside, else with tensors.
+            What forward returns: lazy tensors if the loop over time is outside, else tensors.
         """
         with recorded(net, self, recording, layers):
-            # Where the network is itself a layer of neurons, `recorded` has set the forward that writes down.
+            # If the network is itself a layer of neurons, `recorded` has set its forward to one that writes calls down.
             forward = vars(net).get("forward", plain)
             as_step = self.loop_outside
             inputs = [as_input(recording, arg, as_step=as_step) for arg in args]
@@ -285,7 +285,7 @@ class Running:
             out = forward(*inputs, **named)
             if as_step and not any(layer.steps > 1 for layer in layers.fused):
                 return out
-            self.loop_outside = False  # also if the example, of one step, looked otherwise
+            self.loop_outside = False  # an example of one step may have said otherwise
             recording.flush()
             self.steps_of = recording.steps_of
             return copied(replaced(out))

@@ -378,10 +378,10 @@ class ExampleRun:
     def other_reader(self) -> nn.Module | None:
         """Return the first module after the last layer that reads something else than what the one before it sends.
 
-        A module may read what is sent once a step, or in one call: all steps, the last one or their mean. None if every
-        module reads what is sent to it, or if one is called neither once nor once a step.
+        A module may be called once a step, or once in all: with all steps, the last one or their mean. None if every
+        module reads what is sent to it, or if one is called another number of times.
         """
-        # This run repeats the first one, random numbers included: `below` is what the last layer sends in it, too.
+        # Random numbers stand for spikes, the same as in the first call: `below` are those of the last layer.
         _, uses, _ = self._follow()
         modules = [use.module for use in uses]
         last = max(self.calls, key=self.parts.index)

@@ -388,10 +388,10 @@ class FusedSpikingJelly(FusedLayer):
         threshold, reset, tau, w, decay_input, detached, spike = settings
         v = start[0]
         shape = drive.shape[1:]
-        rest = 0.0 if reset is None else reset
+        rest = 0.0 if reset is None else reset  # where the leak pulls to, and where a reset puts the voltage
         if not isinstance(v, Tensor):  # a number, before the first step
             v = drive.new_full(shape, v)
-        elif v.shape != shape:  # of an input of another shape: spikingjelly starts from rest
+        elif v.shape != shape:  # left by an input of another shape: spikingjelly starts from rest
             v = drive.new_full(shape, rest)
         form = NO_LEAK
         gain: Any = 1.0

@@ -98,10 +98,10 @@ def only_first_is_lazy(args: Sequence[Any], shapes: Sequence[torch.Size]) -> boo
 def on_spikes(
     func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], shapes: Sequence[torch.Size]
 ) -> Tensor | None:
-    """Call ``linear`` for all steps, by our own function, which leaves out the zeros of spikes."""
+    """Call ``linear`` for all steps, by our own function, which skips zeros; None if each step needs a call."""
     if not only_first_is_lazy(args, shapes):  # weights or biases that differ from step to step
         return None
-    if kwargs:  # which ours does not take
+    if kwargs:  # ours takes none, PyTorch's does
         return func(*args, **kwargs)
     return linear(*args)
 

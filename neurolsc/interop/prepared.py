@@ -91,7 +91,7 @@ def prepare(
         ValueError: if x is empty, not finite, or does not fit the module; if targets do not fit x, or are missing.
     """
     batches = as_batches(x, y)
-    batch = _of_loader(as_batch(first_batch(batches)), batches)
+    batch = _bytes_as_floats(as_batch(first_batch(batches)), batches)
     if needs_targets and batch.targets is None:
         raise ValueError("targets are needed for a loss: give y, or a batch (x, y).")
     if batch.targets is not None:
@@ -122,8 +122,8 @@ def prepare_batches(net: nn.Module | Iterable[nn.Module], x: Any, *, prefers_mem
         prefers_membrane: as in :func:`prepare`.
 
     Returns:
-        The network, the batches, the layout of the user's x in words, and whether the module returns membranes next to
-        the spikes that are read.
+        The network, the batches, the layout of the user's x in words, and whether the module returns membranes as
+        well as the spikes that are read.
 
     Raises:
         TypeError: as :func:`prepare`.
@@ -136,7 +136,7 @@ def prepare_batches(net: nn.Module | Iterable[nn.Module], x: Any, *, prefers_mem
         if isinstance(batches, Sequence):
             batches = [_dense_batch(batch) for batch in batches]
         return PreparedBatches(net, batches, AS_READ)
-    first = _of_loader(as_batch(first_batch(batches)), batches)
+    first = _bytes_as_floats(as_batch(first_batch(batches)), batches)
     reader = Reader.of(net, first, prefers_membrane=prefers_membrane)
     if swapped := swapped_axes(reader.read(first).x, first.targets):
         raise ValueError(f"{swapped}.")
@@ -434,7 +434,7 @@ def as_batches(x: Any, y: Tensor | None = None) -> Iterable[Any]:
     return x
 
 
-def _of_loader(batch: BatchParts, batches: Iterable[Any]) -> BatchParts:
+def _bytes_as_floats(batch: BatchParts, batches: Iterable[Any]) -> BatchParts:
     """Return a batch with bytes as floats if it is a loader's: its user has no place to convert counts of spikes."""
     if batch.x.dtype == torch.uint8 and not isinstance(batches, Sequence):
         return batch._replace(x=batch.x.float())

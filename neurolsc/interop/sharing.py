@@ -100,7 +100,7 @@ def shared_with(network: Network, index: int, names: Sequence[str] = ()) -> list
 
 
 def refuse_shared(network: Network, net: Modules) -> None:
-    """Raise a ValueError if rules would move a parameter for several layers of a network.
+    """Raise a ValueError if pre-training would change a parameter that several layers of a network share.
 
     Args:
         network: the network.

@@ -67,7 +67,7 @@ def plain_module(module: Any) -> Any:
 def library_of(module: nn.Module) -> str | None:
     """Return the name of the library that a layer with a state comes from, by its class or a class it inherits from.
 
-    None for modules without state and for containers.
+    None for an ``nn.Sequential`` and for modules without state.
     """
     if isinstance(module, Cell):
         return "neurolsc"
@@ -79,6 +79,7 @@ def library_of(module: nn.Module) -> str | None:
     roots = {kind.__name__: kind.__module__.partition(".")[0] for kind in kinds}
     is_neuron = any(kind.__module__.startswith("spikingjelly.activation_based.neuron.") for kind in kinds)
     has_memory = roots.get("MemoryModule") == "spikingjelly"
+    # a neuron such as PSN is no MemoryModule
     if (is_neuron or has_memory) and not is_dropout(module):
         return "spikingjelly"
     if "norse" in roots.values():

@@ -445,16 +445,16 @@ def activity(spikes: Tensor, mask: Tensor | None = None) -> Activity:
 
 @in_full_precision
 def similarity_to_input(x: Tensor, layer: Tensor, *, windows: int = 10) -> float:
-    r"""Return the share of the variance between samples of an input that a layer preserves.
+    r"""Return how well a layer preserves the similarities between the samples of its input, from 0 to 1.
 
     A sample is described by its sums over equal windows of time. The similarities of samples are the scalar products
-    :math:`K = X X^T` of the input and :math:`L` of the layer. With both U-centred (without diagonal, every row summing
-    to 0), so that chance gives 0 on the average,
+    :math:`K = X X^T` of the input and :math:`L` of the layer. :math:`\tilde K` and :math:`\tilde L` are U-centred:
+    without diagonal, and every row sums to 0. By chance their product is 0 on the average. The result is
 
     .. math:: s = \max\Big(0, \frac{\langle \tilde K, \tilde L \rangle}
         {\lVert \tilde K \rVert\, \lVert \tilde L \rVert}\Big)^2,
 
-    the share of the variance of the input's similarities that a linear function of the layer's predicts: 1 for an
+    the share of the variance of :math:`\tilde K` that a positive multiple of :math:`\tilde L` predicts: 1 for an
     identity, a rotation and any scale, 0 for a layer that is silent or the same for all samples, and
     :math:`O(1 / B^2)` for noise independent of the input. A low share is no fault: a layer may preserve a small
     difference that decides and drop the rest. NaN for fewer than 4 samples, or where all samples of the input are
@@ -463,7 +463,7 @@ def similarity_to_input(x: Tensor, layer: Tensor, *, windows: int = 10) -> float
     Args:
         x: the input (T, B, N).
         layer: what the layer sends (T, B, M).
-        windows: into how many windows the time is divided, from 1.
+        windows: into how many windows the time is divided, from 1; at most T are made.
 
     Raises:
         TypeError: if windows is no int.

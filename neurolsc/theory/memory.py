@@ -216,14 +216,14 @@ def input_scale(eigenvalue: Number, *, correlation: Correlation = 0.0) -> Tensor
 
 
 def eigenvalue_hessian(eigenvalues: Tensor, into: Tensor, out: Tensor, *, correlation: Correlation = 0.0) -> Tensor:
-    r"""Return the Hessian, at its minimum 0, of the loss of a diagonal linear network by its eigenvalues.
+    r"""Return the Hessian of the loss of a diagonal linear network by its eigenvalues, where the loss is 0.
 
     .. math:: y[t] = \Re \sum_i c_i h_i[t], \quad h_i[t] = \lambda_i h_i[t-1] + b_i x[t], \quad L = \frac12 \mathrm{E}
               (y - y^*)^2
 
     With S of :func:`sensitivity_covariance`, :math:`A_{ij} = b_i b_j c_i c_j S(\lambda_i, \lambda_j)` and
-    :math:`B_{ij} = b_i \bar b_j c_i \bar c_j S(\lambda_i, \bar\lambda_j)` it is, by all real parts first and then all
-    imaginary parts,
+    :math:`B_{ij} = b_i \bar b_j c_i \bar c_j S(\lambda_i, \bar\lambda_j)` the Hessian is, with all real
+    parts first and then all imaginary parts,
 
     .. math:: \frac12 \begin{pmatrix} \Re(A + B) & \Im(B - A) \\ -\Im(A + B) & \Re(B - A) \end{pmatrix}
 

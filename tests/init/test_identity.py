@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from neurolsc import GRU, LIF, ALIFPlus, ALIFPlusMinus, Network, wrap
 from neurolsc.init import Identity, named
+from neurolsc.init.base import layers_of
 from neurolsc.neurons import ALIFPositive
 from tests.init.networks import NETWORKS, spikes, weights
 
@@ -198,6 +199,26 @@ def test_weights_are_put_back_when_it_is_interrupted(x: Tensor, monkeypatch: pyt
     with pytest.raises(KeyboardInterrupt):
         Identity().apply(network, [x])
     assert all(torch.equal(before[name], value) for name, value in weights(network).items())
+
+
+@pytest.mark.parametrize("tau", [60.0, 150.0, 180.0])  # 1 / tau is no multiple of 0.001
+@pytest.mark.parametrize("kind", [neuron.LIFNode, neuron.ParametricLIFNode, "norse"])
+def test_a_slow_neuron_reads_as_many_thresholds_as_a_fast_one(kind: type | str, tau: float, x: Tensor):
+    def drives(tau: float) -> Tensor:
+        """Identity weights of the second layer, in thresholds of what its voltage takes."""
+        torch.manual_seed(0)
+        below, read = nn.Linear(N, WIDTH), nn.Linear(WIDTH, WIDTH, bias=False)
+        if isinstance(kind, str):
+            cell = norse.LIFBoxCell(norse.LIFBoxParameters(torch.tensor(1000 / tau)), dt=1e-3)
+            network = wrap([below, snn.Leaky(0.5), read, cell, nn.Linear(WIDTH, 3)])
+        else:
+            time_constant = {"tau" if kind is neuron.LIFNode else "init_tau": tau}
+            network = wrap([below, snn.Leaky(0.5), read, kind(**time_constant), nn.Linear(WIDTH, 3)])
+        report = Identity(drawn=0.0).apply(network, [x])
+        assert report.layers[1].done == "identity"
+        return read.weight.diagonal() / (tau * layers_of(network)[1].resting_threshold())
+
+    assert torch.allclose(drives(tau), drives(2.0), rtol=1e-3)
 
 
 def test_a_neuron_that_remembers_keeps_its_drawn_weights(x: Tensor):

@@ -99,7 +99,7 @@ def back_through_reset_again(g, q, s, r, u, threshold, RESET: tl.constexpr):
 
 @triton.jit
 def leaky(x, v, beta, threshold, factor, RESET: tl.constexpr, DELAYED: tl.constexpr):
-    """Return spikes, u and v after a step of snnTorch's Leaky, or of an RLeaky where RESET is ALL."""
+    """Return the spikes of a step of snnTorch's Leaky or RLeaky, the voltage u that fires them, and the next v."""
     r = fires(v - threshold)
     if RESET == SUBTRACT:
         u = beta * v + x - r * threshold
@@ -107,7 +107,7 @@ def leaky(x, v, beta, threshold, factor, RESET: tl.constexpr, DELAYED: tl.conste
         u = beta * ((1 - r) * v) + x
     else:
         u = beta * v + x
-    if RESET == ALL:
+    if RESET == ALL:  # an RLeaky that resets to zero: its input, too
         u -= r * u
     s = fires(u - threshold)
     after = u
@@ -285,7 +285,11 @@ def current_lif_back(
     g, g_i, from_z, v, u, given, gain, loss, leak, threshold, rest,
     RESET: tl.constexpr, SPIKING: tl.constexpr, PASSES: tl.constexpr, FORMULA: tl.constexpr, A: tl.constexpr,
 ):  # fmt: skip
-    """Return the gradients by x, v, i, gain, loss, leak, threshold and rest."""
+    """Return the gradients with respect to x, v, i, gain, loss, leak, threshold and rest.
+
+    The forward step is :func:`current_lif`. v is the voltage before it, u that before its reset. g and g_i are the
+    gradients by the voltage and the current after it, from_z that by the spikes, given their slopes with FORMULA GIVEN.
+    """
     by_threshold = tl.zeros_like(g)
     by_rest = tl.zeros_like(g)
     if SPIKING:
@@ -321,7 +325,11 @@ def voltage_lif_back(
     FORM: tl.constexpr, RESET: tl.constexpr, PASSES: tl.constexpr, AT_THRESHOLD: tl.constexpr,
     FORMULA: tl.constexpr, A: tl.constexpr,
 ):  # fmt: skip
-    """Return the gradients by x, v, gain, leak, threshold and rest."""
+    """Return the gradients with respect to x, v, gain, leak, threshold and rest.
+
+    The forward step is :func:`voltage_lif`. v is the voltage before it, u that before its reset. g is the gradient by
+    the voltage after the reset, from_z that by the spikes, given their slopes if FORMULA is GIVEN.
+    """
     slope = slopes(u - threshold, given, FORMULA, A)
     s = reaches(u - threshold, AT_THRESHOLD)
     g, by_threshold, by_rest = back_through_reset(g, from_z, s, u, slope, threshold, rest, RESET, PASSES)
@@ -336,7 +344,7 @@ def voltage_lif_back(
             by_gain = -g * (v - leak)
         else:
             by_x = g * gain
-            by_gain = g * (u - v) / gain
+            by_gain = g * (u - v) / gain  # as u = v + gain (x - (v - leak))
     return by_x, by_v, by_gain, by_leak, by_threshold, by_rest
 
 
