@@ -6,12 +6,13 @@ Each row is one network and one call in a fresh process of one thread: the proce
 that it needs included, and how many training steps these are. A training step is forward and backward of the same
 batch in the library's own loop, the fastest of five; of our cells it is the plain loop over steps, without kernels. A
 call that takes longer than the limit is stopped there. NAME is that of the column in results/seconds.json; rows that
-are there are passed over. Half an hour of one core.
+are there are passed over. An hour of one core; ten minutes for --calls diagnose radius_profile initialize.
 """
 
 import argparse
 import datetime
 import json
+import math
 import os
 import resource
 import subprocess
@@ -33,6 +34,7 @@ LEAST, STEPS = 10.0, 20.0  # a call may cost the larger of so many seconds and s
 CALLS = (
     "diagnose",
     "radius_profile",
+    "initialize",
     "FiringRate(0.15)",
     "Identity()",
     "Relay()",
@@ -230,17 +232,22 @@ def measure(name: str, call: str) -> dict[str, object]:
     case = NETWORKS[name]()
     labels = torch.arange(case.x.shape[1]) % CLASSES
     step = training_step(case, labels)
-    network = case.model
-    if not isinstance(network, neurolsc.Network):
-        network = neurolsc.wrap(case.model, input_shape=case.input_shape)
+    x = case.x
+    if case.input_shape:  # as the module itself reads it
+        x = x.unflatten(2, case.input_shape)
     known = set(sys.modules)
     started = time.process_time()
     note = ""
     if call == "diagnose":
-        neurolsc.diagnose(network, (case.x, labels))
+        neurolsc.diagnose(case.model, x, labels)
     elif call == "radius_profile":
-        neurolsc.radius_profile(network, case.x)
+        neurolsc.radius_profile(case.model, x)
+    elif call == "initialize":
+        neurolsc.initialize(case.model, x)
     else:
+        network = case.model
+        if not isinstance(network, neurolsc.Network):
+            network = neurolsc.wrap(case.model, input_shape=case.input_shape)
         try:
             named(call).apply(network, [case.x])
         except TypeError as error:  # it needs what these cells do not have
@@ -293,7 +300,8 @@ def table(columns: dict[str, dict[str, dict[str, dict[str, object]]]]) -> str:
         for network, rows in column["rows"].items():
             step = min((row["step"] for row in rows.values() if "step" in row), default=float("nan"))
             cells = [shown(rows.get(call), step) for call in calls]
-            lines.append(f"| {network} | {step:.2f} | {' | '.join(cells)} |")
+            of_a_step = "" if math.isnan(step) else f"{step:.2f}"
+            lines.append(f"| {network} | {of_a_step} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -18,16 +18,16 @@ PATIENCE = 5.0  # seconds after which work that nobody asked to watch shows a ba
 
 @dataclass(frozen=True)
 class Table:
-    """Cells in columns below their names; columns with words are set to the left, others right."""
+    """Cells in columns below their names; columns with words are aligned left, all others right."""
 
     head: Sequence[str]
-    rows: Sequence[Sequence[str]]  # each with a cell for every name; spaces at an end keep numbers below each other
+    rows: Sequence[Sequence[str]]  # each with a cell for every name; trailing spaces in a cell align numbers
 
     def __str__(self) -> str:
         forms = []
         for name, *cells in zip(self.head, *self.rows, strict=True):
             side = ">"
-            if any(cell[:1].isalpha() for cell in cells):
+            if any(cell[:1].isalpha() for cell in cells):  # a cell that begins with a letter is a word
                 side = "<"
             width = max(map(len, (name, *cells)))
             forms.append(f"{side}{width}")  # a format specification
@@ -39,7 +39,7 @@ class Table:
 
 
 def in_80_columns(sentence: object) -> str:
-    """A finding or another sentence in lines of at most 80 characters, indented from the second on."""
+    """Return a finding or another sentence in lines of at most 80 characters, indented from the second on."""
     return textwrap.fill(str(sentence), WIDTH, subsequent_indent="  ", break_long_words=False)
 
 
@@ -51,7 +51,7 @@ class Displayed(ABC):
 
     @abstractmethod
     def parts(self) -> Iterable[str | Table]:
-        """What is shown, from the top: sentences and tables."""
+        """Return what is shown, from the top: sentences and tables."""
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.parts()))
@@ -61,14 +61,14 @@ class Displayed(ABC):
 
 
 def or_dash(value: float | None, form: str) -> str:
-    """A number as text in a form such as ``.4f``, or a dash for None and NaN."""
+    """Return a number as text in a form such as ``.4f``, or a dash for None and NaN."""
     if value is None or value != value:
         return "-"
     return format(value, form)
 
 
 def shapes(axes: str, **tensors: Tensor | Sequence[Tensor] | None) -> str:
-    """Names and shapes of tensors as text, such as ``logits (T=50, B=32, 10)``.
+    """Return names and shapes of tensors as text, such as ``logits (T=50, B=32, 10)``.
 
     Args:
         axes: names of the first axes of each tensor, a letter each, such as "TB".
@@ -88,17 +88,17 @@ def shapes(axes: str, **tensors: Tensor | Sequence[Tensor] | None) -> str:
 
 
 def counted(values: Iterable[Any]) -> list[tuple[Any, int]]:
-    """Runs of equal values: each value once, and how often it comes in a row."""
+    """Return for each run of equal values the value, and how often it comes in a row."""
     return [(value, len(list(equal))) for value, equal in groupby(values)]
 
 
 def state_repr(self: Any) -> str:
-    """The ``__repr__`` of a cell's state, a named tuple: the shapes of its tensors (B, ...)."""
+    """Return the ``__repr__`` of a cell's state, a named tuple: the shapes of its tensors (B, ...)."""
     return f"{type(self).__name__}({shapes('B', **self._asdict())})"
 
 
 def progress_bar(total: float | None, *, desc: str, unit: str, shown: bool = True, **options: Any) -> tqdm:
-    """A bar of tqdm on standard error; if that is no terminal but a log, it is renewed every ten seconds.
+    """Return a bar of tqdm on standard error; if that is no terminal but a log, it is renewed every ten seconds.
 
     ``TQDM_DISABLE=1`` in the environment hides all bars.
 
@@ -111,6 +111,6 @@ def progress_bar(total: float | None, *, desc: str, unit: str, shown: bool = Tru
     """
     if not sys.stderr.isatty():
         options.setdefault("mininterval", LOG_INTERVAL)
-    if not shown:  # disable=False would show the bar against TQDM_DISABLE
+    if not shown:  # disable=False is not passed, as it would show the bar against TQDM_DISABLE
         options["disable"] = True
     return tqdm(total=total, desc=desc, unit=unit, **options)

@@ -16,6 +16,8 @@ DEEPEST = 16  # groups within groups
 class MemoryBudget:
     """The memory that the content of a file may fill: 64 MiB and 16 times its length in bytes.
 
+    Small files thus have room, and a damaged one cannot claim any amount that is out of proportion to it.
+
     Args:
         length: length of the file, in bytes.
 
@@ -28,7 +30,7 @@ class MemoryBudget:
         self.left = 64 * 2**20 + 16 * length
 
     def take(self, size: int, what: str) -> None:
-        """Take some bytes; a ``ValueError`` if fewer are left, which names what they are for."""
+        """Take `size` bytes; if fewer are left, a ``ValueError`` names `what` they are for."""
         if size > self.left:
             raise ValueError(
                 f"{clean(what, most=200)} would fill {size / 1e9:.3g} GB, more than a file of {self.length:,} bytes may "
@@ -38,7 +40,7 @@ class MemoryBudget:
 
 
 class HDF5:
-    """An HDF5 file that is open to read, by its path or its bytes; a context manager, which closes it.
+    """An HDF5 file that is open for reading, by its path or its bytes; a context manager, which closes it.
 
     Every method raises ``ValueError`` at a link, at values of another file, at values of another kind than wanted, and
     at more values than `memory` still allows.
@@ -72,17 +74,17 @@ class HDF5:
         return found
 
     def has(self, name: str) -> bool:
-        """True if there is a group or data set of that path."""
+        """Return True if there is a group or data set of that path."""
         return self.find(name) is not None
 
     def group(self, name: str) -> list[str]:
-        """The names of the groups and data sets in a group."""
+        """Return the names of the groups and data sets in a group."""
         if not isinstance(found := self.find(name), h5py.Group):
             raise ValueError(f"wanted a group {clean(name)}, got {clean(found)}.")
         return list(found)
 
     def tree(self, name: str) -> dict[str, Any]:
-        """All values in a group, by name; a group in it is a dict of its own, and a text is a string."""
+        """Return all values in a group, by name; a group within it is a dict of its own, and a text is a string."""
         if name.count("/") > DEEPEST:
             raise ValueError(f"{clean(name)} lies deeper than {DEEPEST} groups, or a group holds itself.")
         values: dict[str, Any] = {}
@@ -96,12 +98,12 @@ class HDF5:
         return values
 
     def dataset(self, name: str, ndim: int | None = None, kinds: str = "") -> h5py.Dataset:
-        """A data set that has values, and has them in this file; it is not read yet.
+        """Return a data set that has values, and has them in this file; the values are not read yet.
 
         Args:
             name: its path in the file.
             ndim: the number of axes that it must have; None: any.
-            kinds: the kinds that it may have, letters of NumPy's ``dtype.kind``; empty: any.
+            kinds: the kinds of values that it may have, letters of NumPy's ``dtype.kind``; empty: any.
         """
         data = self.find(name)
         shown = clean(name)
@@ -120,7 +122,7 @@ class HDF5:
         return data
 
     def values(self, name: str, ndim: int | None = None, kinds: str = "biufSO") -> Any:
-        """All values of a data set: an array, or one value; texts are bytes. Arguments are as in :meth:`dataset`."""
+        """Return all values of a data set: an array, or one value; texts are bytes. Arguments: see :meth:`dataset`."""
         data = self.dataset(name, ndim, kinds)
         if data.dtype.kind == "O" and h5py.check_string_dtype(data.dtype) is None:
             raise ValueError(f"{clean(name)} must hold numbers or texts, got {data.dtype}.")

@@ -35,7 +35,7 @@ from neurolsc.surroundings import without_inference_mode
 
 FORMAT = 3
 TRAINED = Path(__file__).parent / "trained"
-# each turns cells of another library in a network into ours, and leaves other cells; export adds its own
+# functions by which `save` turns cells of another library into ours; other cells stay. `neurolsc.export` adds one.
 CONVERTERS: list[Callable[[Network], Network]] = []
 
 # networks
@@ -61,7 +61,7 @@ def save(network: Network, path: str | PathLike[str]) -> None:
     config["frozen"] = [name for name, parameter in network.named_parameters() if not parameter.requires_grad]
     tensors = network.state_dict()
     check_storable(tensors)
-    # a network that could not be read again is refused now: what config() does not tell would be lost
+    # a network that could not be read again is refused now: what config() leaves out would be lost
     shapes = {name: value.shape for name, value in tensors.items()}
     rebuilt = {name: value.shape for name, value in _build(config, tensors).state_dict().items()}
     if differing := sorted(name for name in shapes | rebuilt if shapes.get(name) != rebuilt.get(name)):
@@ -80,7 +80,7 @@ def load(path: str | PathLike[str]) -> Network:
     tensors, config = read_tensors(path, "network")
     with refusing(path, "does not describe a network of this version"):
         network = _build(config, tensors)
-        # load_state_dict compares names and shapes; with assign it would take any dtype
+        # load_state_dict compares names and shapes; with assign it takes any dtype
         for name, built in network.state_dict().items():
             if name in tensors and built.is_floating_point() != tensors[name].is_floating_point():
                 raise ValueError(f"{clean(name)} is {tensors[name].dtype}, its layout needs {built.dtype}.")
@@ -121,12 +121,12 @@ def write_tensors(path: str | PathLike[str], tensors: Mapping[str, Tensor], kind
 
 
 def read_tensors(path: str | PathLike[str], kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors, by name, and the content of a file that :func:`write_tensors` wrote.
+    """Return the tensors, by name, and the content of a file that :func:`write_tensors` wrote.
 
     Raises:
         ValueError: if the file is damaged, of another kind or format, or holds NaN or infinity.
     """
-    data = Path(path).read_bytes()  # not mapped into memory: a mapped file that is cut short ends the process
+    data = Path(path).read_bytes()  # not mapped into memory: if a mapped file is cut short, the process dies
     with refusing(path, "damaged or not a safetensors file"):
         tensors = safetensors.torch.load(data)
         length = int.from_bytes(data[:8], "little")  # of the header, which safetensors.torch.load does not return
@@ -143,12 +143,12 @@ def read_tensors(path: str | PathLike[str], kind: str) -> tuple[dict[str, Tensor
 
 
 def trained() -> list[str]:
-    """Names of the trained networks in the package."""
+    """Return the names of the trained networks in the package."""
     return sorted(file.stem for file in TRAINED.glob("*.safetensors"))
 
 
 def _build(config: dict[str, Any], tensors: dict[str, Tensor]) -> Network:
-    """Build a network of the layout that :func:`save` writes. It does not take the values of the tensors.
+    """Build a network of the layout that :func:`save` writes, without the values of the tensors.
 
     Args:
         config: the layout.
@@ -156,7 +156,7 @@ def _build(config: dict[str, Any], tensors: dict[str, Tensor]) -> Network:
     """
     if len(config["cells"]) > len(tensors):
         raise ValueError(f"it has {len(config['cells'])} cells and only {len(tensors)} tensors.")
-    # in entries, not bytes; a constructor may make somewhat larger tensors than it keeps
+    # most entries of a tensor: a constructor may make larger tensors than it keeps, hence 4 times and a million more
     largest = 2**20 + 4 * max((value.numel() for value in tensors.values()), default=0)
     with torch.random.fork_rng(devices=[]), _Limited(largest):
         cells = []
@@ -173,7 +173,7 @@ def _build(config: dict[str, Any], tensors: dict[str, Tensor]) -> Network:
 
 
 class _Limited(TorchFunctionMode):
-    """Refuse tensors with more than `most` entries, as a damaged layout may ask for any; draw no matrices."""
+    """Refuse tensors with more than `most` entries, as a damaged layout may ask for any size; draw no matrices."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
@@ -181,7 +181,7 @@ class _Limited(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(func, "__name__", "") == "uniform_" and args and args[0].ndim > 1:
-            return args[0]  # drawing takes longest, and the values are replaced
+            return args[0]  # drawing takes most of the time, and the values are replaced
         made = func(*args, **(kwargs or {}))
         if isinstance(made, Tensor) and made.numel() > self.most:
             raise ValueError(f"its layout needs {made.numel()} numbers at once, its tensors allow {self.most}.")
@@ -223,9 +223,9 @@ def read_tree(path: str | PathLike[str]) -> Any:
 
 
 def network_fingerprint(network: Network) -> dict[str, Any]:
-    """What a network is besides its weights, by name: cells, resets, surrogates, shapes and dtypes.
+    """Describe a network without its weights, by name: cells, resets, surrogates, shapes and dtypes.
 
-    Two networks with equal ones can go on from the same checkpoint.
+    Two networks with equal fingerprints can go on from the same checkpoint.
     """
     entries: dict[str, Any] = {"layer_delay": network.layer_delay}
     for i, cell in enumerate(network.cells, start=1):
@@ -237,19 +237,19 @@ def network_fingerprint(network: Network) -> dict[str, Any]:
         if isinstance(spike, dict) and spike.get("learnable"):  # then dampening and sharpness are weights
             config["spike"] = {name: value for name, value in spike.items() if name not in ("dampening", "sharpness")}
         entries |= {f"{name} of layer {i}": value for name, value in config.items()}
-    if not isinstance(network.readout, nn.Linear):  # of a linear one the shapes below say all
+    if not isinstance(network.readout, nn.Linear):  # a linear readout is described by the shapes below
         entries["readout"] = stable_repr(network.readout)
     return entries | {name: f"{tuple(value.shape)} {value.dtype}" for name, value in network.state_dict().items()}
 
 
 def data_fingerprint(name: str, data: Any) -> dict[str, Any]:
-    """What two data sets must have in common to be the same, by name: length and public attributes.
+    """Return what two data sets must have in common to be the same, by name: length and public attributes.
 
-    Attributes are compared that are text, numbers, dataclasses, or arrays, and of arrays a digest; others are left
-    out. No sample is read, but of a list or tuple all items are. Subset and DataLoader are followed to the data below.
+    These are the attributes that are text, numbers, dataclasses, or arrays, of which a digest is taken; others are left
+    out. No sample is read, but for a list or tuple all items are. Subset and DataLoader are followed to their data.
 
     Args:
-        name: name of the data set, with which the names of the entries are made.
+        name: name of the data set, of which the names of the entries are made.
         data: the data set, or a loader of it.
     """
     entries: dict[str, Any] = {}
@@ -311,18 +311,18 @@ def _digest(value: Any) -> str:
 
 
 def stable_repr(value: object) -> str:
-    """The ``repr`` of a value without addresses in memory, which differ in every process."""
+    """Return the ``repr`` of a value without addresses in memory, which differ in every process."""
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
 def read_checkpoint(
     path: str | PathLike[str], keys: Iterable[str], settings: dict[str, Any], of: str
 ) -> dict[str, Any] | None:
-    """The content of a checkpoint, or None if there is no file.
+    """Return the content of a checkpoint, or None if there is no file.
 
     Args:
         path: path of the checkpoint.
-        keys: all keys of its content but "settings".
+        keys: all keys that its content must have, but "settings".
         settings: settings of the present run.
         of: what it is a checkpoint of, training or pre-training, for messages.
 
@@ -356,7 +356,7 @@ TEMPORARY = ".neurolsc-tmp"
 
 
 def atomic_write(path: str | PathLike[str], write: Callable[[BinaryIO], object]) -> None:
-    """Write a file whole or not at all: into a temporary one, which is then renamed. A link is followed.
+    """Write a file whole or not at all: a temporary file is written and then renamed. A link is followed.
 
     Args:
         path: path of the file.
@@ -396,7 +396,7 @@ def write_json(path: str | PathLike[str], content: object) -> None:
 
 
 def spread(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of a table in which each item of a list has a column of its own: name_1, name_2, ..."""
+    """Return a row of a table in which each item of a list has a column of its own: name_1, name_2, ..."""
     columns = {}
     for name, value in row.items():
         if isinstance(value, list):
@@ -407,7 +407,7 @@ def spread(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_csv(path: str | PathLike[str], rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write rows as CSV, whole or not at all; a column that a row lacks is empty, a list has numbered columns."""
+    """Write rows as CSV, whole or not at all; a column that a row lacks is empty, a list gets numbered columns."""
     rows = [spread(row) for row in rows]
     columns = list(dict.fromkeys(name for row in rows for name in row))
     text = io.StringIO()
@@ -429,15 +429,15 @@ def remove_temporaries(folder: Path, name: str = "") -> None:
 
 
 def lock_file(path: Path) -> Path:
-    """The file that is locked for a path: hidden, in the same folder."""
+    """Return the file that is locked for a path: hidden, in the same folder."""
     return path.with_name(f".{path.name}.lock")
 
 
 @contextlib.contextmanager
 def locked(path: str | PathLike[str] | None) -> Iterator[None]:
-    """Exclude all other processes and threads from a path, or raise a BlockingIOError; None: no lock.
+    """Lock a path against all other processes and threads; BlockingIOError if one of them has locked it; None: no lock.
 
-    The lock ends with its process. Between machines it holds where the shared disk carries locks (NFS 4, Lustre with
+    The lock ends with its process. Between machines it holds if the shared disk carries locks (NFS 4, Lustre with
     ``flock``, GPFS).
     """
     if path is None:
@@ -469,8 +469,8 @@ def locked(path: str | PathLike[str] | None) -> Iterator[None]:
 def refusing(path: str | PathLike[str], what: str) -> Iterator[None]:
     """Turn any error inside the block into a ``ValueError`` that names the file.
 
-    A ``ValueError`` keeps its text. That of another error, and of a decoder, does not say what is wrong with the file:
-    it comes after `what`, which does.
+    A ``ValueError`` keeps its text. The text of any other error, or of a decoder's, does not say what is wrong with the
+    file: it comes after `what`, which does.
     """
     try:
         with np.errstate(all="ignore"):
@@ -485,7 +485,7 @@ def refusing(path: str | PathLike[str], what: str) -> Iterator[None]:
 
 
 def clean(text: object, most: int = 80) -> str:
-    """A text from a file, for a message: on one line, without control characters, cut to `most` characters."""
+    """Return a text from a file for a message: on one line, without control characters, cut to `most` characters."""
     start = str(text)[: most + 1]  # the text may be long; one character more shows that it was cut
     shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in start)
     if len(shown) > most:

@@ -4,9 +4,9 @@ Logits have shape (T, B, C), spikes (T, B, N): time steps, samples, classes or n
 its largest logit; a step whose largest logits tie does not vote. A silent layer under a readout without bias therefore
 scores 0, and not the share of class 0.
 
-A mask (T, B), bool, True where a sample lasts, is for samples of unequal length. A share of steps counts those inside
-the mask only, first within each sample, then over samples. :func:`nll` and :func:`perplexity` alone, as in the
-literature, are means over all steps.
+A mask (T, B), bool, True where a sample lasts, is for samples of unequal length. A share of steps counts only steps
+inside the mask. It is a mean over the steps of each sample, then over samples. Only :func:`nll` and :func:`perplexity`
+are means over the steps of all samples together, as in the literature.
 
 Every function raises ValueError if shapes do not fit each other, logits hold NaN, targets are out of range, spikes are
 not 0 or 1, or a mask leaves a sample without a step; TypeError if classes are not integers.
@@ -49,12 +49,12 @@ class MetricSpec:
     """
 
     lower_is_better: bool = False
-    of_steps: bool = False  # a mean over all steps of a data set, so that longer samples count more; else over samples
+    of_steps: bool = False  # True: a mean over all steps of a data set, so that longer samples count more
     geometric: bool = False  # a geometric mean, such as that of a perplexity
     share: bool = True  # from 0 to 1, shown in per cent
 
     def mean(self, batches: Iterable[BatchMetric]) -> float:
-        """The metric of all batches together."""
+        """Return the metric of all batches together."""
         total = size = 0.0
         for value, samples, steps in batches:
             weight = steps if self.of_steps else samples
@@ -65,13 +65,13 @@ class MetricSpec:
         return total / size
 
     def better(self, value: float, other: float) -> bool:
-        """True if a value is strictly better than another."""
+        """Return True if a value is strictly better than another."""
         if self.lower_is_better:
             return value < other
         return value > other
 
     def text(self, value: float) -> str:
-        """A value as text."""
+        """Return a value as text."""
         if self.share:
             return f"{value:.1%}"
         return f"{value:.4g}"
@@ -82,7 +82,7 @@ SHARE = MetricSpec()
 
 
 def mode_vote(logits: Tensor) -> Tensor:
-    """Class that most steps vote for (B,), int64: the lowest of a tie; -1 if no step votes.
+    """Return the class (B,), int64, that most steps vote for: the lowest of a tie; -1 if no step votes.
 
     Example:
         >>> mode_vote(torch.tensor([[[0.0, 2.0], [1.0, 1.0]], [[0.0, 3.0], [0.0, 0.0]]]))
@@ -97,14 +97,14 @@ def mode_vote(logits: Tensor) -> Tensor:
 
 
 def mode_accuracy(logits: Tensor, labels: Tensor) -> float:
-    """Share of samples whose :func:`mode_vote` is their label (B,)."""
+    """Return the share of samples whose :func:`mode_vote` is their label (B,)."""
     votes = mode_vote(logits)
     check_classes(labels, logits)
     return (votes == labels).double().mean().item()
 
 
 def mean_accuracy(logits: Tensor, labels: Tensor) -> float:
-    """Share of samples whose label (B,) alone has the largest mean logit."""
+    """Return the share of samples whose label (B,), and no other class, has the largest mean logit over steps."""
     _check("logits", logits)
     check_classes(labels, logits)
     mean = logits.double().mean(0, keepdim=True)
@@ -112,19 +112,19 @@ def mean_accuracy(logits: Tensor, labels: Tensor) -> float:
 
 
 def step_accuracy(logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> float:
-    """Share of steps that vote for their class; targets are classes (T, B)."""
+    """Return the share of steps that vote for their class; targets are classes (T, B)."""
     votes = _votes(logits)
     check_classes(targets, logits, per_step=True)
     return _share(votes == targets, mask)
 
 
 def share_without_vote(logits: Tensor, mask: Tensor | None = None) -> float:
-    """Share of (step, sample) pairs without a vote."""
+    """Return the share of (step, sample) pairs without a vote."""
     return _share(_votes(logits) == logits.shape[2], mask)
 
 
 def step_overlap(logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> float:
-    r"""Mean over steps of the overlap of predictions and binary targets y (T, B, C).
+    r"""Return the mean over steps of the overlap of predictions and binary targets y (T, B, C).
 
     A positive logit o predicts 1. The overlap of a step is
 
@@ -135,7 +135,7 @@ def step_overlap(logits: Tensor, targets: Tensor, mask: Tensor | None = None) ->
         >>> step_overlap(torch.tensor([[[1.0, 1.0, -1.0]]]), torch.tensor([[[0, 1, 0]]]))
         0.5
 
-    Source: P. Jaccard, New Phytologist 11 (1912) (the index); here of every step.
+    Source: P. Jaccard, New Phytologist 11 (1912) (the index), taken here at every step.
     """
     _check("logits", logits)
     _check("targets", targets, like=logits)
@@ -147,19 +147,19 @@ def step_overlap(logits: Tensor, targets: Tensor, mask: Tensor | None = None) ->
 
 
 def perplexity(logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> float:
-    r"""Number of equally likely classes with the same loss at a step; targets are classes (T, B).
+    r"""Return the number of equally likely classes that would give the mean loss; targets are classes (T, B).
 
     .. math:: \exp\Big(-\frac{1}{\sum_b T_b} \sum_b \sum_{t < T_b}
         \log \mathrm{softmax}(o[t, b])_{y[t, b]}\Big)
 
-    It is infinite where the mean of the logarithms is above 709.
+    It is infinite if the mean loss, the exponent, is above 709.
     """
     _check("logits", logits)
     return _mean_of_steps(class_losses(logits, targets), mask).exp().item()
 
 
 def nll(logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> float:
-    r"""Negative log-likelihood of a step, in nats, of binary targets (T, B, C).
+    r"""Return the mean negative log-likelihood of a step, in nats, of binary targets (T, B, C).
 
     .. math:: -\frac{1}{\sum_b T_b} \sum_b \sum_{t < T_b} \sum_c
         \log \sigma\big((2 y[t, b, c] - 1)\, o[t, b, c]\big)
@@ -172,12 +172,13 @@ def nll(logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> float:
 
 
 def span_f1(predicted: Sequence[Sequence[str]], true: Sequence[Sequence[str]]) -> float:
-    r"""F1 score of spans in sequences of tags, the spans of all sequences together.
+    r"""Return the F1 score of spans in sequences of tags, the spans of all sequences together.
 
     .. math:: F_1 = \frac{2\, |P \cap Q|}{|P| + |Q|}, \quad 1 \text{ where there are none}
 
-    with P the predicted and Q the true spans; two are equal if they begin, end and are named alike. A span begins at
-    ``B-name``, or at an ``I-name`` that follows no tag of the name, and goes on over each ``I-name``; ``O`` is outside.
+    with P the predicted and Q the true spans. Two spans are equal if they have the same begin, end and name. A span
+    begins at ``B-name``, or at an ``I-name`` that follows no tag of that name, and goes on over each ``I-name``; ``O``
+    is outside of all spans.
 
     Args:
         predicted: tags of each sequence.
@@ -208,7 +209,7 @@ def _spans(sequences: Sequence[Sequence[str]]) -> Iterator[tuple[int, int, int, 
     for number, tags in enumerate(sequences):
         start = 0
         open_name = ""  # of the span that goes on; empty outside of all spans
-        for i, tag in enumerate([*tags, "O"]):  # the last one ends a span that goes on until the end
+        for i, tag in enumerate([*tags, "O"]):  # the added "O" ends a span that goes on until the end
             kind, _, name = tag.partition("-")
             if kind == "I" and name == open_name:  # the span goes on
                 continue
@@ -219,21 +220,21 @@ def _spans(sequences: Sequence[Sequence[str]]) -> Iterator[tuple[int, int, int, 
 
 
 def class_losses(logits: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy of every step (T, B), in nats; targets are classes (T, B)."""
+    """Return the cross-entropy of every step (T, B), in nats; targets are classes (T, B)."""
     check_classes(targets, logits, per_step=True)
     losses = nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten().long(), reduction="none")
     return losses.view(targets.shape)
 
 
 def binary_losses(logits: Tensor, targets: Tensor) -> Tensor:
-    """Negative log-likelihood of every step (T, B), in nats, of binary targets (T, B, C)."""
+    """Return the negative log-likelihood of every step (T, B), in nats, of binary targets (T, B, C)."""
     _check("targets", targets, like=logits)
     losses = nn.functional.binary_cross_entropy_with_logits(logits, targets.to(logits.dtype), reduction="none")
     return losses.sum(-1)
 
 
 def firing_rate(spikes: Tensor, mask: Tensor | None = None) -> float:
-    """Spikes per neuron and time step."""
+    """Return the number of spikes per neuron and time step."""
     _check("spikes", spikes)
     if mask is None:
         return int(spikes.count_nonzero()) / spikes.numel()
@@ -241,19 +242,19 @@ def firing_rate(spikes: Tensor, mask: Tensor | None = None) -> float:
 
 
 def silent_steps(spikes: Tensor, mask: Tensor | None = None) -> float:
-    """Share of (step, sample) pairs without a spike."""
+    """Return the share of (step, sample) pairs without a spike."""
     _check("spikes", spikes)
     return _share((spikes == 0).all(-1), mask)
 
 
 def synops(spikes: Tensor, fan_out: int) -> float:
-    """Synaptic operations per sample of a layer: `fan_out` synapses, in this layer and the next, read each spike."""
+    """Return a layer's synaptic operations per sample: `fan_out` synapses, here and in the next layer, read a spike."""
     _check("spikes", spikes)
     return int(spikes.count_nonzero()) * whole("fan_out", fan_out) / spikes.shape[1]
 
 
 def step_weights(mask: Tensor, like: Tensor) -> Tensor:
-    """Weights (T, B) that sum to 1: 1 / (B T_b) at the T_b steps of sample b, 0 outside the mask.
+    """Return weights (T, B) that sum to 1: 1 / (B T_b) at the T_b steps of sample b, 0 outside the mask.
 
     Raises:
         ValueError: if the mask is not bool (T, B), the first axes of `like`, or leaves a sample without a step.
@@ -265,14 +266,14 @@ def step_weights(mask: Tensor, like: Tensor) -> Tensor:
 
 
 def _share(values: Tensor, mask: Tensor | None) -> float:
-    """The mean of values (T, B) over steps and samples, in which samples count equally."""
+    """Return the mean of values (T, B) over steps and samples, in which samples count equally."""
     if mask is None:
         return values.double().mean().item()
     return (values * step_weights(mask, values)).sum().item()
 
 
 def _mean_of_steps(losses: Tensor, mask: Tensor | None) -> Tensor:
-    """The mean of losses (T, B) over all steps inside the mask."""
+    """Return the mean of losses (T, B) over all steps inside the mask."""
     if mask is not None:
         step_weights(mask, losses)  # refuses a mask that does not fit
         losses = losses[mask]
@@ -280,7 +281,7 @@ def _mean_of_steps(losses: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def _votes(logits: Tensor) -> Tensor:
-    """Class of the largest logit at each step (T, B); C where the largest logits tie."""
+    """Return the class of the largest logit at each step (T, B); C, the number of classes, where the largest tie."""
     _check("logits", logits)
     top, votes = logits.max(-1)
     alone = (logits == top.unsqueeze(-1)).sum(-1) == 1
@@ -288,7 +289,7 @@ def _votes(logits: Tensor) -> Tensor:
 
 
 def is_binary(spikes: Tensor) -> bool:
-    """True if all entries are 0 or 1."""
+    """Return True if all entries are 0 or 1."""
     return bool(((spikes == 0) | (spikes == 1)).all())
 
 

@@ -26,8 +26,8 @@ class NetworkState(NamedTuple):
     x: Tensor | None  # the input that the first layer has yet to read (B, n_in); None with ``layer_delay=0``
 
     def detach(self) -> "NetworkState":
-        """The same values without their history, for truncated backpropagation through time."""
-        layers = tuple(type(s)(*(leaf.detach() for leaf in s)) for s in self.layers)  # each a named tuple of tensors
+        """Return the same values without their history, for truncated backpropagation through time."""
+        layers = tuple(type(s)(*(leaf.detach() for leaf in s)) for s in self.layers)  # s: a named tuple of tensors
         return NetworkState(layers, None if self.x is None else self.x.detach())
 
     def __repr__(self) -> str:
@@ -62,7 +62,8 @@ class Embedding(nn.Module):
     r"""A vector for each word, which the first layer reads; the same vectors are the readout.
 
     The network then reads token indices x (T, B, 1), and its first layer reads their vectors. The logits of the words
-    are products with the same vectors, :math:`o[t] = E\, z[t, L]`, so that the last layer is as wide as a vector.
+    are products of the last layer's output with the same vectors, :math:`o[t] = E\, z[t, L]`, so that the last layer
+    must be as wide as a vector.
 
     Args:
         words: number of words.
@@ -87,13 +88,13 @@ class Embedding(nn.Module):
         self.weight = nn.Parameter(nn.init.uniform_(torch.empty(words, width), -0.05, 0.05))
 
     def forward(self, indices: Tensor) -> Tensor:
-        """Vectors (..., width) of token indices (..., 1); TypeError if these are not integers."""
+        """Return the vectors (..., width) of token indices (..., 1); TypeError if these are not integers."""
         if indices.is_floating_point() or indices.dtype == torch.bool:
             raise TypeError(f"x must be integer token indices, got {indices.dtype}.")
         return vectors_of(indices.squeeze(-1).long(), self.weight)
 
     def config(self) -> dict[str, object]:
-        """The constructor's arguments as JSON values."""
+        """Return the constructor's arguments as JSON values."""
         return {"words": self.words, "width": self.width}
 
     def extra_repr(self) -> str:
@@ -105,7 +106,7 @@ class Tied(nn.Module):
 
     def __init__(self, embedding: Embedding) -> None:
         super().__init__()
-        self._embedding = [embedding]  # in a list, which hides it: its parameters are those of the embedding
+        self._embedding = [embedding]  # a list hides it from nn.Module: its weight belongs to the embedding alone
 
     def forward(self, z: Tensor) -> Tensor:
         return linear(z, self._embedding[0].weight)
@@ -120,11 +121,11 @@ class Network(nn.Module):
         cells: the layers, first layer first; each reads the one before.
         n_out: number of classes; or the readout itself, a module without state that maps the last cell's output (B,
             n_hidden) to (B, classes) and is called step by step; None if an embedding is the readout.
-        layer_delay: 1: every layer reads the layer below, and the first one the input, one step late (eq. 1 and 49); 0:
-            in the same step, as in other libraries.
+        layer_delay: 1: every layer reads the layer below, and the first layer the input, one step late (eq. 1 and 49);
+            0: they read it in the same step, as in other libraries.
         embedding: the vectors of words, if x are token indices (T, B, 1).
-        readout_bias: give the readout made here a bias. Without one (eq. 49) a silent last layer ties all classes and
-            casts no vote (:func:`neurolsc.metrics.mode_vote`); Table S1 counts one.
+        readout_bias: give a linear readout that is made here a bias. Without one (eq. 49) a silent last layer ties all
+            classes and casts no vote (:func:`neurolsc.metrics.mode_vote`); Table S1 of the paper counts a bias.
 
     Raises:
         ValueError: if widths do not fit each other, or there are two readouts.
@@ -211,7 +212,7 @@ class Network(nn.Module):
         return dtype_and_device(self)
 
     def initial_states(self, batch: int) -> NetworkState:
-        """The state of a batch with every cell at rest; with a layer delay the input that is yet to be read is 0."""
+        """Return the state of a batch with every cell at rest; with a layer delay its input yet to be read is 0."""
         whole("batch", batch)
         layers = tuple(cell.initial_state(batch) for cell in self.cells)
         pending = None
@@ -220,7 +221,7 @@ class Network(nn.Module):
         return NetworkState(layers, pending)
 
     def step(self, x: Tensor, states: NetworkState) -> tuple[Tensor, NetworkState]:
-        """Logits (B, n_out) and the state after one step with the input x (B, n_in), of any real dtype."""
+        """Return logits (B, n_out) and state after one step with the input x (B, n_in), of any real dtype."""
         if tensor("x", x).ndim != 2 or x.shape[1] != self.n_in:
             raise ValueError(f"x must have shape (B, {self.n_in}), got {tuple(x.shape)}.")
         record = next(self.records(x.unsqueeze(0), states))
@@ -237,12 +238,12 @@ class Network(nn.Module):
             states = record.after
 
     def _record(self, x: Tensor, z: tuple[Tensor, ...], states: NetworkState) -> StepRecord:
-        """One step with the input x (B, n_in) and the outputs z of all cells in the step before."""
+        """Do one step with the input x (B, n_in) and all cells' outputs z in the step before, each (B, n_hidden)."""
         x = x.to(**self.dtype_and_device)
         inputs = []
         outputs = []
         after = []
-        below = x if states.x is None else states.x  # with a layer delay the first layer reads the last input
+        below = x if states.x is None else states.x  # with a layer delay the first layer reads the step before's input
         for i, (cell, state) in enumerate(zip(self.cells, states.layers, strict=True)):
             inputs.append(below)
             after.append(cell.update(below, z[i], state))
@@ -252,7 +253,7 @@ class Network(nn.Module):
         return StepRecord(states, tuple(inputs), tuple(outputs), following)
 
     def embedded(self, x: Tensor) -> Tensor:
-        """The first layer's input: x (T, B, n_in) itself, or the vectors of its words."""
+        """Return the first layer's input: x (T, B, n_in) itself, or the vectors of its words."""
         if self.embedding is None:
             return x
         return self.embedding(x)
@@ -262,7 +263,7 @@ class Network(nn.Module):
 
         Args:
             x: input (T, B, n_in), float, bool or integer; it is moved to the network's device.
-            states: where to start, such as the last states of another run; by default every cell at rest.
+            states: the states to begin with, such as the last ones of another run; by default every cell is at rest.
             mask: (T, B) bool, True while a sample runs. After its end its state stands still, and its outputs and
                 logits are 0.
 
@@ -281,7 +282,7 @@ class Network(nn.Module):
         return self._run(x, states, mask)
 
     def _run_beside_graph(self, x: Tensor, states: NetworkState | None, mask: Tensor | None) -> Run:
-        """:meth:`run` within ``torch.compile``, with a warning that the network is not compiled."""
+        """Do :meth:`run` within ``torch.compile``, with a warning that the network is not compiled."""
         warnings.warn(
             "torch.compile leaves a neurolsc.Network out of its graph: its layers run over all steps in kernels of "
             "their own. Loops over cell.run or cell.step are compiled.",
@@ -290,17 +291,17 @@ class Network(nn.Module):
         return self._run(x, states, mask)
 
     def _run(self, x: Tensor, states: NetworkState | None, mask: Tensor | None) -> Run:
-        """:meth:`run`, layer by layer: each runs over all steps before the next one does."""
+        """Do :meth:`run` layer by layer: each layer runs over all steps before the next one does."""
         x, mask, states = self._check_arguments(x, mask, states)
         lengths = None if mask is None else mask.sum(0)
-        # no longer than the longest sample, so that padding has no effect, not even by rounding
+        # no more steps than the longest sample has, so that padding has no effect, not even by rounding
         if lengths is None:
             steps = len(x)
         else:
             steps = max(int(lengths.max()), 1)
         below = x[:steps]
         pending = states.x
-        late = pending  # with a layer delay: what a layer reads in the first step; else None
+        late = pending  # with a layer delay what the next layer reads in its first step; else None
         spikes = []
         layers = []
         for cell, state in zip(self.cells, states.layers, strict=True):
@@ -310,11 +311,12 @@ class Network(nn.Module):
                 late = cell.output(state)
             spikes.append(below if steps == len(x) else pad(below, (0, 0, 0, 0, 0, len(x) - steps)))
             layers.append(last)
-        # the input that the first layer has yet to read: of each sample that of its last step
+        # the input that the first layer has yet to read is that of each sample's last step
         if pending is not None and lengths is None:
             pending = x[-1].to(pending.dtype)
         elif pending is not None:
-            inputs = torch.cat([pending[None], x.to(pending.dtype)])  # 0: the pending one, of a sample without steps
+            # index 0 is the former pending input, which a sample without steps keeps
+            inputs = torch.cat([pending[None], x.to(pending.dtype)])
             pending = inputs[lengths, torch.arange(len(pending), device=inputs.device)]
         if mask is not None:
             spikes = [layer * mask.unsqueeze(-1) for layer in spikes]
@@ -327,13 +329,13 @@ class Network(nn.Module):
         return Run(logits, tuple(spikes), NetworkState(tuple(layers), pending))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits at every step (T, B, n_out) of an input (T, B, n_in); see :meth:`run`."""
+        """Return the logits at every step (T, B, n_out) of an input x (T, B, n_in); see :meth:`run`."""
         return self.run(x).logits
 
     def _check_arguments(
         self, x: Tensor, mask: Tensor | None, states: NetworkState | None
     ) -> tuple[Tensor, Tensor | None, NetworkState]:
-        """Check the arguments of :meth:`run`, whose errors these are, and complete them.
+        """Check the arguments of :meth:`run`, with the errors that it documents, and complete them.
 
         Returns:
             x (T, B, n_in of the first cell), embedded and on the network's device; the mask on it, or None; and the
@@ -343,7 +345,7 @@ class Network(nn.Module):
             raise ValueError(f"x must have shape (T, B, {self.n_in}) with T, B >= 1, got {tuple(x.shape)}.")
         if x.is_complex():
             raise TypeError(f"x must be real, got {x.dtype}.")
-        # the sum first, which is five times as fast; it overflows where all x are finite but very large
+        # the sum is checked first, five times as fast; the entries too, as a sum of finite but large ones may overflow
         if x.is_floating_point() and not x.sum().isfinite() and not x.isfinite().all():
             raise ValueError("x must be finite, got NaN or infinity.")
         if mask is not None and (mask.dtype != torch.bool or mask.shape != x.shape[:2]):
@@ -375,7 +377,7 @@ class Network(nn.Module):
 
 
 def copied(module: M) -> M:
-    """An independent copy of a module, which may hold tensors with a gradient history, such as states of its layers.
+    """Return an independent copy of a module that may hold tensors with a gradient history, such as layers' states.
 
     ``deepcopy`` refuses tensors with a history: these are copied without it.
     """
@@ -389,7 +391,7 @@ def copied(module: M) -> M:
 
 
 def as_network(network: object) -> Network:
-    """The Network itself, or the original of a compiled Network; TypeError for anything else."""
+    """Return a Network itself, or the original of a compiled Network; TypeError for anything else."""
     network = original(network, parallel=False)
     if isinstance(network, Network):
         return network

@@ -38,7 +38,7 @@ COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#66
 """Okabe and Ito's palette, whose colours colour-blind readers can distinguish."""
 
 Where = str | PathLike[str] | None  # a file, in the format of its suffix; None: the picture is not written
-Styles = Mapping[str, dict[str, Any]]  # colour and dashes of every arm
+Styles = Mapping[str, dict[str, Any]]  # colour and dashes of every arm, by its name
 
 STYLE: Any = {
     "axes.spines.top": False,
@@ -51,24 +51,24 @@ STYLE: Any = {
     "savefig.dpi": 115,
 }
 styled = mpl.rc_context(STYLE)
-"""Decorator: the function draws in our style, and matplotlib's settings are then as they were."""
+"""Decorator: the function draws in our style, and matplotlib's settings are restored afterwards."""
 
 
 def color(number: int) -> str:
-    """A colour of the palette, which repeats after its end."""
+    """Return a colour of the palette, which repeats after its end."""
     return COLORS[number % len(COLORS)]
 
 
 def line_style(number: int) -> dict[str, str]:
-    """A colour of the palette, with other dashes each time that the palette repeats."""
+    """Return a colour of the palette, with other dashes each time that the palette repeats."""
     return {"color": color(number), "linestyle": ("-", "--", ":", "-.")[number // len(COLORS) % 4]}
 
 
 def arm_styles(curves: Mapping[str, Mapping[str, object]]) -> dict[str, dict[str, Any]]:
-    """A line style for every arm, the same in all panels.
+    """Return a line style for every arm, the same in all panels.
 
     Args:
-        curves: for each panel its arms, by name; what they hold is not read.
+        curves: for each panel its arms, by name; the values of the arms are not read.
     """
     names = dict.fromkeys(name for arms in curves.values() for name in arms)
     return {name: line_style(number) for number, name in enumerate(names)}
@@ -137,21 +137,21 @@ def plot_profile(
     notes: Sequence[str] = (),
     title: str = "",
 ) -> Figure:
-    """Draw the radii of each layer over time in both directions, and the terms of the radii through time.
+    """Draw the radii of each layer over time, through time and through depth, and the terms of those through time.
 
     Args:
         steps: the steps (K,).
         time: radii through time (L, K, B).
-        depth: radii through depth (L, K, B); row 0 from the input.
+        depth: radii through depth (L, K, B); those of row 0 are between the input and the first layer.
         contributions: for each layer the contribution of each term to the mean radius through time, by name.
         colors: colours of terms, in the order in which they are drawn; other terms follow in colours of the palette.
         firing_rate: spikes per neuron and step of each layer; NaN for a layer without spikes.
         target: target radii (time, depth); None: that radius was left as it was.
-        starred: for each depth row, True to mark it with a star in the legend.
+        starred: for each row of depth, True to mark it with a star in the legend.
         notes: sentences below the picture.
     """
     count = len(contributions)
-    rows = math.ceil((count + 1) / _ACROSS)  # of the legend: layers and a target
+    rows = math.ceil((count + 1) / _ACROSS)  # of the legend, which has the layers and a target
     figure, ((*axes,),) = panels(1, 3, figsize=(13, 3.6 + 0.2 * rows), width_ratios=(1, 1, 0.28))
     titles = (
         "through time, $\\partial h_{t,l}/\\partial h_{t-1,l}$",
@@ -172,7 +172,7 @@ def plot_profile(
             ax.axhline(aim, color="black", linestyle="--", linewidth=1, label=f"target {aim:.3g}")
         ax.set(xlabel="time step", title=f"Radius {what}")
         ax.set_ylim(bottom=0)
-        # below: lines may run anywhere in the panel
+        # the legend goes below the panel, as lines may run anywhere in it
         ax.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=_ACROSS, columnspacing=1)
     axes[0].set_ylabel("spectral radius")
 
@@ -221,9 +221,9 @@ def plot_diagnosis(
 
     Args:
         activity: shares of neurons or steps for each layer, by name.
-        stretch: factors by which a step multiplies gradients, for each layer, by name.
-        back: norm of the gradient of the last step's loss by the state, by layer and steps back (L, T); None without
-            targets.
+        stretch: factors by which one step multiplies a gradient, for each layer, by name.
+        back: norms (L, T) of the gradient of the last step's loss by the state of each layer so many steps back; None
+            without targets.
         gradient: norm of the gradient of the loss by the parameters of each layer; None without targets.
         findings: sentences below the picture.
     """
@@ -276,10 +276,10 @@ def plot_monitor(
     """Draw what was measured of each layer over the updates of a training, a panel for each question.
 
     Args:
-        updates: the updates at which was measured (K,).
+        updates: the updates (K,) at which was measured.
         loss: losses (K,), by name; at most two.
-        findings: update, layer (from 1, or None) and sentence of what happened; each is a vertical line with a number,
-            and the sentences stand below with their numbers.
+        findings: for each finding its update, its layer (from 1; None: of no single layer) and a sentence. It becomes a
+            vertical line with a number, and the sentences stand below the panels with their numbers.
         layers: for each layer K numbers, NaN where there is none: rate, dead, saturated, similarity, active, gradient,
             radius_time, radius_depth and step; threshold, weights and recurrent over their first values.
     """
@@ -309,7 +309,7 @@ def plot_monitor(
         every = np.concatenate([np.ravel(layers[name]) for name in names])
         if names[0] in ("gradient", "step", "threshold") and (every > 0).any():
             ax.set_yscale("log")
-        if names[0] == "threshold":  # small changes look small
+        if names[0] == "threshold":  # the axis holds 0.5 to 2 at least, so that small changes look small
             low, high = ax.get_ylim()
             ax.set_ylim(min(low, 0.5), max(high, 2))
     axes[1, 2].axhline(1, color="black", linestyle=":", linewidth=1)  # a radius of 1
@@ -319,10 +319,10 @@ def plot_monitor(
     loss_ax.set(title="Does it learn?", ylabel="loss")
     loss_ax.legend(fontsize="small")
     for update in dict.fromkeys(update for update, _, _ in findings):
-        here = [number for number, (at, _, _) in enumerate(findings) if at == update]
+        here = [number for number, (at, _, _) in enumerate(findings) if at == update]  # findings of this update
         layers_here = {findings[number][1] for number in here}
         layer = layers_here.pop()
-        shade = "black"  # of several layers, or of none
+        shade = "black"  # for findings of several layers, or of none
         if layer is not None and not layers_here:
             shade = color(layer - 1)
         for ax in axes.flat:
@@ -357,9 +357,9 @@ def plot_raster(
     for number, (ax, (name, layer)) in enumerate(zip(axes[:, 0], layers.items(), strict=True)):
         step, neuron = layer.nonzero()
         ax.scatter(step, neuron, s=3, color=color(number - 1) if number else "black", linewidths=0)  # 0: the input
-        if np.array_equal(layer, np.rint(layer)):  # numbers of spikes in a bin
+        if np.array_equal(layer, np.rint(layer)):  # whole numbers are counts of spikes in a bin
             rate = layer.sum() / layer.size
-        else:  # graded spikes, which have any height
+        else:  # graded spikes, whose height is no count
             rate = np.count_nonzero(layer) / layer.size
         ax.set(title=f"{name}: {rate:.4f} spikes per neuron and step", ylim=(-1, layer.shape[1]))
         ax.set_ylabel("neuron")
@@ -383,8 +383,8 @@ def plot_stable_region(
     Above the parabola eigenvalues are complex, and neurons oscillate.
 
     Args:
-        neurons: for each layer, by name, trace and determinant (n,) of the matrix (2, 2) by which a step below
-            threshold multiplies the state of each neuron shown.
+        neurons: for each layer, by name, traces (n,) and determinants (n,) of the matrices (2, 2) by which a step below
+            threshold multiplies the states of the neurons shown.
         path: where to write the picture; None: nowhere.
         outside: for each layer the share of unstable neurons, those that are not shown included.
         title: of the figure.
@@ -393,11 +393,11 @@ def plot_stable_region(
     ax.fill([-2, 2, 0], [1, 1, -1], color="#eeeeee", linewidth=0, label="stable")
     trace = np.linspace(-2, 2, 201)
     ax.plot(trace, trace**2 / 4, color="black", linestyle="--", linewidth=1, label="above: oscillating")
-    for number, (name, (t, d)) in enumerate(neurons.items()):
+    for number, (name, (traces, determinants)) in enumerate(neurons.items()):
         label = f"{outside[name]:.1%} outside"
         if name:
             label = f"{name}: {label}"
-        ax.scatter(t, d, s=7, color=color(number), linewidths=0, alpha=0.6, label=label)
+        ax.scatter(traces, determinants, s=7, color=color(number), linewidths=0, alpha=0.6, label=label)
     points = np.concatenate([np.stack([np.ravel(t), np.ravel(d)], 1) for t, d in neurons.values()])
     # the view holds all neurons, and the corner (2, 1) of the triangle, near which slow neurons lie
     left, bottom = np.minimum(points.min(0), (1.9, 0.9))
@@ -448,8 +448,8 @@ def plot_pretraining(
     """Draw the mean radii and the firing rates of every layer over the pre-training steps.
 
     Args:
-        history: one row per step: step, and time, depth and firing_rate with a number per layer.
-            Rows without depth are left out, and the panel of rates if all are None.
+        history: one row per step: step, and time, depth and firing_rate with a number per layer. Rows without depth are
+            left out, and so is the panel of rates if all rates are None.
         target: target radii (time, depth); None: that radius was left as it was.
 
     Raises:
@@ -495,7 +495,7 @@ def plot_learning_curves(
     Args:
         histories: for each training, by name ("" for a single one), a row per epoch: epoch, validation_loss,
             validation_<score>, and firing_rate with a number per layer.
-        chance: the score of a guess.
+        chance: the score of a guess, drawn as a line; None: no line.
         score: name of the task's score.
         share: True if the score lies between 0 and 1; otherwise its axis is logarithmic if all scores are positive.
     """
@@ -541,11 +541,11 @@ def plot_bands(
 
     Args:
         curves: runs of every arm, by title of the panel and name of the arm; a run has a score for every epoch. A run
-            that ended early stays at its last score.
+            that ended early is drawn on at its last score.
         score: label of the y axis.
         share: True if scores lie between 0 and 1.
         log: True for a logarithmic y axis.
-        limits: ends of the y axis; None: around all curves.
+        limits: lower and upper end of the y axis; None: all curves fit.
     """
     styles = arm_styles(curves)
     rows = math.ceil(len(curves) / _ACROSS)
@@ -567,7 +567,7 @@ def plot_bands(
         ax.locator_params(axis="x", integer=True)
         for arm, runs in arms.items():
             longest = max(map(len, runs))
-            values = np.array([[*run, *[run[-1]] * (longest - len(run))] for run in runs])
+            values = np.array([[*run, *[run[-1]] * (longest - len(run))] for run in runs])  # (runs, epochs)
             epochs = np.arange(1, longest + 1)
             ax.plot(epochs, values.mean(0), linewidth=1.7, **styles[arm])
             ax.fill_between(epochs, values.min(0), values.max(0), color=styles[arm]["color"], alpha=0.15, linewidth=0)
@@ -590,9 +590,9 @@ def plot_scores(
     """Draw scores over a setting: for each arm the mean over its runs, and every run as a dot.
 
     Args:
-        arms: scores of runs, by name of the arm and value of the setting. Numbers are on the x axis, in order and
-            evenly spaced, with a line through the means; if a value is a word, every value has a row, with a stroke at
-            the mean.
+        arms: scores of runs, by name of the arm and value of the setting. If all values are numbers, they are on the x
+            axis, in order and evenly spaced, with a line through the means; if one is a word, every value has a row,
+            with a stroke at the mean.
         path: where to write the picture; None: nowhere.
         over: name of the setting.
         score: label of the scores.
@@ -610,7 +610,8 @@ def plot_scores(
     for number, (name, runs) in enumerate(arms.items()):
         style = styles[name]
         shade = style["color"]
-        shift = (0.5 if words else 0.1) / len(arms) * (number - (len(arms) - 1) / 2)  # or arms would hide each other
+        # arms are set side by side, since they would hide each other
+        shift = (0.5 if words else 0.1) / len(arms) * (number - (len(arms) - 1) / 2)
         ordered = sorted(runs, key=lambda value: places[value])
         at = [places[value] + shift for value in ordered]
         means = [np.mean(runs[value]) for value in ordered]

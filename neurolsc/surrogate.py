@@ -29,8 +29,8 @@ __all__ = [
     "Triangular",
 ]  # fmt: skip
 
-# Positive parameters are stored as logarithms and read within exp(±40), 4e-18 to 2e17: whatever an
-# optimizer does, they, their squares and the reciprocals of both stay finite and positive in float32.
+# Positive parameters are stored as logarithms, and these are read within ±40, the parameters thus within 4e-18 to
+# 2e17: whatever an optimizer does, they, their squares and the reciprocals of both stay finite and positive in float32.
 LOG_LIMIT = 40.0
 
 
@@ -52,7 +52,7 @@ class Surrogate(nn.Module, ABC):
         learnable: make both trainable. They are then stored as logarithms, so that they stay positive.
 
     Raises:
-        ValueError: if one is not positive and finite; a dampening that is not learnable may be 0.
+        ValueError: if dampening or sharpness is not positive and finite; a dampening that is not learnable may be 0.
 
     Example:
         >>> v = torch.tensor([-1.0, 0.0, 1.0], requires_grad=True)
@@ -89,14 +89,14 @@ class Surrogate(nn.Module, ABC):
 
     @abstractmethod
     def shape(self, x: Tensor) -> Tensor:
-        r"""The shape :math:`f(x)`, for x of any shape."""
+        r"""Return :math:`f(x)` at each entry of x, which has any shape."""
 
     @abstractmethod
     def shape_integral(self, x: Tensor) -> Tensor:
-        r"""The odd :math:`F` with :math:`F' = f` and :math:`F(0) = 0`, by which dampening and sharpness are learnt."""
+        r"""Return the odd :math:`F(x)` with :math:`F' = f`, :math:`F(0) = 0`; dampening and sharpness learn by it."""
 
     def derivative(self, v: Tensor) -> Tensor:
-        r"""The derivative of the spike, :math:`\gamma f(\omega v)`, in the shape of v, (..., n_hidden)."""
+        r"""Return the derivative of the spike, :math:`\gamma f(\omega v)`, in the shape of v, (..., n_hidden)."""
         sharpness = self.sharpness
         if isinstance(sharpness, float) and sharpness == 1:  # the default: saves a product over all of v
             scaled = v
@@ -105,14 +105,14 @@ class Surrogate(nn.Module, ABC):
         return self.dampening * self.shape(scaled)
 
     def primitive(self, v: Tensor) -> Tensor:
-        r"""The smooth step :math:`\frac{\gamma}{\omega} F(\omega v)`, whose derivative is :meth:`derivative`."""
+        r"""Return the smooth step :math:`\frac{\gamma}{\omega} F(\omega v)`, whose derivative is :meth:`derivative`."""
         return self.dampening / self.sharpness * self.shape_integral(self.sharpness * v)
 
     def forward(self, v: Tensor) -> Tensor:
         """Return 1 where v > 0 and 0 elsewhere, in the dtype of v; NaN stays NaN."""
         smooth = self.primitive(v)
-        # smooth - constant is 0 and adds a gradient alone: by v and by dampening and sharpness, or, with exact values,
-        # by v, since those two then change the constant as they change the smooth step
+        # smooth - constant is 0, and only adds the gradient of the smooth step: by v, dampening and sharpness; or, with
+        # exact values, by v alone, since dampening and sharpness then change both terms alike
         if self._exact_values:
             constant = self.primitive(v.detach())
         else:
@@ -120,7 +120,7 @@ class Surrogate(nn.Module, ABC):
         return (v > 0).to(v.dtype) + (smooth - constant).to(v.dtype)
 
     def config(self) -> dict[str, object]:
-        """This surrogate's keyword arguments as JSON values; learnt values are in the state."""
+        """Return this surrogate's keyword arguments as JSON values; learnt values are in the state."""
         values = {"dampening": self.dampening, "sharpness": self.sharpness}
         plain = {name: v.detach().tolist() if isinstance(v, Tensor) else v for name, v in values.items()}
         return {**plain, "learnable": self.learnable}
@@ -136,10 +136,10 @@ class Surrogate(nn.Module, ABC):
 
 
 def in_two_methods(spike: object) -> TypeGuard[Surrogate]:
-    """True if a spike function is a surrogate that is nothing but the two methods ``shape`` and ``shape_integral``.
+    """Return True if a spike function is a surrogate that only defines the methods ``shape`` and ``shape_integral``.
 
-    :meth:`Surrogate.derivative` then is the derivative of its spikes. False if its class overrides another method that
-    makes a spike, or the two in different classes, if the object has a method of its own, or with hooks.
+    :meth:`Surrogate.derivative` then is the derivative of its spikes. It is False if the class overrides another method
+    that makes a spike, if two classes define the two methods, if the object has a method of its own, or with hooks.
     """
     if not isinstance(spike, Surrogate):
         return False
@@ -159,12 +159,12 @@ def in_two_methods(spike: object) -> TypeGuard[Surrogate]:
 
 @contextmanager
 def exact_values(module: nn.Module) -> Iterator[None]:
-    r"""Inside this context, no gradient by dampening or sharpness passes the value of a spike.
+    r"""Within this context, let no gradient by dampening or sharpness pass through the value of a spike.
 
     Outside, a surrogate is trained as if a spike z had the value of the smooth step S: :math:`dz/d\gamma = dS/d\gamma`.
-    But a spike is 0 or 1 whatever dampening and sharpness are. Where z stands as a number in a derivative of a step,
-    as in d v (1 - z), the gradient of that derivative must not see it change. Inside, therefore, :math:`z = H(v) + S(v)
-    - S(\mathrm{detach}(v))`: derivatives by v, of any order, are as outside.
+    But a spike is 0 or 1 whatever dampening and sharpness are. Where z is a factor in the derivative of a step, as in
+    d v (1 - z), the gradient of that derivative by dampening and sharpness must take z as constant. Within the context,
+    therefore, :math:`z = H(v) + S(v) - S(\mathrm{detach}(v))`: derivatives by v, of any order, are as outside.
 
     Args:
         module: the module whose surrogates are switched, itself or a part of it.
@@ -199,8 +199,8 @@ class MultiGaussian(Surrogate):
         settings: ``dampening`` and ``sharpness`` of :class:`Surrogate`, by position.
         more: the same and ``learnable``, by name.
         height: :math:`h`, the weight of the side lobes.
-        scale: :math:`s`, how much wider they are.
-        sigma: :math:`\sigma`, the deviation of the middle one.
+        scale: :math:`s`, how many times wider the side lobes are.
+        sigma: :math:`\sigma`, the standard deviation of the middle lobe.
 
     Source: Yin, Corradi & Bohté 2021 (h = 0.15, s = 6, sigma = 0.5).
     """
@@ -293,10 +293,10 @@ class Exponential(Surrogate):
 
 
 def _normal(x: Tensor, mean: float, std: float) -> Tensor:
-    """The density of a Gaussian at x."""
+    """Return the density of a Gaussian at x."""
     return torch.exp(-0.5 * ((x - mean) / std) ** 2) / (std * math.sqrt(2 * math.pi))
 
 
 def _normal_integral(x: Tensor, mean: float, std: float) -> Tensor:
-    """The integral of that density from the mean to x."""
+    """Return the integral of a Gaussian's density from the mean to x."""
     return 0.5 * torch.erf((x - mean) / (std * math.sqrt(2)))

@@ -1,6 +1,6 @@
-"""What may surround a caller's module and must not change what is measured.
+"""Leave what may surround a caller's module, so that it does not change what is measured.
 
-It is autocast, inference mode, a compiler, and half precision.
+That is autocast, inference mode, a compiler, and half precision.
 """
 
 import sys
@@ -17,8 +17,8 @@ from torch.nn.parameter import is_lazy
 P = ParamSpec("P")
 R = TypeVar("R")
 
-DEVICES = ("cpu", "cuda", "xpu", "mps")  # on which torch.autocast may be
-SHARDED = ("FullyShardedDataParallel", "FSDPModule")  # names of classes, whose import takes long
+DEVICES = ("cpu", "cuda", "xpu", "mps")  # on which torch.autocast may be enabled
+SHARDED = ("FullyShardedDataParallel", "FSDPModule")  # classes of FSDP by name, as importing them takes long
 HALF = (torch.bfloat16, torch.float16)
 
 
@@ -26,8 +26,8 @@ def in_full_precision(function: Callable[P, R]) -> Callable[P, R]:
     """Let a function run outside of autocast and inference mode, on the original modules, and in float32 or float64.
 
     The original of a compiled module is the module before ``torch.compile``. Parameters and buffers of half precision
-    are float32 while the function runs. Then they have their own dtype and storage again, with the values that the
-    function gave them, rounded. Inference tensors among the arguments are cloned.
+    are float32 while the function runs. Afterwards they have their own dtype and storage again, with the values that
+    the function gave them, rounded. Inference tensors among the arguments are cloned.
     """
 
     @wraps(function)
@@ -43,10 +43,10 @@ def in_full_precision(function: Callable[P, R]) -> Callable[P, R]:
 
 @contextmanager
 def full_precision(*values: Any) -> Iterator[None]:
-    """Leave autocast and inference mode, and turn the modules among some values to float32 for a while.
+    """Within this context, leave autocast and inference mode, and turn half-precision modules to float32.
 
     Args:
-        *values: modules, lists of modules, and anything else, which is left as it is.
+        *values: the modules, lists of modules, and anything else, which is left as it is.
 
     Raises:
         ValueError: if a parameter is an inference tensor.
@@ -62,7 +62,7 @@ def full_precision(*values: Any) -> Iterator[None]:
 
 @contextmanager
 def without_inference_mode() -> Iterator[None]:
-    """Leave inference mode, whose tensors autograd refuses for ever; gradients stay off, as in ``torch.no_grad()``."""
+    """Leave inference mode, whose tensors autograd always refuses; gradients stay off, as in ``torch.no_grad()``."""
     if not torch.is_inference_mode_enabled():
         yield
         return
@@ -71,10 +71,10 @@ def without_inference_mode() -> Iterator[None]:
 
 
 def without_inference(value: Any) -> Any:
-    """Clone an inference tensor, or those of a tuple or list; anything else is returned as it is."""
+    """Clone an inference tensor, or the inference tensors of a tuple or list; return anything else as it is."""
     if isinstance(value, Tensor) and value.is_inference():
         return value.clone()
-    if type(value) in (tuple, list):  # no named tuple
+    if type(value) in (tuple, list):  # a named tuple is left as it is
         parts = [without_inference(part) for part in value]
         if any(new is not old for new, old in zip(parts, value, strict=True)):
             return type(value)(parts)
@@ -93,14 +93,13 @@ def _refuse_inference(module: nn.Module) -> None:
 
 @contextmanager
 def without_autocast() -> Iterator[None]:
-    """Run in the dtypes of the tensors, and without compilers."""
+    """Within this context, leave autocast, so that tensors keep their dtypes, and run without compilers."""
     with ExitStack() as stack:
         for device in DEVICES:
             if torch.is_autocast_enabled(device):
                 stack.enter_context(torch.autocast(device, enabled=False))
-                stack.callback(
-                    torch.clear_autocast_cache
-                )  # on leaving: it may hold weights that the block has set since
+                # on leaving, since the cache may hold casts of weights that the block has set to other values
+                stack.callback(torch.clear_autocast_cache)
         if "torch._dynamo" in sys.modules:  # else nothing is compiled, and the import takes seconds
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         yield
@@ -108,11 +107,11 @@ def without_autocast() -> Iterator[None]:
 
 @contextmanager
 def _as_float32(module: nn.Module) -> Iterator[None]:
-    """Turn parameters and buffers of half precision to float32 for a while, then back into their own storage.
+    """Within this context, turn parameters and buffers of half precision to float32; then back in their own storage.
 
-    What was set meanwhile is rounded. Gradients are put aside, since they have the dtype of half precision.
+    Values that were set meanwhile are rounded. Gradients are put aside, since they have the dtype of half precision.
     """
-    # of each tensor the dict that holds it, its name there, its data and its gradient
+    # for each tensor the dict that holds it, its name there, its data and its gradient
     halves: list[tuple[dict[str, Any], str, Tensor, Tensor | None]] = []
     for part in module.modules():
         for tensors in (part._parameters, part._buffers):
@@ -135,14 +134,14 @@ def _as_float32(module: nn.Module) -> Iterator[None]:
 
 
 def original(net: Any, *, parallel: bool = True) -> Any:
-    """The module inside of ``torch.compile`` or DistributedDataParallel, whose parameters are the same.
+    """Return the module inside of ``torch.compile`` or DistributedDataParallel, which has the same parameters.
 
     Args:
         net: a module; anything else is returned as it is.
         parallel: take it out of DataParallel and DistributedDataParallel as well; else only out of ``torch.compile``.
 
     Raises:
-        TypeError: if its parameters are sharded by FSDP.
+        TypeError: if the module's parameters are sharded by FSDP.
     """
     while isinstance(net, nn.Module):
         if hasattr(net, "_orig_mod"):
@@ -162,14 +161,14 @@ def original(net: Any, *, parallel: bool = True) -> Any:
 
 
 def rank_of_processes() -> tuple[int, int]:
-    """The rank of this process, and how many there are; 0 and 1 where torch.distributed is not used."""
+    """Return the rank of this process and the number of processes; 0 and 1 if torch.distributed is not used."""
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
     return 0, 1
 
 
 def _originals(value: Any) -> Any:
-    """The original of a module, those of a list of modules, or anything else as it is."""
+    """Return the original of a module, the originals of a list of modules, or anything else as it is."""
     if isinstance(value, list) and value and isinstance(value[0], nn.Module):
         return [original(module) for module in value]
     return original(value)
@@ -177,7 +176,7 @@ def _originals(value: Any) -> Any:
 
 @contextmanager
 def eval_mode(module: nn.Module) -> Iterator[None]:
-    """Put a module and all in it into evaluation mode, and each back into its own mode after."""
+    """Within this context, put a module and all modules in it into evaluation mode; then each back into its own."""
     training = {part: part.training for part in module.modules()}
     module.eval()
     try:

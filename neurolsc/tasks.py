@@ -17,10 +17,10 @@ __all__ = ["BinaryPerStep", "ClassPerStep", "Classification", "Task", "cross_ent
 class Task(Protocol):
     """A task of :func:`neurolsc.train` and :func:`neurolsc.evaluate`: logits (T, B, C) and targets in, numbers out.
 
-    The numbers are means over samples, and within a sample over its own time steps, those that are True in the mask
-    (T, B). Make a task a dataclass: its ``repr`` is compared when a training continues from a checkpoint. A measure is
-    by default a share of samples, the higher the better; the attribute ``kinds`` maps the name of any other measure to
-    a :class:`neurolsc.metrics.MetricSpec`.
+    The numbers are means over samples, and within a sample over its own time steps, which are True in the mask (T, B).
+    Make a task a dataclass: its ``repr`` is compared when a training continues from a checkpoint. A measure is by
+    default a share of samples, the higher the better; the attribute ``kinds`` maps the name of any other measure to a
+    :class:`neurolsc.metrics.MetricSpec`.
     """
 
     @property
@@ -29,11 +29,11 @@ class Task(Protocol):
         ...
 
     def loss(self, logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
-        """A number with a gradient, in nats; refuses targets that do not fit."""
+        """Return the loss, a number with a gradient, in nats; refuse targets that do not fit."""
         ...
 
     def measures(self, logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> dict[str, float]:
-        """Metrics by name; the score is among them."""
+        """Return metrics by name; the score is among them."""
         ...
 
 
@@ -66,12 +66,12 @@ class Classification:
         return {name: getattr(metrics, name)(logits, targets) for name in self.kinds}
 
     def _counted(self, logits: Tensor, targets: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Leave the last `last` steps of a sample: cut off the others, or, with a mask, mask them and set them to 0."""
+        """Keep the last `last` steps of each sample: cut off the others; with a mask, mask them and zero the logits."""
         if self.last is None:
             return logits, targets, mask
         if mask is None:
             return logits[-self.last :], targets, None
-        to_end = mask.flip(0).cumsum(0).flip(0)  # steps to the end of the sample, this one included
+        to_end = mask.flip(0).cumsum(0).flip(0)  # (T, B), steps to the end of the sample, this step included
         counted = mask & (to_end <= self.last)
         return logits * counted.unsqueeze(-1), targets, counted  # a step of zeros casts no vote
 
@@ -135,12 +135,12 @@ class BinaryPerStep(_PerStep):
 
 
 def metric_spec(task: Task, name: str) -> MetricSpec:
-    """The specification of a task's measure; a share of samples if the task gives none."""
+    """Return the specification of a task's measure; that of a share of samples if the task gives none."""
     return getattr(task, "kinds", {}).get(name, SHARE)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, mask: Tensor | None = None) -> Tensor:
-    r"""Cross-entropy at every time step of a sample; every sample counts the same.
+    r"""Return the mean cross-entropy over the time steps of each sample, averaged over samples.
 
     .. math:: -\frac{1}{B} \sum_b \frac{1}{T_b} \sum_{t < T_b} \log \mathrm{softmax}(o[t, b])_{y_b}
 

@@ -13,7 +13,7 @@ from neurolsc.surroundings import without_inference
 
 
 def numpy_hint(value: object) -> str:
-    """The end of an error message, how to make a tensor, if a NumPy array was passed; else empty."""
+    """Return an error message's end that says how to make a tensor, if the value is of NumPy; else an empty text."""
     if type(value).__module__ == "numpy":
         return ": torch.from_numpy makes it one"
     return ""
@@ -31,11 +31,11 @@ def tensor(name: str, value: object) -> Tensor:
 
 
 def dense(x: object, name: str = "x") -> Tensor:
-    """A tensor with values; of a sparse one its dense form.
+    """Return a tensor with values as it is, a sparse one in its dense form.
 
     Raises:
-        TypeError: if it is no tensor, or a nested one.
-        ValueError: if it lies on the device meta, which holds no values.
+        TypeError: if x is no tensor, or a nested one.
+        ValueError: if x lies on the device meta, which holds no values.
     """
     value = tensor(name, x)
     if value.is_nested:
@@ -48,7 +48,7 @@ def dense(x: object, name: str = "x") -> Tensor:
 
 
 def shown(value: object) -> str:
-    """What a value is, in a few words for a message: a short repr, or its type."""
+    """Return in a few words for a message what a value is: a short repr, or its type."""
     text = repr(value)
     if len(text) < 80 and "\n" not in text:
         return text
@@ -56,7 +56,7 @@ def shown(value: object) -> str:
 
 
 class BatchParts(NamedTuple):
-    """The parts of a batch; targets and mask are None where it has none."""
+    """The parts of a batch; targets and mask are None if the batch has none."""
 
     x: Tensor  # input, with time first or as a model takes it
     targets: Any = None  # classes (B,), or targets for every step
@@ -67,13 +67,13 @@ def as_batch(batch: object, name: str = "a batch") -> BatchParts:
     """Take a batch apart: x, (x, targets) or (x, targets, mask).
 
     Raises:
-        TypeError: if it is something else; the message says what came.
+        TypeError: if the batch is something else; the message says what.
     """
     parts: list[Any] = list(batch) if isinstance(batch, tuple | list) else [batch]
     mask = parts[2] if len(parts) == 3 else None
     if 1 <= len(parts) <= 3 and isinstance(parts[0], Tensor) and isinstance(mask, Tensor | None):
         return BatchParts(*map(without_inference, parts))
-    kinds = ", ".join(type(part).__name__ for part in parts[:4])  # of many parts a few say what came
+    kinds = ", ".join(type(part).__name__ for part in parts[:4])  # the first four of many parts say enough
     if isinstance(batch, tuple | list):
         kinds = f"({kinds}{', ...' * (len(parts) > 4)})"
     hint = numpy_hint(parts[0]) if parts else ""
@@ -85,7 +85,8 @@ BATCH_FIRST = "x looks batch first: give x.transpose(0, 1)"
 
 def swapped_axes(x: Tensor, targets: object) -> str:
     """Return a message if x (T, B, ...) looks batch first by the shape of its targets; else an empty text."""
-    if not isinstance(targets, Tensor) or x.ndim < 2 or x.shape[0] == x.shape[1]:  # it cannot be told
+    # where T equals B, or without tensors of both axes, the shapes do not tell
+    if not isinstance(targets, Tensor) or x.ndim < 2 or x.shape[0] == x.shape[1]:
         return ""
     steps, samples = x.shape[:2]
     if targets.ndim == 1:
@@ -157,7 +158,7 @@ def one_of(name: str, value: str, known: tuple[str, ...]) -> str:
 
 
 def meant(known: Iterable[str], *unknown: object) -> str:
-    """The end of a message about unknown names: the nearest known ones, if any.
+    """Return the end of a message about unknown names: the nearest known ones, if any.
 
     Example:
         >>> meant(["cell", "width"], "widht"), meant(["cell", "width"], "depth_of_it")
@@ -179,7 +180,7 @@ def known_options(function: str, given: Iterable[str], known: Sequence[str]) -> 
 
 
 def words_of(kind: Any) -> tuple[str, ...]:
-    """The words of a ``Literal``, or of the first one in a union; empty for another type."""
+    """Return the words of a ``Literal``, or of the first one in a union; empty for another type."""
     if get_origin(kind) is Literal:
         return get_args(kind)
     for part in get_args(kind):
@@ -189,18 +190,18 @@ def words_of(kind: Any) -> tuple[str, ...]:
 
 
 def setting(default: Any, help: str, *data: str) -> Any:
-    """A field of a dataclass of settings.
+    """Return a field of a dataclass of settings.
 
     Args:
-        default: its default.
-        help: its line of ``--help``.
-        *data: names of the data sets that it is for; none: it is for all.
+        default: the default of the setting.
+        help: the line of the setting in ``--help``.
+        *data: names of the data sets that the setting is for; none: it is for all.
     """
     return field(default=default, metadata={"help": help, "data": data})
 
 
 def usable_device(name: str) -> torch.device:
-    """The device of a name, such as cpu, cuda or cuda:1; ``ValueError`` if torch cannot use it here."""
+    """Return the device of a name, such as cpu, cuda or cuda:1; ``ValueError`` if torch cannot use it here."""
     try:
         probe = torch.ones(1, device=name)
         probe.item()  # fails on the device meta, which holds no values

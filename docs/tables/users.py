@@ -193,6 +193,34 @@ def users_controls() -> list[str]:
     return [*rows(head, body), *about(shown, "test, %, mean±deviation")]
 
 
+# other networks in the place of eight Leaky, and which of their arms are shown
+OTHERS = {
+    ("8 Leaky", "built"): "as built",
+    ("8 Leaky", "Identity()"): "`initialize`",
+    ("8 Leaky normed", "built"): "batch norm",
+    ("8 Leaky normed", "Identity()"): "batch norm, `initialize`",
+    ("8 Leaky with skips", "built"): "skips",
+}
+
+
+@table
+def users_changed() -> list[str]:
+    """Eight Leaky, read by spike counts: initialised, and with batch norm or skips in place of that."""
+    found = [row for row in read(SHORT) if row["loss"] == "count" and (row["network"], row["arm"]) in OTHERS]
+    fewest = {row["seed"] for row in found if row["network"] == "8 Leaky with skips"}
+    shown = [row for row in found if row["seed"] in fewest]
+    body = []
+    for (network, arm), called in OTHERS.items():
+        runs = [row for row in shown if (row["network"], row["arm"]) == (network, arm)]
+        if not runs:
+            continue
+        by_rate = [cell([row for row in runs if float(row["lr"]) == rate]) for rate in rates_of(shown)]
+        before = [float(fires) for run in runs for fires in run["rates_before"].split()]
+        body.append([called, *by_rate, f"{min(before):.2g} to {max(before):.2g}"])
+    head = ["8 Leaky", *(f"{rate:g}" for rate in rates_of(shown)), "spikes before"]
+    return [*rows(head, body), *about(shown, "test, %, mean±deviation")]
+
+
 # ---------------------------------------------------------------- what counts
 
 

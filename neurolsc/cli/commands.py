@@ -31,18 +31,18 @@ from neurolsc.validation import whole
 
 
 class _Group(click.Group):
-    """Turns errors of the package into one line, and leaves others to Python."""
+    """Turns errors of the package into one line, and leaves other errors to Python."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; show an error that was expected without a traceback, and how to resume what was stopped."""
+        """Run the command; show an expected error without a traceback, and after Ctrl-C how to resume."""
         try:
             return super().invoke(ctx)
         except Stopped as error:
             click.echo(f"\nStopped; {error}. To go on:\n\n  {shlex.join(['neurolsc', *sys.argv[1:]])}", err=True)
             ctx.exit(130)
         except (ValueError, TypeError, FloatingPointError, OSError, ImportError) as error:
-            # A TypeError of a line that raises nothing itself comes from Python or torch, mostly through a mistake in a
-            # neuron of one's own: its traceback is kept.
+            # A TypeError of a line without `raise` comes from Python or torch, mostly through a mistake in a neuron of
+            # one's own: its traceback is kept.
             line = str(traceback.extract_tb(error.__traceback__)[-1].line)
             if isinstance(error, TypeError) and not line.startswith("raise "):
                 raise
@@ -81,7 +81,7 @@ OF_AN_INIT = ("network", "data", "init")
 def _use_run(ctx: click.Context, _: click.Parameter, saved: Path | None) -> Path | None:
     """Take the settings of a run as defaults of the flags, and return its network file.
 
-    An argument that is no folder names a network file, or a trained network in the package: it is returned as it is.
+    Anything but a folder names a network file, or a trained network in the package, and is returned as it is.
     """
     if saved is not None and saved.is_dir():
         Experiment.of(saved)  # refuses any folder but a finished run
@@ -163,7 +163,7 @@ def radii(
     if out is not None:
         with run_folder(out, experiment.settings) as folder:
             write_profile(profile, folder / "profile", experiment.title)
-            # neurons of two variables: those of one have no trace and determinant to be drawn by
+            # the picture is of neurons with two variables: with one they have no trace and determinant
             if drawn := {name: layer for name, layer in neurons.items() if layer.matrix.shape[1] > 1}:
                 plot_neurons(drawn, folder / "neurons.png", title=experiment.title)
 
@@ -311,7 +311,7 @@ def export(
     if target == "netx":
         of_the_other = {"dt": dt}
     for name, value in of_the_other.items():
-        if value is not None and value is not False:  # 0 was given, too
+        if value is not None and value is not False:  # 0 was given on the command line, too
             raise click.UsageError(f"--{name} does not fit --to {target}.")
     experiment = Experiment.of(run)
     network = experiments.load_network(run)
@@ -332,6 +332,7 @@ def export(
     with run_folder(out, {"to": "netx", "samples": x.shape[1], "fine_tune": fine_tune or 0}) as folder:
         if fine_tune and experiment.training is not None:
             settings = vars(replace(experiment.training, epochs=fine_tune, lr=experiment.training.lr / SLOWER))
+            settings["task"] = experiment.data.task
             sets: Any = (experiment.data.load("train"), experiment.data.load("validation"))
             seed = experiment.network.seed
             checkpoint = folder / TRAINING
@@ -424,8 +425,8 @@ def figure(sweep: Path, over: str | None) -> None:
         click.echo(f"drawn in {path}")
 
 
-# The initialisation varies, in the last arm neuron and images too. Learning rates are those that did best on
-# validation among 2e-3, 5e-3 and 1e-2, of benchmarks/study/digits.toml.
+# The initialisation varies; in the last arm the neuron and the images differ, too. Learning rates are those that did
+# best on validation among 2e-3, 5e-3 and 1e-2, in benchmarks/study/digits.toml.
 DEMO: dict[str, Any] = {
     "name": "demo",
     "test": True,

@@ -17,13 +17,14 @@ from neurolsc.validation import words_of
 
 Function = Callable[..., None]
 NEW_FOLDER = click.Path(path_type=Path)
+# settings under which a network can be exported to Loihi however long it is trained
 NETX: dict[str, Any] = {
     "cell": "LIF",
     "tau_v": 50.0,
     "init": "Identity()",
     "lr": 2e-3,
     "clip_weight": 3.0,
-}  # settings under which a network can be exported to Loihi however long it is trained
+}
 
 
 out = click.option("--out", required=True, type=NEW_FOLDER, help="Folder for the results; must not exist.")
@@ -79,9 +80,9 @@ class Command(click.Command):
 
 
 def settings(*parts: str) -> Callable[[Function], Function]:
-    """Decorate a command with a flag for each setting of some parts of an experiment, --config and --device.
+    """Decorate a command with --config, --device, and a flag for each setting of some parts of an experiment.
 
-    The command is called with the Experiment of these, and with the flags of its own as keywords.
+    The command is called with the Experiment of these settings, and with its own flags as keywords.
 
     Args:
         *parts: names of the parts, such as "network".
@@ -93,11 +94,11 @@ def settings(*parts: str) -> Callable[[Function], Function]:
         def call(**flags: Any) -> None:
             values = {name: flags.pop(name) for name in names}
             device_name = flags.pop("device")
-            if flags.get("chip"):  # a flag of some commands
+            if flags.get("chip"):  # --for, which only some commands have
                 values = _fit_to_chip(values)
             command(Experiment.from_settings(values, parts=parts, device=device_name), **flags)
 
-        # what click reads from a function: its help, its name, and the flags that decorators gave it before
+        # click reads from a function its help, its name, and the flags that decorators have given it
         call.__doc__ = command.__doc__
         call.__name__ = command.__name__
         call.__click_params__ = list(getattr(command, "__click_params__", []))  # type: ignore[attr-defined]
@@ -110,12 +111,12 @@ def settings(*parts: str) -> Callable[[Function], Function]:
             if f.type is bool:  # click takes no type with a pair of flags
                 flag = f"{flag}/--no-{flag[2:]}"
                 more = {}
-            data_names = ", ".join(f.metadata["data"])  # of the data sets that alone have this setting
+            data_names = ", ".join(f.metadata["data"])  # the only data sets with this setting; empty: it is for all
             if data_names:
                 text = f"{data_names}: {f.metadata['help']}"
             else:
                 text = f.metadata["help"]
-            shown = f.default != ""  # else the help says what an empty text means
+            shown = f.default != ""  # the help itself says what an empty text means
             call = click.option(flag, f.name, default=f.default, show_default=shown, help=text, **more)(call)
         return click.option(
             "--config",
@@ -130,13 +131,13 @@ def settings(*parts: str) -> Callable[[Function], Function]:
 
 
 def _fit_to_chip(values: dict[str, Any]) -> dict[str, Any]:
-    """Set what an export needs, unless the user gave it, and print it as flags.
+    """Set what an export needs, except where the user gave a setting, and print as flags what is set.
 
     Args:
         values: the settings of a command, by name.
 
     Returns:
-        All settings: those of :data:`NETX` in the place of defaults.
+        All settings, with those of :data:`NETX` in place of their defaults.
 
     Raises:
         ValueError: if the user gave a cell other than that of :data:`NETX`.
@@ -159,12 +160,12 @@ def _fit_to_chip(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def use_file(ctx: click.Context, path: Path | None, parts: tuple[str, ...]) -> None:
-    """Take settings that have no flag on the command line from a TOML file.
+    """Take settings from a TOML file, as defaults of the flags; a flag on the command line wins.
 
     Args:
         ctx: context of the command.
         path: the file; None: nothing is taken.
-        parts: the parts of an experiment that the command has flags for; settings of other parts are passed over.
+        parts: the parts of an experiment that the command has flags for; settings of other parts are ignored.
 
     Raises:
         ValueError: if the file cannot be read, or has an unknown setting or a wrong value.

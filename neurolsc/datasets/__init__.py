@@ -1,6 +1,6 @@
-"""Images, events, music and words in, batches ``(x (T, B, N), labels (B,))`` out.
+"""Data sets of images, events, music and words as batches ``(x (T, B, N), labels (B,))``.
 
-- ``speech``: spoken words (SHD), their spikes counted in bins, and random changes of these.
+- ``speech``: spoken words (SHD), their spikes counted in bins, and random changes of their spikes.
 - ``images``: MNIST as spike latencies or grey levels, and CIFAR.
 - ``sequences``: words of texts, slots of queries, chorales, a value to store and to recall.
 - ``tonic``: event data sets of tonic.

@@ -36,14 +36,14 @@ class Batch(Sequence[Item]):
     Args:
         x: inputs (T, B, N).
         labels: classes (B,), int64; or targets for every step (T, B, ...).
-        mask: (T, B), bool, first the steps of an item and then its padding; None: all last for T steps.
+        mask: (T, B), bool, True at the steps of an item and False at its padding, which follows; None: no padding.
 
     Raises:
         ValueError: if x is not (T, B, N) with as many samples as there are labels.
     """
 
     def __init__(self, x: Tensor, labels: Tensor, mask: Tensor | None = None) -> None:
-        axis = 1 if labels.ndim > 1 else 0  # of the samples
+        axis = 1 if labels.ndim > 1 else 0  # the axis of the labels that counts samples
         if x.ndim != 3 or x.shape[1:2] != labels.shape[axis : axis + 1]:
             raise ValueError(
                 f"a batch must be x (T, B, N) with labels (B,) or targets (T, B, ...), got {tuple(x.shape)} "
@@ -60,7 +60,7 @@ class Batch(Sequence[Item]):
         return self.x.shape[1]
 
     def __getitem__(self, index: Any) -> Any:
-        """One item, without its padding; of a slice a list of them."""
+        """Return one item without its padding; for a slice, a list of items."""
         if isinstance(index, slice):
             return [self[i] for i in range(len(self))[index]]
         x = self.x.select(1, index)
@@ -79,7 +79,7 @@ class BatchDataset(Dataset[Item]):
     Subclasses define ``__getitems__(indices)``, which returns a :class:`Batch`, and these attributes.
 
     Attributes:
-        split: name of the split; None for a whole file or a data set of others.
+        split: name of the split; None for a whole file or a data set of another library.
         labels: classes (n,), int64; a data set without them defines ``__len__``.
         n_in: number of inputs N.
         n_classes: number of classes, or of outputs that a network needs.
@@ -116,7 +116,7 @@ class BatchDataset(Dataset[Item]):
         return self.item(place % len(self))
 
     def item(self, index: int) -> Any:
-        """The item at an index from 0 on."""
+        """Return the item at an index from 0 on."""
         return self.__getitems__([index])[0]
 
     def __repr__(self) -> str:
@@ -133,7 +133,7 @@ def collate(items: Sequence[ItemT]) -> tuple[Tensor, ...]:
 
     Returns:
         x (T, B, N), and labels (B,), int64, or targets (T, B, ...). Items of unequal length and their targets are
-        padded with zeros to the longest; third is then a mask (T, B), True while an item lasts, as
+        padded with zeros to the longest. A mask (T, B) is then the third value, True while an item lasts, as
         :meth:`neurolsc.Network.run` takes it.
 
     Raises:
@@ -187,14 +187,14 @@ def collate(items: Sequence[ItemT]) -> tuple[Tensor, ...]:
 
 
 def fetch(dataset: Dataset[Any], indices: Sequence[int]) -> Sequence[tuple[Tensor, int]]:
-    """Some items (x, label) of a data set, read together where it has ``__getitems__``."""
+    """Return the items (x, label) at some indices of a data set, read together where it has ``__getitems__``."""
     if hasattr(dataset, "__getitems__"):
         return dataset.__getitems__(indices)  # type: ignore[attr-defined]
     return [dataset[i] for i in indices]
 
 
 def input_batches(dataset: Dataset[Any], batch_size: int, *, count: int = 16, seed: int = 0) -> list[Tensor]:
-    """Draw batches of inputs for pre-training, without labels and without repetition.
+    """Draw batches of inputs for pre-training, without labels; no item is drawn twice.
 
     Args:
         dataset: map-style, items (x (T, N), label).
@@ -250,7 +250,7 @@ class InputBatches(Sequence[tuple[Tensor, ...]]):
         return len(self._parts)
 
     def __getitem__(self, index: Any) -> Any:
-        """The batch x (T, B, N) with its labels, and a mask if its items differ in length; of a slice a list."""
+        """Return a batch: x (T, B, N), labels, and a mask if its items differ in length; for a slice, a list."""
         if isinstance(index, slice):
             return [self[i] for i in range(len(self))[index]]
         return collate(fetch(self.dataset, self._parts[index].tolist()))
@@ -260,6 +260,7 @@ def count_bins(dt: float, window: float, *, unit: str = "ms") -> int:
     """Return how many bins of dt fill a window; ``ValueError`` if that is no whole number."""
     ratio = number("window", window) / number("dt", dt)
     bins = round(ratio)
+    # decimal numbers such as 0.004 are rounded in binary, and so is their ratio
     if bins < 1 or not math.isclose(ratio, bins, rel_tol=1e-9):
         raise ValueError(f"window must be a whole number of bins, got {window} {unit} with bins of {dt} {unit}.")
     return bins
@@ -325,17 +326,17 @@ def carve(n: int, sizes: dict[str, int], seed: int) -> dict[str, Tensor]:
 
 # Random changes of items
 
-# seed and epoch of :func:`drawn_from`, in each thread its own; None outside of it
+# seed and epoch of :func:`drawn_from`, separate in each thread; None outside of it
 _DRAW: ContextVar[tuple[int, int | None] | None] = ContextVar("_DRAW", default=None)
 
 
 @contextmanager
 def drawn_from(seed: int, epoch: int | None = None) -> Iterator[None]:
-    """Let random changes of items follow from a seed and the indices of the items alone.
+    """Within this context, draw the random changes of items from a seed and the items' indices alone.
 
     Args:
         seed: the seed; in a training every epoch has another one.
-        epoch: the epoch, which :func:`epoch_of_training` returns meanwhile; None outside of a training.
+        epoch: the epoch, which :func:`epoch_of_training` returns within the context; None outside of a training.
     """
     token = _DRAW.set((seed, epoch))
     try:
@@ -345,7 +346,7 @@ def drawn_from(seed: int, epoch: int | None = None) -> Iterator[None]:
 
 
 def epoch_of_training() -> int | None:
-    """The epoch of :func:`drawn_from`, from 1; None outside of a training."""
+    """Return the epoch of :func:`drawn_from`, from 1; None outside of a training."""
     draw = _DRAW.get()
     if draw is None:
         return None
@@ -353,12 +354,12 @@ def epoch_of_training() -> int | None:
 
 
 def generator(indices: Sequence[int]) -> np.random.Generator:
-    """NumPy's generator for random changes of the items with these indices.
+    """Return NumPy's generator for random changes of the items with these indices.
 
     Inside of :func:`drawn_from` its seed is made of the seed there and the indices. Elsewhere it is drawn from torch's
     random numbers, so that ``torch.manual_seed`` repeats it.
     """
     if (draw := _DRAW.get()) is None:
         return np.random.default_rng(int(torch.randint(2**62, ())))
-    # modulo: NumPy's seeds are not negative, as an index from the end is
+    # modulo 2^64, since NumPy refuses negative seeds, and an index from the end is negative
     return np.random.default_rng([draw[0], *(int(index) % 2**64 for index in indices)])

@@ -19,8 +19,8 @@ class Remote:
 
     archive: str  # name of the file that is downloaded
     addresses: tuple[str, ...]  # folders that hold it, tried in this order
-    known_hash: str  # of the archive, as pooch takes it
-    folder: str | None = None  # of the published file in the archive, "" at its top; None: no archive, the file itself
+    known_hash: str  # hash of the archive, in the form that pooch takes
+    folder: str | None = None  # folder of the file in the archive, "" at its top; None: the file itself is downloaded
 
 
 _MNIST = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")
@@ -65,12 +65,12 @@ FILES = {
 
 
 def fetch(root: str | PathLike[str], name: str, *others: str) -> Path:
-    """The path of a published file in a folder; it is downloaded and unpacked if it is missing.
+    """Return the path of a published file in a folder; if it is missing, it is downloaded and unpacked there.
 
     A download appears in the folder complete and verified, or not at all.
 
     Args:
-        root: the folder; or one of the published files in it, which stands for the folder.
+        root: the folder; or one of the published files, which stands for the folder that it is in.
         name: the file's name.
         others: further paths in the folder where the file may be.
 
@@ -79,7 +79,7 @@ def fetch(root: str | PathLike[str], name: str, *others: str) -> Path:
 
     Raises:
         ConnectionError: if no address has the file.
-        FileNotFoundError: if the file is missing, and so is the folder that root is in.
+        FileNotFoundError: if the file is missing, and root's parent folder is missing, too.
         ValueError: if root is another file.
     """
     root = Path(root)
@@ -108,7 +108,7 @@ def fetch(root: str | PathLike[str], name: str, *others: str) -> Path:
     root.mkdir(exist_ok=True)
     failure = ""
     for address in remote.addresses:
-        try:  # a file that is there already, and verified, is taken
+        try:  # pooch takes an archive that is there already, if its hash is right
             pooch.retrieve(f"{address}{remote.archive}", remote.known_hash, remote.archive, root)
             break
         except (OSError, ValueError) as error:
@@ -135,7 +135,7 @@ def fetch(root: str | PathLike[str], name: str, *others: str) -> Path:
 
 
 def read_unpacked(path: str | PathLike[str]) -> bytes:
-    """The content of a file, unpacked if it begins as gzip or xz do; ``ValueError`` if it is damaged."""
+    """Return the content of a file, unpacked if it begins as gzip or xz files do; ``ValueError`` if it is damaged."""
     data = Path(path).read_bytes()
     if data.startswith(b"\x1f\x8b"):
         packer = gzip
@@ -145,6 +145,6 @@ def read_unpacked(path: str | PathLike[str]) -> bytes:
         return data
     memory = MemoryBudget(len(data))
     with refusing(path, "the packed file is cut off or damaged"), packer.open(path) as file:
-        data = file.read(memory.left + 1)  # one byte more than may be taken, so that too much is noticed
+        data = file.read(memory.left + 1)  # one byte more than is allowed: if it comes, `take` raises
         memory.take(len(data), "its content")
     return data

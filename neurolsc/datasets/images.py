@@ -101,11 +101,11 @@ class LatencyEncoding:
         return self.repeat * count_bins(self.dt, self.window)
 
     def times(self, pixels: Tensor) -> Tensor:
-        """Spike times in ms of pixels in [0, 1], by :func:`spike_latency`."""
+        """Return the spike times in ms of pixels in [0, 1], by :func:`spike_latency`."""
         return spike_latency(pixels, tau=self.tau, threshold=self.threshold)
 
     def frames(self, times: Tensor) -> Tensor:
-        """Frames (T, ..., N), zeros and ones, uint8, of spike times (..., N) in ms, infinite for no spike."""
+        """Return frames (T, ..., N), uint8 zeros and ones, of spike times (..., N) in ms, infinite for no spike."""
         bins = count_bins(self.dt, self.window)
         late = ~(times < self.window)
         # The clamp keeps a time just below the window in its last bin when the division rounds up.
@@ -147,15 +147,15 @@ class ReleasedEncoding:
         return self.repeat * 100
 
     def times(self, pixels: Tensor) -> Tensor:
-        """Spike times in ms of pixels in [0, 1], float64, infinite for no spike."""
+        """Return the spike times in ms of pixels in [0, 1], float64, infinite for no spike."""
         return spike_latency(pixels, tau=50.0, threshold=0.2 / 50.0)
 
     def frames(self, times: Tensor) -> Tensor:
-        """Frames (T, ..., N), zeros and ones, uint8, of spike times (..., N) in ms, infinite for no spike."""
+        """Return frames (T, ..., N), uint8 zeros and ones, of spike times (..., N) in ms, infinite for no spike."""
         *batch, n = times.shape
         bins = (times.double() * 10).round()
         place = torch.arange(n, device=times.device) * 100 + bins  # in the array of N pixels times 100 bins
-        place = place.masked_fill(~(bins < 100), n * 100)  # silent pixels: an entry behind the last, cut off below
+        place = place.masked_fill(~(bins < 100), n * 100)  # silent pixels go behind the last entry, which is cut off
         flat = torch.zeros(*batch, n * 100 + 1, dtype=torch.uint8, device=times.device)
         frames = flat.scatter_(-1, place.long(), 1)[..., :-1].view(*batch, 100, n).movedim(-2, 0)
         return frames.repeat_interleave(self.repeat, dim=0)
@@ -177,6 +177,7 @@ def read_idx(path: str | PathLike[str]) -> Tensor:
     with refusing(path, "not an IDX file"):
         zeros, code, axes = struct.unpack_from(">HBB", data)
         shape = struct.unpack_from(f">{axes}I", data, 4)
+        # code 8 means unsigned bytes; a header with no axis or more than 8 is taken for damaged
         if zeros != 0 or code != 8 or not 1 <= axes <= 8:
             raise ValueError(f"it must start with 0x000008 and 1 to 8 axes, got 0x{data[:4].hex()}.")
         start = 4 + 4 * axes
@@ -192,7 +193,7 @@ def read_mnist(root: str | PathLike[str] | None, split: Split, seed: int) -> tup
     Args:
         root: folder of the IDX files, into which missing ones are downloaded; None: the sample in the package.
         split: ``"train"``, ``"validation"`` or ``"test"``.
-        seed: draws the train and the validation images from the training file.
+        seed: seed by which train and validation images are drawn from the training file.
 
     Returns:
         Images (n, 784), uint8, and labels (n,), int64.
@@ -237,8 +238,8 @@ class SpikeLatencyMNIST(BatchDataset):
         seed: draws the train and the validation images.
         encoding: the spike code; :class:`ReleasedEncoding` is the one of the paper's released code.
         shift: for training: the largest distance, in pixels along both axes, by which an image is moved whenever it is
-            read; each distance is as likely, and pixels moved in are 0. The distances follow from seed and indices in
-            :func:`neurolsc.train`, else from torch's random numbers.
+            read. All distances are equally likely, and pixels from beyond the edge are 0. The distances follow from
+            seed and indices in :func:`neurolsc.train`, else from torch's random numbers.
 
     Attributes:
         encoding: the code.
@@ -289,7 +290,7 @@ class SpikeLatencyMNIST(BatchDataset):
         if self.shift:
             padded = nn.functional.pad(images.view(-1, SIDE, SIDE), (self.shift,) * 4)
             moves = generator(indices).integers(0, 2 * self.shift + 1, (2, len(images)), np.int64)
-            top, left = torch.from_numpy(moves)  # each (B,): the corner of the part of the padded image that is shown
+            top, left = torch.from_numpy(moves)  # each (B,): upper left corner of the part of the padded image shown
             rows = top[:, None] + torch.arange(SIDE)
             columns = left[:, None] + torch.arange(SIDE)
             images = padded[torch.arange(len(images))[:, None, None], rows[:, :, None], columns[:, None]].flatten(1)
@@ -403,7 +404,7 @@ class CIFAR10(Pixels):
     _sizes = {"train": 50_000, "test": 10_000}  # noqa: RUF012
     _train: Sequence[str] = tuple(f"data_batch_{i}.bin" for i in range(1, 6))
     _test = "test_batch.bin"
-    _classes: Sequence[int] = (10,)  # of each byte before an image; the last is the label
+    _classes: Sequence[int] = (10,)  # number of classes of each byte before an image; the last byte is the label
     _names: Sequence[str] = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
     def __init__(self, root: str | PathLike[str], split: Split, *, seed: int = 0) -> None:

@@ -47,12 +47,12 @@ class Vocabulary(Sequence[str]):
 
     @classmethod
     def of(cls, words: Iterable[str], *, at_least: int = 1) -> "Vocabulary":
-        """The vocabulary of a text: the most frequent word first, equally frequent ones in alphabetical order.
+        """Return the vocabulary of a text: the most frequent word first, equally frequent ones in alphabetical order.
 
         Args:
             words: the text.
-            at_least: words that come less often are left out. If there are any, ``<unk>`` is a word of the vocabulary,
-                as frequent as they are together.
+            at_least: words that come less often are left out. If any are, ``<unk>`` is a word of the vocabulary, and
+                counts as often as they do together.
         """
         whole("at_least", at_least)
         counts = Counter(words)
@@ -62,10 +62,10 @@ class Vocabulary(Sequence[str]):
         return cls(sorted(counts, key=lambda word: (-counts[word], word)))
 
     def encode(self, words: Iterable[str]) -> Tensor:
-        """The token indices of words (n,), int64; the index of ``<unk>`` for a word that the vocabulary lacks.
+        """Return the token indices of words (n,), int64; that of ``<unk>`` for a word that the vocabulary lacks.
 
         Raises:
-            ValueError: if the vocabulary lacks a word and ``<unk>``; the message names the first such word.
+            ValueError: if the vocabulary lacks a word, and has no ``<unk>``; the message names the first such word.
         """
         words = list(words)
         unknown = self._numbers.get(UNKNOWN)
@@ -77,7 +77,7 @@ class Vocabulary(Sequence[str]):
         return torch.tensor([self._numbers.get(word, unknown) for word in words], dtype=torch.int64)
 
     def decode(self, numbers: Iterable[int] | Tensor) -> list[str]:
-        """The words of token indices."""
+        """Return the words of token indices."""
         return [self.words[int(number)] for number in numbers]
 
     def __len__(self) -> int:
@@ -105,7 +105,7 @@ class Words(BatchDataset):
             out. None: every window begins at rest.
         switch: probability that another word, drawn uniformly, is read in a word's place; the target stays the word
             that follows (arXiv:2308.12075, App. H: 0.05).
-        switch_epochs: words are switched in so many epochs from the first of a training; 0: in all epochs.
+        switch_epochs: words are switched in the first so many epochs of a training only; 0: in all epochs.
 
     Attributes:
         window: words in a window.
@@ -141,6 +141,8 @@ class Words(BatchDataset):
         self.switch_epochs = whole("switch_epochs", switch_epochs, at_least=0)
         if text.ndim != 1 or text.dtype != torch.int64:
             raise ValueError(f"a text must be token indices (n,), int64, got {text.dtype} {tuple(text.shape)}.")
+        if switch and len(vocabulary) < 2:
+            raise ValueError(f"switch={switch:g} takes another word for a word, but the vocabulary has one alone.")
         self.split = split
         self.text = text
         self.vocabulary = vocabulary
@@ -156,7 +158,7 @@ class Words(BatchDataset):
                 f"{parts} x {self.window} words take a text of {parts * self.window + 1} words, got {len(text)}: fewer "
                 "steps, or fewer streams."
             )
-        self._starts = torch.arange(0, len(text) - 1, self.window)
+        self._starts = torch.arange(0, len(text) - 1, self.window)  # place in the text of each window's first word
         if streams is not None:
             self.streams = streams
             windows = (len(text) - 1) // streams // self.window  # of each stream
@@ -173,12 +175,12 @@ class Words(BatchDataset):
         places = places.clamp(max=len(self.text) - 2)
         x = self.text[places]
         y = self.text[places + 1]
-        epoch = epoch_of_training() or 1  # outside of a training as in its first epoch
+        epoch = epoch_of_training() or 1  # outside of a training items are those of a first epoch
         if self.switch and epoch <= (self.switch_epochs or math.inf):
             random = generator(indices)
             switched = torch.from_numpy(random.random(x.shape) < self.switch)
             others = torch.from_numpy(random.integers(0, self.n_words - 1, x.shape))
-            x = torch.where(switched, others + (others >= x), x)  # each word but x itself is as likely
+            x = torch.where(switched, others + (others >= x), x)  # all words but x itself are equally likely
         steps = int(inside.sum(0).max())  # a batch is as long as its longest window
         mask = inside[:steps].repeat_interleave(self.repeat, 0)
         x = x[:steps].repeat_interleave(self.repeat, 0) * mask
@@ -205,7 +207,7 @@ def read_words(path: str | PathLike[str]) -> list[str]:
 
 
 def characters_of(words: Sequence[str]) -> list[str]:
-    """The characters of words, ``_`` between two words of a line and ``<eos>`` at its end, as in Mikolov's files."""
+    """Return the characters of words, ``_`` between words of a line and ``<eos>`` at its end, as in Mikolov's files."""
     characters: list[str] = []
     for before, word in pairwise([END, *words]):
         if END not in (before, word):  # both are words of one line
@@ -233,7 +235,7 @@ class Text(Words):
         characters: bool = False,
         **options: Any,
     ) -> "Text":
-        """A split of texts in files, as :func:`read_words` reads them, with the vocabulary of the training text.
+        """Return a split of texts that :func:`read_words` reads from files, in the vocabulary of the training text.
 
         Args:
             split: ``"train"``, ``"validation"`` or ``"test"``.
@@ -248,7 +250,7 @@ class Text(Words):
         Raises:
             FileNotFoundError: if a file is not there.
             ValueError: if an argument is out of range, a file is damaged or shorter than a window, the share leaves
-                nothing, or a word is not in the vocabulary, and ``<unk>`` is not in it either.
+                nothing, or the vocabulary has neither a word nor ``<unk>``.
         """
 
         def read(path: str | PathLike[str]) -> list[str]:
@@ -262,7 +264,7 @@ class Text(Words):
                 raise ValueError(f"share must be between 0 and 1, got {share}.")
             whole_text = words["train"]
             first = max(1, round((1 - share) * len(whole_text)))
-            end = whole_text.index(END, first - 1) + 1  # the cut is made after the line of that word
+            end = whole_text.index(END, first - 1) + 1  # the cut comes after the whole line of word `first`
             if end == len(whole_text):
                 raise ValueError(
                     f"holding out {share} of {whole_text.count(END)} lines leaves nothing to validate with."
@@ -351,7 +353,7 @@ SLOT_FILES = {
 class ATIS(BatchDataset):
     """Queries for flights, and which slot each word fills, in the files in which ATIS is handed on.
 
-    Item i is a pair (x, y): x of shape (T, words of the vocabulary), uint8, a 1 for each word, and y (T,), int64, the
+    Item i is a pair (x, y): x of shape (T, words of the vocabulary), uint8, one-hot words, and y (T,), int64, the
     numbers of the words' tags. The task is :class:`neurolsc.tasks.ClassPerStep`, the score of the literature
     :func:`neurolsc.metrics.span_f1` of whole slots. The texts are the Linguistic Data Consortium's and are not
     downloaded.
@@ -404,15 +406,15 @@ class ATIS(BatchDataset):
 def read_slots(path: str | PathLike[str]) -> list[tuple[list[str], list[str]]]:
     """Read queries with the tags of their words.
 
-    Each line has ``BOS``, the words and ``EOS``, a tabulator, and as many tags: ``O`` for ``BOS``, of each word ``O``
-    or ``B-`` or ``I-`` with the name of a slot, and for ``EOS`` the intent of the query. Empty lines are passed over.
+    Each line has ``BOS``, the words and ``EOS``, a tabulator, and as many tags: ``O`` for ``BOS``, for each word ``O``
+    or ``B-`` or ``I-`` with the name of a slot, and for ``EOS`` the intent of the query. Empty lines are skipped.
 
     Returns:
         Pairs of words and their tags, without ``BOS``, ``EOS`` and the intent.
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if a line has another form, or there is none.
+        ValueError: if a line has another form, or no line has a query.
     """
     data = Path(path).read_bytes()
     queries = []
@@ -481,7 +483,7 @@ class JSBChorales(BatchDataset):
 
     @classmethod
     def from_file(cls, path: str | PathLike[str], split: Split) -> "JSBChorales":
-        """A split of any JSON file, plain or packed, in the layout of :func:`read_pieces`."""
+        """Return a split of any JSON file, plain or packed, in the layout of :func:`read_pieces`."""
         self = cls.__new__(cls)
         self._open(path, split)
         return self
@@ -492,7 +494,7 @@ class JSBChorales(BatchDataset):
         return cls.from_file(SAMPLES / "jsb" / "jsb-chorales-sample.json.gz", split)
 
     def _open(self, path: str | PathLike[str], split: Split) -> None:
-        """Set all attributes from a file; what both constructors share."""
+        """Set all attributes from a file; both constructors call it."""
         part = split
         if one_of("split", split, SPLITS) == "validation":
             part = "valid"
@@ -596,7 +598,7 @@ class StoreRecall(BatchDataset):
         self.n_classes = VALUES
         self.n_in = (VALUES + 2) * GROUP
         self.steps = 2 * PERIOD + delay
-        # numbers of their own for each split of each seed
+        # every split of every seed has a generator seed of its own
         draw = torch.Generator().manual_seed(len(SIZES) * seed + list(SIZES).index(split))
         # Values are shown in all periods but the last: first the one to store, then others that distract.
         showing = 1 + delay // PERIOD

@@ -26,7 +26,7 @@ MOST = 255  # largest count of a bin: counts are uint8
 
 
 class Events(NamedTuple):
-    """Spikes of B utterances, one utterance after the other."""
+    """S spikes of B utterances, one utterance after the other."""
 
     times: np.ndarray  # (S,), in seconds, floating point, ascending within an utterance
     units: np.ndarray  # (S,), uint16, below 700
@@ -43,7 +43,7 @@ class Events(NamedTuple):
         return np.repeat(np.arange(len(self.offsets) - 1), self.counts)
 
     def take(self, indices: np.ndarray) -> "Events":
-        """The spikes of the utterances with these indices (n,), int64, in that order."""
+        """Return the spikes of the utterances with these indices (n,), int64, in that order."""
         starts = self.offsets[indices]
         ends = self.offsets[indices + 1]
         places = [slice(a, b) for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
@@ -109,7 +109,8 @@ class EventFile:
                 keys = np.arange(CLASSES).astype("S")
             self.names = [clean(key.decode("utf-8", "replace")) for key in keys]
             numbers: dict[str, np.ndarray] = {}
-            for name, end in zip(names[2:], (len(self.names), 2**31), strict=False):  # labels, and speakers if any
+            # labels, and speakers if any; speakers may have any number of 31 bits
+            for name, end in zip(names[2:], (len(self.names), 2**31), strict=False):
                 values = file.values(name, 1, "iu")
                 if (wrong := (values < 0) | (values >= end)).any():
                     i = int(wrong.argmax())
@@ -150,7 +151,7 @@ def _join(times_of: list[np.ndarray], units_of: list[np.ndarray]) -> Events:
     bits = times.view(f"u{times.itemsize}")
     falls = np.zeros(len(times), bool)
     np.less(bits[1:], bits[:-1], out=falls[1:])
-    falls[offsets[:-1]] = False  # the first time of an utterance may be below the last of the one before
+    falls[offsets[:-1]] = False  # the first time of an utterance may be below the last time of the one before
     for wrong, values, wanted in (
         ((units < 0) | (units >= UNITS), units, f"spikes/units must lie in 0 ... {UNITS - 1}"),
         (bits >= np.array(np.inf, times.dtype).view(bits.dtype), times, "spikes/times must be finite and not negative"),
@@ -236,7 +237,7 @@ class SpikeDrop:
 
 
 def _subset(events: Events, keep: np.ndarray) -> Events:
-    """The spikes where keep (S,), bool, is True; an utterance that loses all its spikes stays, without any."""
+    """Return the spikes where keep (S,), bool, is True; an utterance that loses all its spikes stays, without any."""
     before = np.concatenate([[0], np.cumsum(keep)])  # (S + 1,), how many are kept before each spike
     return Events(events.times[keep], events.units[keep], before[events.offsets])
 
@@ -260,7 +261,7 @@ class Binning:
         window: length of the recording, in seconds, a whole number of bins. None: every utterance lasts until the bin
             of its last spike, and a batch as long as its longest utterance, with a mask.
         channels: N, a divisor of 700; neighbouring units are counted together.
-        binary: 1 for every count above 0.
+        binary: True: an entry is 1 for any count above 0.
         repeat: how often in a row each frame is shown.
 
     Raises:
@@ -322,7 +323,7 @@ class Binning:
         # the place of each spike in the flat frames, in the first showing of its bin
         start = np.repeat(np.arange(B) * ((bins + 1) * self.repeat * N), events.counts)
         flat = (step * self.repeat * N + channel) + start
-        # steps ascend in each utterance, so that counts above 255 take 256 spikes of one step in a row
+        # steps ascend in each utterance, so that a count above 255 needs 256 spikes of one step in a row
         may_overflow = not self.binary and ((step[MOST:] == step[:-MOST]) & (step[MOST:] < bins)).any()
         if may_overflow and (most := np.bincount(flat[step < bins], minlength=1).max()) > MOST:
             raise ValueError(
@@ -343,6 +344,7 @@ class Binning:
         return x, torch.arange(bins).repeat_interleave(self.repeat)[:, None] <= torch.from_numpy(last)
 
 
+# names of the files of SHD, as published and as others rename them
 OF_SHD = {f"{name}{part}.h5{end}" for name in ("shd_", "") for part in ("train", "test") for end in ("", ".zip")}
 
 
@@ -353,8 +355,8 @@ class SHD(BatchDataset):
     file; the test file is opened for ``split="test"`` only.
 
     Args:
-        root: folder of shd_train.h5 and shd_test.h5, in itself or in its folder SHD, or of train.h5 and test.h5; if it
-            holds none of these, SHD is downloaded into it. Or a file of another name in this layout, for training and
+        root: folder that holds shd_train.h5 and shd_test.h5, directly or in a folder SHD, or train.h5 and test.h5; if
+            the file is missing, it is downloaded into root. Or a file of another name in this layout, for training and
             validation. None: the sample in the package.
         split: ``"train"``, ``"validation"`` or ``"test"``.
         by: how validation is drawn, ``"random"`` or ``"speaker"`` (:func:`hold_out`).
@@ -422,7 +424,7 @@ class SHD(BatchDataset):
 
     @classmethod
     def from_file(cls, path: str | PathLike[str], **options: Any) -> "SHD":
-        """All utterances of one file in SHD's layout, plain or packed by xz, such as those of SSC."""
+        """Return all utterances of one file in SHD's layout, plain or packed by xz, such as a file of SSC."""
         self = cls.__new__(cls)
         self._open(path, None, **options)
         return self
@@ -449,7 +451,7 @@ class SHD(BatchDataset):
         file = EventFile(path)
         self._events = file.events
         dtype = file.events.times.dtype
-        # floats are coarsest at the end of the window; without one, one second stands for it
+        # floats are coarsest at the end of the window; if there is no window, one second stands for its end
         latest = np.nextafter(dtype.type(self.binning.window or 1.0), dtype.type(0))
         if self.binning.dt < (resolution := float(np.spacing(latest))):
             raise ValueError(
@@ -466,7 +468,7 @@ class SHD(BatchDataset):
         self.n_in = self.binning.channels
         self.n_classes = len(file.names)
         self.steps = self.binning.steps
-        # a file with times in milliseconds has nearly all of them after the window; some 10,000 tell
+        # if times are in milliseconds, nearly all of them lie after the window, as some 10,000 of them show
         some = file.events.times[:: max(1, len(file.events.times) // 10_000)]
         if len(some) and (late := (some >= (self.binning.window or np.inf)).mean()) > 0.9:
             warnings.warn(
@@ -485,7 +487,7 @@ class SHD(BatchDataset):
         return Batch(x, self.labels[torch.as_tensor(indices, dtype=torch.long)], mask)
 
     def events(self, indices: Sequence[int]) -> Events:
-        """The spikes of several items, as the file has them: before random changes."""
+        """Return the spikes of several items as the file has them, before random changes."""
         return self._events.take(np.asarray(indices, dtype=np.int64))
 
     @property

@@ -15,7 +15,7 @@ from neurolsc.datasets.speech import MOST
 from neurolsc.io import stable_repr
 from neurolsc.validation import number, one_of
 
-LARGEST = 2**32  # numbers in an item
+LARGEST = 2**32  # most numbers in an item, 4 GiB as uint8
 
 
 @dataclass(eq=False, repr=False)
@@ -60,7 +60,7 @@ class TonicFrames(BatchDataset):
         return Batch(*collate([self[i] for i in indices]))
 
     def item(self, index: int) -> tuple[Tensor, int]:
-        """One item: x (T, N) and the number of its class."""
+        """Return one item: x (T, N) and the number of its class."""
         data, target = self._dataset[index]
         if self.dt is not None:
             return self._binned(index, data, self.dt), self._label(index, target)
@@ -77,7 +77,7 @@ class TonicFrames(BatchDataset):
         return x, self._label(index, target)
 
     def _binned(self, index: int, events: Any, dt: float) -> Tensor:
-        """Count the events of an item in bins of dt seconds: (T, N), uint8; the index of the item is for messages."""
+        """Return the counts (T, N), uint8, of an item's events in bins of dt seconds; `index` is for messages."""
         assert self.sensor_size is not None and self.n_in is not None
         W, H, P = self.sensor_size
         wanted = ["t", "x"]
@@ -98,7 +98,7 @@ class TonicFrames(BatchDataset):
         times = events["t"]
         if len(times) and self.start == "first":
             times = times - times.min()
-        if len(times) and not ((times >= 0) & (times < np.inf)).all():  # NaN as well
+        if len(times) and not ((times >= 0) & (times < np.inf)).all():  # NaN fails both comparisons
             raise ValueError(
                 f"times must be microseconds from 0, got {times.min()} to {times.max()} in item {index}; start='first' "
                 "counts from the first event."
@@ -106,7 +106,8 @@ class TonicFrames(BatchDataset):
         width = dt * 1e6
         if math.isclose(width, round(width), rel_tol=1e-9):
             width = round(width)  # whole microseconds divide without rounding
-        # no step is later than this one: a float beyond int64 would become any integer
+        # Steps are cut off at `late`, as a float beyond int64 would become any integer. Half of int64 is far beyond
+        # memory, and float64 holds it without rounding it up to where int64 ends.
         if self.steps is None:
             late = np.iinfo(np.int64).max // 2
         else:
@@ -126,6 +127,10 @@ class TonicFrames(BatchDataset):
             steps = int(step.max(initial=0)) + 1
         else:
             steps = self.steps
+        if steps * self.n_in > LARGEST and self.steps is not None:
+            raise ValueError(
+                f"{steps:,} steps of {dt * 1e3:g} ms do not fit into memory: take a shorter window, or a larger dt."
+            )
         if steps * self.n_in > LARGEST:
             raise ValueError(
                 f"the last event of item {index} is at {times.max() * 1e-6:.4g} s: {steps:,} steps of {dt * 1e3:g} ms do "
@@ -142,7 +147,7 @@ class TonicFrames(BatchDataset):
         return torch.from_numpy(counts.astype(np.uint8)).view(steps, self.n_in)
 
     def _label(self, index: int, target: Any) -> int:
-        """The number of the class of an item, from its name or number in the data set."""
+        """Return the number of an item's class, which the data set gives by name or by number."""
         if isinstance(target, bytes):
             target = target.decode()
         if isinstance(target, str) and target in self.names:
@@ -165,14 +170,14 @@ def from_tonic(
 ) -> TonicFrames:
     r"""Take a data set of tonic, or one with items like tonic's, as items (x (T, N), label).
 
-    Events are counted in bins of dt seconds, one grid for all items; polarity, row and column of the sensor of size
-    (W, H, P) become the input
+    Events are counted in bins of dt seconds, on one grid for all items. Polarity p, row y and column x on the sensor of
+    size (W, H, P) become the input
 
     .. math:: n = (p H + y) W + x, \qquad N = P H W,
 
     which is the order of tonic's frames (T, P, H, W) when each is flattened. Where ``ToFrame(sensor_size,
-    time_window=1e6 * dt, start_time=0, end_time=1e6 * window)`` gives all frames, they are equal bin for bin. With one
-    polarity, p is not used.
+    time_window=1e6 * dt, start_time=0, end_time=1e6 * window)`` returns as many frames, they are equal to these bins.
+    With one polarity, p is not read.
 
     The data set's own transforms run first. Random transforms draw from NumPy's global random numbers, which no seed of
     :func:`neurolsc.train` reaches: a resumed training then draws other numbers.
@@ -187,7 +192,7 @@ def from_tonic(
         sensor_size: (W, H, P); by default the data set's own.
         classes: names of the classes, in the order of their numbers; by default the data set's own ``classes``, else
             all ``targets`` in order. Labels may be numbers or names.
-        binary: 1 for any count above 0.
+        binary: True: an entry is 1 for any count above 0.
 
     Raises:
         TypeError: if items or labels are of another kind.
@@ -236,13 +241,13 @@ def from_tonic(
 
 
 def _fields(data: Any) -> tuple[str, ...]:
-    """The names of the fields of a structured array; empty for anything else."""
+    """Return the names of the fields of a structured array; empty for anything else."""
     dtype = getattr(data, "dtype", None)
     return getattr(dtype, "names", None) or ()
 
 
 def _targets(dataset: Any) -> list[Any]:
-    """The labels of a data set that holds them in memory; empty without them, or if a transform still changes them."""
+    """Return the labels that a data set holds in memory; empty if it has none, or if a transform still changes them."""
     changed = getattr(dataset, "target_transform", None) or getattr(dataset, "transforms", None)
     targets = getattr(dataset, "targets", None)
     if changed or targets is None:

@@ -1,10 +1,10 @@
-"""From settings to a folder with a finished run, and to sweeps over many.
+"""Runs: settings in, a folder with a finished run out; and sweeps over many settings.
 
 - config: the settings, each declared once
 - run: one experiment in a folder of its own
 - grid, sweep: a grid of settings, run by processes or on a Ray cluster
 - table: a row for each trial, arms over seeds, pictures
-- former: what earlier versions called otherwise
+- former: names of earlier versions, turned into the current ones
 """
 
 from neurolsc.experiment.config import (

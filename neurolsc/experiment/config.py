@@ -77,7 +77,7 @@ class NetworkSettings:
     seed: int = setting(0, "of weights, batches and everything that is drawn")
 
     def build(self, n_in: int, n_out: int, words: int | None = None) -> Network:
-        """The network of the file `weights`, or a new one with weights drawn from the seed.
+        """Return the network of the file `weights`, or a new one with weights drawn from the seed.
 
         Args:
             n_in: number of inputs.
@@ -88,7 +88,7 @@ class NetworkSettings:
             ValueError: if cell or surrogate are not known, the cell does not take a setting that differs from its
                 default, or an embedding is set for data without words.
         """
-        cell = CELLS.find(self.cell)  # imports the module of a cell of one's own, which loading a file needs, too
+        cell = CELLS.find(self.cell)  # imports the module of a cell of one's own, which `load` needs as well
         if self.weights:
             return load(self.weights)
         taken: set[str] = set()  # the arguments of the cell's constructor
@@ -99,7 +99,7 @@ class NetworkSettings:
                 if not any(p.kind is p.VAR_KEYWORD for p in parameters):
                     break  # it passes nothing on to the constructor of the next base
         not_taken = set(OF_A_CELL) - taken
-        if "spike" not in taken:  # the surrogate, which these settings make
+        if "spike" not in taken:  # the cell takes no surrogate, which the settings of OF_A_SPIKE make
             not_taken |= set(OF_A_SPIKE)
         if refused := [f.name for f in fields(self) if f.name in not_taken and getattr(self, f.name) != f.default]:
             raise ValueError(f"a cell {self.cell} does not take {', '.join(refused)}.")
@@ -208,7 +208,7 @@ class DataSettings:
         return DATA[self.data][1]
 
     def load(self, split: Split) -> BatchDataset:
-        """One split of the data.
+        """Load one split of the data.
 
         Raises:
             ValueError: if a setting is of another data set or out of range, a root is needed, or a file is damaged.
@@ -256,7 +256,7 @@ class DataSettings:
                 if training and self.spike_drop:
                     augment.append(datasets.SpikeDrop(self.spike_drop))
                 options = {name: getattr(self, name) for name in ("dt", "channels", "repeat", "binary")}
-                options |= {"window": self.window or None, "augment": augment}  # Binning has None for no window
+                options |= {"window": self.window or None, "augment": augment}  # 0: Binning takes None for no window
                 options |= {"by": self.split_by, "share": self.split_share, "seed": self.split_seed}
             case "text" | "ptb" | "ptb-characters" | "wikitext-2":
                 options = {"steps": self.words, "repeat": self.repeat, "streams": self.streams or None}
@@ -299,7 +299,7 @@ class InitSettings:
 
 
 def _of_lsc(name: str) -> Any:
-    """A setting with the default and the help of a field of LSC, which may have another name there."""
+    """Return a setting with the default and the help of LSC's field `name`; the setting may have another name."""
     declared = LSC.__dataclass_fields__[name]
     return setting(declared.default, declared.metadata["help"])
 
@@ -320,11 +320,11 @@ class PretrainSettings:
     pretrain_times: int = _of_lsc("steps")
 
     def __post_init__(self) -> None:
-        # checked here as well, so that an error has the names of the flags and not those of LSC
+        # checked here as well, so that an error names the flags and not the arguments of LSC
         whole("pretrain_steps", self.pretrain_steps, at_least=0)
         whole("pretrain_samples", self.pretrain_samples)
         whole("pretrain_times", self.pretrain_times)
-        _ = self.lsc  # raises for all other settings
+        _ = self.lsc  # raises if another setting is wrong
 
     @property
     def lsc(self) -> LSC | None:
@@ -350,13 +350,13 @@ class PretrainSettings:
 
 # ---- all settings, as names and values
 
-PARTS: dict[str, type[Any]] = {
+PARTS: dict[str, type[Any]] = {  # of an Experiment: attribute and class of its settings
     "network": NetworkSettings,
     "data": DataSettings,
     "pretraining": PretrainSettings,
     "training": TrainSettings,
     "init": InitSettings,
-}  # of an Experiment
+}
 
 
 def check_names(names: Collection[str], known: Collection[str], what: str) -> None:
@@ -367,16 +367,16 @@ def check_names(names: Collection[str], known: Collection[str], what: str) -> No
 
 
 def setting_names(parts: Iterable[str] = PARTS) -> list[str]:
-    """The names of all settings of some parts of an experiment."""
+    """Return the names of all settings of some parts of an experiment."""
     return [f.name for part in parts for f in fields(PARTS[part])]
 
 
 def make(kind: type[Any], values: Mapping[str, Any]) -> Any:
-    """Settings of one kind from values by name; missing ones take their default.
+    """Make the settings of one kind from values by name; missing settings take their default.
 
     Args:
         kind: a dataclass of settings, such as :class:`NetworkSettings`.
-        values: settings by name; names that the dataclass does not have are passed over.
+        values: settings by name; names that the dataclass does not have are ignored.
 
     Raises:
         ValueError: if a value has the wrong type, is not one of the known words, or is out of range.
@@ -387,9 +387,10 @@ def make(kind: type[Any], values: Mapping[str, Any]) -> Any:
             continue
         value = values[f.name]
         words = words_of(f.type)
-        wanted: Any = str if words else f.type  # a setting with known words is text here
+        wanted: Any = str if words else f.type  # a Literal is text
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if is_number and (wanted is float or f.name == "target"):  # a target is text: a number, or a word
+        # a whole number may stand for a float, and any number for a target, which is text: a number, or a word
+        if is_number and (wanted is float or f.name == "target"):
             value = wanted(value)
         if type(value) is not wanted:
             raise ValueError(f"{f.name} must be {wanted.__name__}, got {clean(reprlib.repr(value))}.")

@@ -1,4 +1,4 @@
-"""Settings, runs and sweeps of earlier versions, in which some things had other names: former to current ones."""
+"""Former names in settings, runs and sweeps of earlier versions, turned into the current ones."""
 
 import os
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ def read_settings(path: str | PathLike[str]) -> dict[str, Any]:
     """
 
     def with_current_names(part: Any) -> Any:
-        """A table or list of the file in which settings have their current names, at every depth; a value as it is."""
+        """Return a table or list with settings under their current names, at every depth; return a value as it is."""
         if isinstance(part, list):
             return [with_current_names(item) for item in part]
         if not isinstance(part, dict):
@@ -46,7 +46,7 @@ def rename_files(folder: Path) -> None:
 
 
 def init_report(folder: Path) -> Path:
-    """The path of the report on the initialisation in a run folder, under its former name if the run has that."""
+    """Return the path of the initialisation's report in a run folder: its former name if that file exists."""
     former = folder / "start.json"
     if former.exists():
         return former
@@ -54,14 +54,12 @@ def init_report(folder: Path) -> Path:
 
 
 def rename_trials(sweep: Path, trials: Iterable["Experiment"], ends: Iterable[str]) -> None:
-    """Rename the folders of trials that were run before a setting was renamed.
-
-    The name of a folder holds names of settings.
+    """Rename the folders of trials that were run before a setting got another name, which their names hold.
 
     Args:
         sweep: folder of the sweep.
         trials: its trials.
-        ends: what follows the name of a trial in the names of its folders and of the note that it failed.
+        ends: what follows a trial's name in the names of its folders and of the note of its failure.
 
     Raises:
         BlockingIOError: if a process uses a folder under its former name.

@@ -29,13 +29,13 @@ class Choice:
     lower_is_better: bool
 
     def best(self, scores: Mapping[Experiment, float | None]) -> Any:
-        """The value of the setting with the best mean score, the first of equals.
+        """Return the value of the setting with the best mean score, the first one of equal means.
 
         Args:
             scores: the score of every deciding trial of an arm; None if it failed.
 
         Returns:
-            None if every value of the setting has a failed trial.
+            The value; None if every value of the setting has a failed trial.
         """
         by_value: dict[Any, list[Any]] = {}
         for trial, score in scores.items():
@@ -107,14 +107,14 @@ class Grid:
         return tuple(map(Experiment.from_settings, points))
 
     def arm(self, trial: Experiment) -> tuple[Any, ...]:
-        """The values of a trial's arm settings."""
+        """Return the values of a trial's arm settings."""
         return tuple(trial.settings[name] for name in self.arm_settings)
 
     def total(self, rows: Iterable[Mapping[str, Any]] = ()) -> int:
-        """Number of trials that the whole sweep runs.
+        """Return the number of trials that the whole sweep runs.
 
         Args:
-            rows: the table so far. An arm is the trials that differ only in seed and chosen value. One for which the
+            rows: the table so far. An arm is the trials that differ only in seed and chosen value. An arm for which the
                 table shows that no value can be chosen (:meth:`without_choice`) runs no further seeds. Every other arm
                 is counted as if a value will be chosen.
         """
@@ -129,7 +129,7 @@ class Grid:
             if seed in self.choice.seeds:
                 deciding += 1
             elif arm not in without_choice:
-                others.add((arm, seed))  # one trial, with the chosen value: not one for each value
+                others.add((arm, seed))  # a single trial, with the chosen value, not one trial for each value
         return deciding + len(others)
 
     def _deciding(self) -> dict[tuple[Any, ...], list[Experiment]]:
@@ -145,21 +145,21 @@ class Grid:
         return arms
 
     def without_choice(self, rows: Iterable[Mapping[str, Any]]) -> set[tuple[Any, ...]]:
-        """The arms that find no choice, as every value of the setting has a failed trial.
+        """Return the arms for which no value can be chosen, as every value of the setting has a failed trial.
 
         Args:
-            rows: the table so far. An arm counts once all its deciding trials are in it.
+            rows: the table so far. An arm is judged once all its deciding trials are in the table.
         """
         is_chosen = {row["trial"]: row["chosen"] for row in rows}
         arms = set()
         for arm, trials in self._deciding().items():
-            chosen = [is_chosen.get(trial.name) for trial in trials]  # None: not over yet
+            chosen = [is_chosen.get(trial.name) for trial in trials]  # None: the trial is not over yet
             if None not in chosen and not any(chosen):
                 arms.add(arm)
         return arms
 
     def wanted(self, scores: Mapping[Experiment, float | None]) -> dict[Experiment, bool]:
-        """The trials to be run, as far as they are known by now, and of each whether it is chosen.
+        """Return the trials to be run, as far as they are known by now, each with True if it is chosen.
 
         Without a choice these are all trials, and all are chosen. With a choice these are the deciding trials, and once
         all deciding trials of an arm are over, also the trials of the other seeds with the chosen value.
@@ -215,7 +215,7 @@ def make_grid(content: dict[str, Any]) -> Grid:
     check_names(content, ("name", "fixed", "grid", "either", "choose", "test", "budgets"), "key")
     name = content.get("name", "sweep")
     test = content.get("test", "choose" in content)
-    fits = re.fullmatch(r"[\w.=, -]*\w[\w.=, -]*", name) is not None
+    fits = re.fullmatch(r"[\w.=, -]*\w[\w.=, -]*", name) is not None  # no "/"; and not dots alone
     require(fits, "name must be a text that can be a folder's", name)
     require(isinstance(test, bool), "test must be true or false", test)
     budgets = content.get("budgets", Grid.budgets)
@@ -228,7 +228,8 @@ def make_grid(content: dict[str, Any]) -> Grid:
         require(good, f"grid: {clean(setting)} must be a list of at least one value", values)
         factors.append(tuple({setting: value} for value in values))
     either = content.get("either", [])
-    for alternatives in either.values() if isinstance(either, dict) else [either]:  # [[either.NAME]], or [[either]]
+    # [[either.NAME]] is a table of lists, [[either]] one list
+    for alternatives in either.values() if isinstance(either, dict) else [either]:
         if alternatives:
             factors.append(tuple(map(dict, alternatives)))
     # a setting that stood in two places would have two values in one trial
@@ -253,7 +254,7 @@ def make_grid(content: dict[str, Any]) -> Grid:
     lower = {f"validation_{name}": metric_spec(task, name).lower_is_better for name in task.kinds}
     lower["validation_loss"] = True
     by = one_of("choose: by", choose.get("by", f"validation_{task.score}"), tuple(lower))
-    known = list(dict.fromkeys(trial.settings["seed"] for trial in grid.trials))
+    known = list(dict.fromkeys(trial.settings["seed"] for trial in grid.trials))  # seeds of the grid
     seeds = choose.get("seeds", known[:1])
     require(bool(seeds) and set(seeds) <= set(known), f"choose: seeds must be a list of {known}", seeds)
     return replace(grid, choice=Choice(setting, by, tuple(seeds), lower[by]))

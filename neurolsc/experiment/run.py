@@ -1,7 +1,7 @@
 """Settings in, a run folder out: what commands, sweeps and benchmarks call.
 
-A folder ``DIR`` holds a finished run; until then it is called ``DIR.partial``, is used by one process alone, and holds
-the checkpoints from which the same run goes on.
+A folder ``DIR`` holds a finished run. Until a run has finished, its folder is called ``DIR.partial``, is used by one
+process alone, and holds the checkpoints from which the same run goes on.
 """
 
 import contextlib
@@ -67,6 +67,7 @@ PRETRAINING = "pretrain.checkpoint"
 TRAINING = "train.checkpoint"
 CHECKPOINTS = (INIT, PRETRAINING, TRAINING)
 PROBE = 32  # training samples on which a monitor measures
+INIT_BATCH = 32  # samples in a batch by which a network is initialised, or its radii are set
 Say = Callable[[object], object]
 
 
@@ -79,8 +80,8 @@ def run_folder(path: str | PathLike[str], settings: dict[str, Any]) -> Iterator[
     """Make a folder to work in, which gets its final name once the work is done.
 
     Until then it is ``<path>.partial``, which one process alone uses. That folder is yielded, and its checkpoints are
-    removed at the end. If it exists already, it is that of a run that was stopped: with the same settings the new run
-    goes on from its checkpoints. A run that fails before it has a checkpoint or a network leaves nothing.
+    removed at the end. If it exists already, a run was stopped in it: with the same settings the new run goes on from
+    its checkpoints. A run that fails before it has a checkpoint or a network leaves nothing.
 
     Args:
         path: folder of the finished run.
@@ -116,13 +117,13 @@ def run_folder(path: str | PathLike[str], settings: dict[str, Any]) -> Iterator[
             yield partial
         except BaseException as error:
             refused = isinstance(error, ValueError | TypeError)  # settings that do not fit
-            if refused:  # a folder with the initialisation alone would only stand in the way of the mended settings
+            if refused:  # a folder with the initialisation alone would refuse the mended settings
                 worth_keeping = (PRETRAINING, TRAINING, NETWORK)
             else:
                 worth_keeping = (*CHECKPOINTS, NETWORK)
             if not any((partial / name).exists() for name in worth_keeping):
-                if is_new and partial.exists():  # somebody may have removed it, which is then the error
-                    for entry in partial.iterdir():  # settings last: until then they say whose the other files are
+                if is_new and partial.exists():  # if somebody has removed it, that is the error
+                    for entry in partial.iterdir():  # the settings go last, as they say of which run the files are
                         if entry.name == SETTINGS:
                             continue
                         if entry.is_dir():
@@ -142,7 +143,7 @@ def run_folder(path: str | PathLike[str], settings: dict[str, Any]) -> Iterator[
 def write_profile(profile: RadiusProfile, path: Path, title: str) -> None:
     """Draw a profile as ``<path>.png`` and write it as ``<path>.json``.
 
-    The JSON file comes last: where it exists both do.
+    The JSON file is written last: where it exists, the picture does too.
     """
     profile.plot(path.with_name(f"{path.name}.png"), title=title)
     write_json(path.with_name(f"{path.name}.json"), profile.to_dict())
@@ -165,9 +166,9 @@ class Experiment:
         network: the network.
         data: the data.
         pretraining: how radii are set; None, or a target 'none': they are left as they are.
-        training: how the network is trained; None: it is not.
-        init: how the network is set before radii and training; see :attr:`initialiser`.
-        device: where it runs, as torch calls it; not a setting.
+        training: how the network is trained; None: it is not trained.
+        init: how the network is initialised before radii and training; see :attr:`initialiser`.
+        device: where the network runs, as torch calls it; not a setting.
     """
 
     network: NetworkSettings = NetworkSettings()
@@ -179,7 +180,7 @@ class Experiment:
 
     @classmethod
     def of(cls, run: str | PathLike[str]) -> "Experiment":
-        """The experiment of a finished run, by its folder; ``ValueError`` if that holds no finished run."""
+        """Return the experiment of a finished run, by its folder; ``ValueError`` if that holds no finished run."""
         folder = Path(run)
         if lacking := [name for name in (SETTINGS, NETWORK) if not (folder / name).exists()]:
             raise ValueError(f"{folder} is not the folder of a finished run: it has no {' and no '.join(lacking)}.")
@@ -189,7 +190,7 @@ class Experiment:
     def from_settings(
         cls, values: Mapping[str, Any], *, parts: Iterable[str] = PARTS, device: str = "cpu"
     ) -> "Experiment":
-        """The experiment with these settings by name; missing ones take their default.
+        """Return the experiment with these settings by name; missing ones take their default.
 
         Args:
             values: settings of all parts in one mapping.
@@ -218,10 +219,10 @@ class Experiment:
         return self.name_with({})
 
     def name_with(self, other_names: Mapping[str, str]) -> str:
-        """The :attr:`name` that an earlier version gave, in which some settings had other names.
+        """Return the :attr:`name` that an earlier version gave, in which some settings had other names.
 
         Args:
-            other_names: from the present name of a setting to the other one.
+            other_names: the earlier name of a setting by its present name.
         """
         defaults = {f.name: f.default for kind in PARTS.values() for f in fields(kind)}
         changed = {}
@@ -229,9 +230,11 @@ class Experiment:
             if value != defaults[name]:
                 changed[other_names.get(name, name)] = value
         digest = hashlib.sha256(tomli_w.dumps(dict(sorted(changed.items()))).encode()).hexdigest()[:12]
-        long = {*setting_names(["data"]), "weights"} - {"data"}  # values such as paths; in the digest alone
+        # values that may be long, such as paths: they are in the digest alone
+        long = {*setting_names(["data"]), "weights"} - {"data"}
         hidden = {other_names.get(name, name) for name in long}
         words = ",".join(f"{name}={value}" for name, value in changed.items() if name not in hidden)
+        # cut to 80 characters, as file systems limit the length of a name
         readable = re.sub(r"[^A-Za-z0-9.=,_-]+", "-", words)[:80].strip("-,.=")
         if readable:
             return f"{readable}-{digest}"
@@ -248,16 +251,16 @@ class Experiment:
     def initialiser(self) -> str:
         """The initialiser of the network, as :func:`neurolsc.init.named` reads it.
 
-        If the settings name none, it is ``Identity()``. It is ``Default``, which leaves the weights as they are built,
-        where they are read from a file, where radii are set to a target, and for a cell that does not name the input
-        matrix, voltage and threshold that Identity sets.
+        If the settings name none, it is ``Identity()``. There are three exceptions, in which it is ``Default``, which
+        leaves the weights as they are built: weights that are read from a file, radii that are set to a target, and a
+        cell that does not name the input matrix, voltage and threshold that Identity sets.
         """
         if self.init.init:
             return self.init.init
         try:
             cell = CELLS.find(self.network.cell)
         except ValueError:
-            return "Identity()"  # an unknown cell: building the network raises
+            return "Identity()"  # any name serves for an unknown cell: building the network raises
         # a cell names voltage and threshold by overriding these two
         names_voltage = cell.thresholds is not Cell.thresholds and cell.membrane is not Cell.membrane
         names_inputs = any(parameter.radius == "depth" for parameter in cell.scaled_parameters)
@@ -275,7 +278,7 @@ class Experiment:
         return f"{network}, {self.data.title}, seed {n.seed}"
 
     def build(self) -> Network:
-        """The network before its initialisation, with the same weights on every device.
+        """Build the network before its initialisation, with the same weights on every device.
 
         Raises:
             ValueError: if it cannot be built, or does not fit the data.
@@ -297,10 +300,10 @@ class Experiment:
         return network.to(usable_device(self.device))
 
     def begin(self) -> tuple[Network, tuple[Finding, ...]]:
-        """Build a network and initialise it; return it and what the initialisation reports.
+        """Build the network and initialise it.
 
         Returns:
-            The network; and an :class:`neurolsc.init.InitReport`, or a tuple with a finding for every target that was
+            The network; and the :class:`neurolsc.init.InitReport`, or a tuple with a finding for every target that was
             missed. The tuple is empty for ``Default``.
         """
         network = self.build()
@@ -309,18 +312,18 @@ class Experiment:
         return network, named(self.initialiser).apply(network, self.input_batches(), seed=self.network.seed)
 
     def first_samples(self, split: Split, count: int) -> tuple[Tensor, ...]:
-        """The first samples of a split: x (T, B, n_in), labels (B,), a mask if lengths differ."""
+        """Return the first samples of a split: x (T, B, n_in), labels (B,), and a mask if lengths differ."""
         dataset = self.data.load(split)
         return collate(fetch(dataset, range(min(count, len(dataset)))))
 
     def drawn_samples(self, count: int) -> tuple[Tensor, ...]:
-        """Samples of the training split, drawn by the seed: x (T, B, n_in), labels (B,), a mask if lengths differ."""
+        """Draw training samples by the seed: x (T, B, n_in), labels (B,), and a mask if lengths differ."""
         data = self.data.load("train")
         generator = torch.Generator().manual_seed(self.network.seed)
         return collate(fetch(data, torch.randperm(len(data), generator=generator)[:count].tolist()))
 
     def first_inputs(self, split: Split, count: int) -> Tensor:
-        """Inputs (T, B, n_in) of the first B = `count` samples, cut to the length of the shortest."""
+        """Return the inputs (T, B, n_in) of the first B = `count` samples, cut to the length of the shortest."""
         x, _, *mask = self.first_samples(split, count)
         if not mask:
             return x
@@ -328,13 +331,13 @@ class Experiment:
         return x[:shortest]
 
     def input_batches(self) -> Sequence[Any]:
-        """Batches of inputs for the initialisation and for setting the radii.
+        """Return batches of inputs for the initialisation and for setting the radii.
 
-        For the paper's loops they are all training samples, in batches of the size that training has.
+        For the paper's loops the batches hold all training samples, and have the size of those in training.
         """
         training_data = self.data.load("train")
         if not self.reads_all:
-            return input_batches(training_data, 32, seed=self.network.seed)
+            return input_batches(training_data, INIT_BATCH, seed=self.network.seed)
         size = (self.training or TrainSettings()).batch_size
         return InputBatches(training_data, size, seed=self.network.seed)
 
@@ -363,10 +366,11 @@ class Experiment:
             out: the folder; must not exist. A run that was stopped goes on.
             say: called with each finding of the initialisation, the result of pre-training, and the monitor after the
                 training.
-            before_training: called with the initialised network, its radii set, and the folder of the unfinished run.
+            before_training: called with the network, initialised and with its radii set, and with the folder of the
+                unfinished run.
             progress: show bars.
-            monitor: updates from row to row of a :class:`neurolsc.Monitor` on some training samples, whose rows and
-                picture are files of the run; 0: none.
+            monitor: number of updates between two rows of a :class:`neurolsc.Monitor` on some training samples, whose
+                rows and picture are files of the run; 0: no monitor.
 
         Raises:
             ValueError: if a setting is wrong, or an unfinished run has other settings.
@@ -406,10 +410,10 @@ class Experiment:
 
             # The radii.
             if self.pretraining is not None and (lsc := self.lsc) is not None:
-                if not (folder / "radii_before.json").exists():  # else this goes on after a stop
+                if not (folder / "radii_before.json").exists():  # else they were measured before the run was stopped
                     x = self.first_inputs("train", self.pretraining.pretrain_samples)
                     steps = min(self.pretraining.pretrain_times, x.shape[0])
-                    bar = None if progress else False  # None: it is shown if it takes long
+                    bar = None if progress else False  # None: a bar is shown if the work takes long
                     before = radius_profile(network, x, steps=steps, seed=seed, progress=bar)
                     write_profile(before, folder / "radii_before", f"{self.title}, before pre-training")
                 pretraining = lsc.run(
@@ -426,7 +430,7 @@ class Experiment:
             # The training.
             before_training(network, folder)
             if self.training is not None:
-                # which speakers are held out, where all are known: -1 is an unknown one
+                # which speakers are held out, if all are known: -1 stands for an unknown one
                 if all(hasattr(part, "speakers") and (part.speakers >= 0).all() for part in data):
                     split = {p.split: {"utterances": len(p), "speakers": p.speakers.unique().tolist()} for p in data}
                     write_json(folder / "split.json", split)
@@ -460,7 +464,7 @@ class Experiment:
 
 
 def load_network(run: str | PathLike[str], *, device: str = "cpu") -> Network:
-    """The network of a finished run, by its folder; ``ValueError`` if that holds no finished run."""
+    """Return the network of a finished run, by its folder; ``ValueError`` if that holds no finished run."""
     CELLS.find(Experiment.of(run).network.cell)  # imports the module of a cell of one's own, which load needs
     return load(Path(run) / NETWORK).to(usable_device(device))
 
@@ -478,7 +482,7 @@ def score(run: str | PathLike[str], split: Split, *, batch_size: int = 256, devi
 
 
 def diagnose_run(run: str | PathLike[str], *, samples: int = 64, cures: bool = False) -> Diagnosis:
-    """Diagnose the network of a finished run, with samples of its training split drawn by its seed, and its history.
+    """Diagnose the network of a finished run on training samples drawn by its seed, with the history of its training.
 
     With ``cures`` the cure of every finding is tried on copies of the network. ``ValueError`` if the folder holds no
     finished run.
@@ -497,7 +501,7 @@ def diagnose_run(run: str | PathLike[str], *, samples: int = 64, cures: bool = F
     labels = getattr(data, "labels", None)  # music has none
     found = diagnose(network, batch, loss=task, history=history, lr=lr, seed=seed)
     if labels is not None and not any(finding.name == MISSING for finding in found):
-        # the batch has all classes, or lacks some by chance; a class that all the data lack is a fault
+        # a batch may lack a class by chance; a class that all training data lack is a fault
         found = replace(found, findings=(*found, *of_labels(labels, network.n_out)))
     if not cures:
         return found

@@ -33,15 +33,16 @@ from neurolsc.network import Network
 from neurolsc.validation import usable_device, whole
 
 GRID = "grid.toml"
-TRIAL_ENDS = ("", UNFINISHED, FAILED)  # a finished run, an unfinished one, the note of an error
+TRIAL_ENDS = ("", UNFINISHED, FAILED)  # ends of names: of a finished run, an unfinished one, the note of an error
 DEATHS = 3  # workers that die over one trial before it counts as failed
 REST = 2.0  # seconds until a trial is tried again that another process runs
-EXPECTED = (ArithmeticError, ValueError, RuntimeError)  # a diverging loss, settings that do not fit, no radii
+# errors with which a trial fails, and the sweep goes on: a diverging loss, settings that do not fit, no radii
+EXPECTED = (ArithmeticError, ValueError, RuntimeError)
 
 
 @dataclass(frozen=True)
 class Job:
-    """A trial to be brought to its end."""
+    """A trial that is to be run to its end."""
 
     trial: Experiment
     sweep: Path  # folder of the sweep
@@ -57,7 +58,7 @@ class Job:
         return self.sweep / (self.trial.name + FAILED)
 
     def is_over(self) -> bool:
-        """True if the trial has ended, and has its test scores if it is to be tested; or if it failed."""
+        """Return True if the trial failed, or has finished and, where it is to be tested, has its test scores."""
         # the file or folder that appears last
         if self.test:
             last = self.folder / TEST
@@ -66,9 +67,9 @@ class Job:
         return last.exists() or self.failure.exists()
 
     def run(self) -> bool:
-        """Run the trial from its last checkpoint on; False if another process is at work on it.
+        """Run the trial from its last checkpoint on; return False if another process is at work on it.
 
-        An error that comes from its settings is written into a note, with which the trial is over.
+        An error of ``EXPECTED`` is written into a note, with which the trial is over.
         """
         usable_device(self.device)  # outside of the try: a missing device is no fault of the trial
         try:
@@ -101,7 +102,8 @@ class Job:
     def forget(self) -> None:
         """Remove what is left of a failed trial, so that it can be run anew.
 
-        That is the note of the error, and the unfinished run. Without a note the finished run is damaged, and removed.
+        If there is a note of the error, the note and the unfinished run are removed. If there is none, the finished run
+        is damaged, and is removed.
         """
         with locked(self.folder):
             if not self.failure.exists():
@@ -116,7 +118,7 @@ class Processes:
 
     def __init__(self, workers: int) -> None:
         self.size = whole("workers", workers)
-        # an executor for each worker: the death of a process breaks its whole executor
+        # each worker has an executor of its own, since the death of a process breaks its whole executor
         self.executors: dict[ProcessPoolExecutor, Future[bool]] = {}
 
     def __enter__(self) -> Self:
@@ -138,7 +140,7 @@ class Processes:
                 continue
             if future.exception() is None:
                 free.append(executor)
-            else:  # its process died, or the sweep ends with the error of the job
+            else:  # its process died, or its job raised an error, with which the sweep ends
                 del self.executors[executor]
         if free:
             executor = free[0]
@@ -157,7 +159,7 @@ class Processes:
         return self.executors[executor]
 
     def died(self, error: BaseException) -> bool:
-        """True if the error of a future says that its worker died, and not that the job raised it."""
+        """Return True if a future's error says that its worker died, and False if the job raised it."""
         return isinstance(error, BrokenProcessPool)
 
 
@@ -189,7 +191,7 @@ class RayTasks:
         except ImportError as error:
             raise ImportError("sweeps on a cluster need Ray: pip install 'ray>=2.40,<3'.") from error
         self.address = address
-        self.ours = False  # True if Ray was started here, and is to be stopped here
+        self.ours = False  # True if Ray was started here, and must be stopped here
         self.futures: list[Any] = []
 
     def __enter__(self) -> Self:
@@ -320,11 +322,11 @@ def run_sweep(
 
 
 def read_sweep(folder: Path) -> tuple[Grid, list[Row]]:
-    """A sweep's grid, and its table of the trials that are over; ``ValueError`` if the folder holds no sweep."""
+    """Return a sweep's grid, and the table of its trials that are over; ``ValueError`` if the folder holds no sweep."""
     if not (folder / GRID).exists():
         raise ValueError(f"{folder} is not the folder of a sweep: it has no {GRID}.")
     grid = read_grid(folder / GRID)
-    rename_trials(folder, grid.trials, TRIAL_ENDS)  # of older sweeps, whose files are named by other settings
+    rename_trials(folder, grid.trials, TRIAL_ENDS)  # those of an earlier version
     state = _State(grid, folder)
     state.update()  # reads which trials are over
     return grid, state.table()
@@ -341,7 +343,7 @@ class _State:
         self.over: set[Job] = set()  # jobs whose rows are read; one with test=True is another job of the same trial
 
     def plan(self) -> dict[Experiment, bool]:
-        """The trials that are to be run by what is known now, and of each whether it is chosen: :meth:`Grid.wanted`."""
+        """Return the trials to be run by what is known now, each with True if it is chosen: :meth:`Grid.wanted`."""
         if self.grid.choice:
             score = self.grid.choice.by
         else:
@@ -353,9 +355,10 @@ class _State:
         return self.grid.wanted(scores)
 
     def jobs(self) -> list[Job]:
-        """The jobs that have neither finished nor failed.
+        """Return the jobs that have neither finished nor failed.
 
-        A trial whose value is chosen is tested: that is another job than the training, and left until it has run.
+        A chosen trial is tested if the grid says so. Its test is another job than its training, and is left to do even
+        where the training is over.
         """
         jobs = []
         for trial, chosen in self.plan().items():
@@ -365,9 +368,9 @@ class _State:
         return jobs
 
     def update(self) -> bool:
-        """Read the rows of trials that ended, in whatever process; True if there are any."""
+        """Read the rows of trials that have ended, in whatever process; return True if there are any."""
         found = False
-        # Again and again: with the rows of an arm known, a value is chosen for it, which makes new jobs.
+        # repeated, because the rows of an arm may decide its value, which makes new jobs, which may be over as well
         while ended := [job for job in self.jobs() if job.is_over()]:
             found = True
             for job in ended:
@@ -378,7 +381,7 @@ class _State:
         return found
 
     def table(self) -> list[Row]:
-        """The rows in the order of the grid, with a column ``chosen``."""
+        """Return the rows in the order of the grid, with a column ``chosen``."""
         plan = self.plan()
         rows = [(trial, self.rows[trial]) for trial in self.grid.trials if trial in plan and trial in self.rows]
         return [{"trial": row["trial"], "chosen": plan[trial]} | row for trial, row in rows]

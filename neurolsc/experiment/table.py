@@ -46,7 +46,8 @@ def statistics(network: Network, experiment: Experiment) -> Row:
     """Measure a network before its training: radii, rates, and the measures of diagnose.
 
     Returns:
-        By name a list with a number per layer, None where a layer has no such number: columns ``init_...`` of a table.
+        For each measure a list with a number per layer, None where a layer has no such number. They become the columns
+        ``init_...`` of the table.
     """
     batch = Batch.of(prepare(network, experiment.first_samples("train", SAMPLES)))
     x = batch.first(FEW)
@@ -86,7 +87,7 @@ def statistics(network: Network, experiment: Experiment) -> Row:
 
 
 def environment(device: str = "cpu") -> Row:
-    """Versions of the software, and what kind of machine and device this is, by name; the machine stays nameless."""
+    """Return versions of the software, and the kind of machine and device, by name; the machine stays nameless."""
     gpu = device.startswith("cuda") and torch.cuda.is_available()
     return {
         "neurolsc": neurolsc.__version__,
@@ -102,20 +103,20 @@ def environment(device: str = "cpu") -> Row:
 
 
 def visible(trial: Experiment) -> Row:
-    """The settings of a trial as the table shows them: of a path the last part, since the folders are one machine's."""
+    """Return a trial's settings as the table shows them: of a path the last part, as its folders are one machine's."""
     return {name: Path(value).name if name in ("root", "weights") else value for name, value in trial.settings.items()}
 
 
 def make_row(trial: Experiment, sweep: Path, grid: "Grid") -> Row | None:
-    """The row of a trial that has finished or failed, else None.
+    """Return the row of a trial that has finished or failed, else None.
 
-    Its columns are the trial's settings and results; the column ``error`` is None if nothing failed. A failed trial has
-    its error, and what was measured until then.
+    Its columns are the trial's settings and results; the column ``error`` is None if nothing failed. For a failed
+    trial they are its error, and what was measured until then.
 
     Args:
         trial: the trial.
         sweep: folder of the sweep.
-        grid: the grid, which says after which epochs the score is noted.
+        grid: the grid, whose budgets say after which epochs the score so far is a column.
     """
     folder = sweep / trial.name
     failure = sweep / (trial.name + FAILED)
@@ -132,7 +133,7 @@ def make_row(trial: Experiment, sweep: Path, grid: "Grid") -> Row | None:
         if not row["finished"]:
             folder = sweep / (trial.name + UNFINISHED)
         elif changed := differences(Experiment.of(folder).settings, trial.settings):
-            # the folder's name has only settings other than the defaults, and these were others
+            # the folder's name tells only settings that differ from their defaults, and a default has changed since
             raise ValueError(
                 f"{folder.name} was run when defaults were others ({changed}): write these settings into the grid file, "
                 "or run it anew by --retry."
@@ -170,7 +171,7 @@ def make_row(trial: Experiment, sweep: Path, grid: "Grid") -> Row | None:
             columns |= {f"test_{name}": test.get(name) for name in names}
     except (ValueError, OSError) as error:  # of a damaged file; the trial's own error comes first
         row["error"] = row["error"] or f"{type(error).__name__}: {error}"
-    if row["error"] is not None:  # without the paths of this machine
+    if row["error"] is not None:  # the paths of this machine are taken out
         row["error"] = row["error"].replace(f"{sweep}{os.sep}", "")
         if (root := trial.data.root) and Path(root).is_absolute():
             row["error"] = row["error"].replace(root, Path(root).name)
@@ -178,7 +179,7 @@ def make_row(trial: Experiment, sweep: Path, grid: "Grid") -> Row | None:
 
 
 def read_history(folder: Path) -> list[Row]:
-    """The history of a run, a row per epoch: of its last checkpoint if it is not finished, empty without a training."""
+    """Return a run's history, a row per epoch: from its last checkpoint if unfinished, empty without a training."""
     if (folder / "history.json").exists():
         return _read(folder / "history.json")["history"]
     if (folder / TRAINING).exists():
@@ -187,7 +188,7 @@ def read_history(folder: Path) -> list[Row]:
 
 
 def best_so_far(history: list[Row]) -> list[Row]:
-    """For every epoch the row of the best one up to it, by the validation loss."""
+    """Return for every epoch the row of the epoch with the lowest validation loss so far."""
 
     def better(best: Row, epoch: Row) -> Row:
         if epoch["validation_loss"] < best["validation_loss"]:
@@ -207,9 +208,9 @@ def _read(path: Path) -> Any:
 
 @dataclass(frozen=True)
 class Arm:
-    """The trials that have some settings in common, and mostly differ in their seed alone."""
+    """Trials that have some settings in common, and mostly differ in their seed alone."""
 
-    settings: Row  # those in common that differ from arm to arm
+    settings: Row  # the settings in common, by which arms differ from each other
     rows: tuple[Row, ...]  # of the table, one per trial
 
     @property
@@ -223,12 +224,12 @@ class Arm:
         return ", ".join(f"{name} {shown(value)}" for name, value in self.settings.items()) or "all"
 
     def values(self, column: str) -> list[float]:
-        """The values of a column, of the finished trials that have one."""
+        """Return the values of a column, of the finished trials that have one."""
         return [row[column] for row in self.finished if row.get(column) is not None]
 
 
 def arms(grid: "Grid", rows: Iterable[Row], by: Sequence[str] = ()) -> list[Arm]:
-    """Group the chosen trials into arms, in the order of the grid; an arm without a chosen one keeps all its trials.
+    """Group the chosen trials into arms, in the order of the grid; an arm with no choice keeps all its trials.
 
     Args:
         grid: the grid of the sweep.
@@ -260,14 +261,14 @@ def arms(grid: "Grid", rows: Iterable[Row], by: Sequence[str] = ()) -> list[Arm]
 
 
 def markdown(grid: "Grid", rows: Iterable[Row], by: Sequence[str] = ()) -> str:
-    """The arms (:func:`arms`) as a table in Markdown: mean ± sample deviation over seeds."""
+    """Return the arms (:func:`arms`) as a table in Markdown: mean ± sample deviation over seeds."""
     score = f"validation_{grid.score}"
     share = grid.measure.share
 
-    # these three read `arm`, the arm of the loop below, and return "" if it has no value
+    # these three functions read `arm`, the variable of the loop below, and return "" if that arm has no value
 
     def over_seeds(column: str, form: str, factor: float = 1) -> str:
-        """Mean and deviation of a column, times a factor, each in a form such as ``.1f``."""
+        """Return mean and deviation of a column, times a factor, each in a form such as ``.1f``."""
         values = [factor * value for value in arm.values(column)]
         if not values:
             return ""
@@ -277,20 +278,20 @@ def markdown(grid: "Grid", rows: Iterable[Row], by: Sequence[str] = ()) -> str:
         return f"{mean(values):{form}}{deviation}"
 
     def scores(column: str) -> str:
-        """Mean and deviation of a column of scores, shares in per cent."""
+        """Return mean and deviation of a column of scores, in per cent if they are shares."""
         if not share:
             return over_seeds(column, ".4g")
         text = over_seeds(column, ".1f", factor=100)
         return text and f"{text} %"
 
     def layers(column: str) -> str:
-        """The means over trials of the layers with the lowest and the highest mean."""
+        """Return as text the lowest and the highest of the layers' means over trials."""
         means = []
         while values := arm.values(f"{column}_{len(means) + 1}"):  # columns are numbered from 1
             means.append(mean(values))
         if not means:
             return ""
-        ends = dict.fromkeys(f"{value:.2g}" for value in (min(means), max(means)))  # equal ones once
+        ends = dict.fromkeys(f"{value:.2g}" for value in (min(means), max(means)))  # a single one if they are equal
         return " to ".join(ends)
 
     lines = []
@@ -317,7 +318,7 @@ def markdown(grid: "Grid", rows: Iterable[Row], by: Sequence[str] = ()) -> str:
         lines.append(line)
     titles = []
     if lines:
-        titles = [title for title in lines[0] if any(line[title] for line in lines)]  # no empty column
+        titles = [title for title in lines[0] if any(line[title] for line in lines)]  # leaves out empty columns
     cells = [titles, ["---"] * len(titles)]
     for line in lines:
         cells.append([line[title] or "-" for title in titles])
@@ -325,7 +326,7 @@ def markdown(grid: "Grid", rows: Iterable[Row], by: Sequence[str] = ()) -> str:
 
 
 def shown(value: Any) -> str:
-    """A setting as text."""
+    """Return a setting as text."""
     if isinstance(value, float):
         return f"{value:g}"
     return str(value)
@@ -363,7 +364,7 @@ def draw(grid: "Grid", rows: Iterable[Row], sweep: Path, over: str | None = None
     scores: dict[str, dict[Any, list[float]]] = {}
     for arm in arms(grid, rows, [over, *rest]):
         value = arm.settings[over]
-        name = Arm({name: arm.settings[name] for name in rest}, ()).name  # of the other settings, for the legend
+        name = Arm({name: arm.settings[name] for name in rest}, ()).name  # names the other settings in the legend
         if arm.values(column):
             histories = [best_so_far(read_history(sweep / row["trial"])) for row in arm.finished]
             curves = [[epoch[column] for epoch in history] for history in histories]

@@ -5,22 +5,23 @@ A state counts 64 units per weight unit; the input of a step is the sum of the w
 .. math::
     \mathrm{dec}(x, k) = \mathrm{sign}(x) \lfloor |x| (4096 - k) / 4096 \rfloor
 
-CUBA, with a current and a voltage that starts again from zero, computes
+CUBA, which has a current and a voltage that a spike resets to zero, computes
 
 .. math::
     u = \mathrm{wrap}(\mathrm{dec}(u, k_u) + 64\,\mathit{in}), \quad
     v = \mathrm{clip}(\mathrm{dec}(v, k_v) + u + 64\,b), \quad
     z = [v > 64\,\vartheta], \quad v = 0 \text{ where } z
 
-and ATRLIF, whose threshold rises at a spike and which resets by a synapse to itself (files call it ALIF),
+and ATRLIF (in files ALIF), whose threshold rises at a spike and whose reset is a synapse of each neuron to itself,
 
 .. math::
     v = \mathrm{clip}(\mathrm{dec}(v, k_v) + 64\,\mathit{in} + b\,2^{e}), \quad
     \vartheta = \mathrm{dec}(\vartheta - \vartheta_0, k_\vartheta) + \vartheta_0, \quad
     z = [v \ge \vartheta], \quad \vartheta \mathrel{+}= 64\,\beta z.
 
-The integers are held in float64, where all that occur are exact (below 2^53). Roundings let gradients pass, so that
-fine-tuning runs the same equations.
+Here k are decays, b is the bias, with e its exponent, and beta the rise of the threshold. The integers are held in
+float64, where all that occur are exact (below 2^53). Gradients pass roundings unchanged, so that fine-tuning runs the
+same equations.
 
 Source: Lava 0.10.0, ``proc/lif/models.py`` and ``proc/atrlif/models.py`` (models tagged ``fixed_pt``).
 """
@@ -42,34 +43,34 @@ Spike = Callable[[Tensor], Tensor]  # 1 where its argument is positive, else 0; 
 
 
 class IntegerState(NamedTuple):
-    """State after a step, each (B, M)."""
+    """State of a layer between two steps, in state units; each tensor is (B, M)."""
 
-    u: Tensor  # current; 0 of ATRLIF
-    v: Tensor  # voltage, of CUBA 0 after a spike
-    theta: Tensor  # threshold, of CUBA constant
+    u: Tensor  # current; always 0 for ATRLIF
+    v: Tensor  # voltage; 0 after a spike of CUBA
+    theta: Tensor  # threshold; constant for CUBA
 
 
 class StepValues(NamedTuple):
-    """Integers of a step before they wrap or are clipped, each (B, M)."""
+    """Integers of a step before they wrap or are clipped, in state units but for `drive`; each is (B, M)."""
 
-    drive: Tensor  # input, weight units
+    drive: Tensor  # input, in weight units
     u: Tensor | None  # current; None for ATRLIF
     v: Tensor  # voltage
-    theta: Tensor | None  # threshold; None where it is fixed
-    distance: Tensor  # v, clipped, minus the threshold
+    theta: Tensor | None  # threshold before a spike raises it; None where it is fixed
+    distance: Tensor  # clipped voltage minus threshold
 
 
 class IntegerStep(NamedTuple):
     """One step of all layers, first layer first."""
 
-    spikes: tuple[Tensor, ...]  # (B, M) each; voltages of an integrator
+    spikes: tuple[Tensor, ...]  # of each layer (B, M); an integrator has its voltages here
     states: tuple[IntegerState, ...]  # after the step
     values: tuple[StepValues, ...]
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class IntegerLayer(ABC):
-    """A layer of M neurons with N inputs. Tensors are float64 and hold integers, but for `unit`."""
+    """A layer of M neurons with N inputs. All tensors are float64; all but `unit` hold integers."""
 
     kind: ClassVar[str]  # the neuron's name in files
     variables: ClassVar[tuple[str, ...]]  # names of the state variables that change
@@ -91,7 +92,7 @@ class IntegerLayer(ABC):
         return self.weight.shape[0]
 
     def initial_state(self, batch: int) -> IntegerState:
-        """Return the state at rest of a batch of so many samples."""
+        """Return the resting state of a batch of `batch` samples."""
         zero = self.weight.new_zeros(batch, self.size)
         return IntegerState(zero, zero, (UNIT * self.threshold).expand(batch, -1))
 
@@ -101,8 +102,8 @@ class IntegerLayer(ABC):
 
         Args:
             drive: input of the step (B, M), weight units, as of :meth:`drive`.
-            state: the state before.
-            spike: the spike function, of distances from the threshold in units of the float network.
+            state: the state before the step.
+            spike: the spike function; it takes distances from the threshold in units of the float network.
 
         Returns:
             Spikes (B, M), or voltages of an integrator; the state after the step; the integers before they wrap or are
@@ -110,7 +111,7 @@ class IntegerLayer(ABC):
         """
 
     def drive(self, below: Tensor, own: Tensor) -> Tensor:
-        """Return the input of the next step (B, M), from the spikes below (B, N) and the layer's own (B, M)."""
+        """Return the next input (B, M), weight units, from the spikes `below` (B, N) and the layer's `own` (B, M)."""
         drive = below @ self.weight.T * 2**self.weight_exp
         if self.weight_rec is None:
             return drive
@@ -121,8 +122,8 @@ class IntegerLayer(ABC):
 class CubaLayer(IntegerLayer):
     """Neurons with a current, and a voltage that is reset to zero. The bias is in weight units.
 
-    With v_decay 4095 the current is the voltage of a LIF with reset by subtraction. An integrator, a readout, never
-    fires and sends its voltage in place of spikes.
+    With v_decay 4095 the voltage follows the current, which then stands for the voltage of a LIF with reset by
+    subtraction. An integrator, the readout of a network, never fires and sends its voltage in place of spikes.
     """
 
     kind = "CUBA"
@@ -168,7 +169,7 @@ class AtrlifLayer(IntegerLayer):
         rest = UNIT * self.threshold
         theta = decay(state.theta - rest, self.theta_decay) + rest
         distance = v - theta
-        z = spike((distance + 0.5) / self.unit)  # whole distances: a half more lets a neuron fire at its threshold, too
+        z = spike((distance + 0.5) / self.unit)  # distances are whole: with a half added, 0 fires too
         after = state._replace(v=v, theta=theta + UNIT * self.theta_step * z)
         return z, after, StepValues(drive, u=None, v=raw_v, theta=theta, distance=distance)
 
@@ -176,7 +177,7 @@ class AtrlifLayer(IntegerLayer):
 def integer_steps(
     layers: Sequence[IntegerLayer], x: Tensor, spikes: Sequence[Spike] | None = None
 ) -> Iterator[IntegerStep]:
-    """Run layers over time; each reads the layer below, the first one the input, one step late.
+    """Run layers over time. Each layer reads the one below it, and the first layer the input, one step late.
 
     Args:
         layers: first layer first.
@@ -223,7 +224,7 @@ def clip(v: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Extremes:
-    """The largest moduli of a layer's integers, and counts of what must not happen."""
+    """The largest moduli of a layer's integers, and counts of overflows and of ties with the threshold."""
 
     drive: int = 0  # input of a step, in weight units (limit 32767)
     u: int = 0  # current, in state units (limit 2^23)
@@ -245,7 +246,7 @@ class Extremes:
         return Extremes(**peaks, overflows=overflows, ties=int((step.distance == 0).sum()))
 
     def __or__(self, other: "Extremes") -> "Extremes":
-        """Return the extremes of two runs or steps together."""
+        """Return the extremes of two steps, or runs, taken together."""
         return Extremes(
             drive=max(self.drive, other.drive),
             u=max(self.u, other.u),
@@ -257,5 +258,5 @@ class Extremes:
 
     @property
     def reach(self) -> float:
-        """The largest share of its bits that a state or an input uses; 1 is an overflow."""
+        """The largest share of its limit that a state or an input reaches; at 1 it overflows."""
         return max(self.u / LIMIT, self.v / LIMIT, self.theta / LIMIT, UNIT * self.drive / INPUT_LIMIT)

@@ -1,7 +1,7 @@
-"""From a network to Lava: to_netx quantises it, reports what that changed, and writes a NetX file (HDF5); files read.
+"""Networks as NetX files (HDF5) of Lava: to_netx quantises, reports what that changed, and writes; read_netx reads.
 
-Golden samples in a file are input, and what every layer and the readout made of it; `neurolsc.export.verify` replays
-them without a simulator. Layout: docs/export.md.
+Golden samples in a file are inputs, with the outputs of every layer and of the readout; `neurolsc.export.verify`
+replays them without a simulator. Layout: docs/export.md.
 """
 
 import copy
@@ -66,22 +66,22 @@ class LayerReport:
     neuron: str  # what it was and what it became
     neurons: int  # on the chip, with those that stand for biases
     threshold: tuple[int, int]  # smallest and largest at rest, weight units
-    weight_error_max: float  # of input and recurrent weights, in thresholds
-    weight_error_rms: float
+    weight_error_max: float  # of input and recurrent weights, in thresholds of their neuron (for an LI in float units)
+    weight_error_rms: float  # the same weights, root mean square
     rounded_to_zero: float  # share of weights that were not zero and are now
     threshold_error: float  # largest, as a share of the threshold
-    decay_error: float  # largest difference of the share of the voltage that a step retains
+    decay_error: float  # largest change in the share of the voltage that a step retains
     synapse_bits: int
     cores: int  # on Loihi, by CORE_NEURONS, CORE_AXONS and CORE_BITS
 
 
 @dataclass(frozen=True)
 class LayerActivity:
-    """A layer of the integer model on the calibration data, against the float one."""
+    """Spikes of a layer on the calibration data, in integers and in floats."""
 
     rate_float: float  # spikes per neuron and step
     rate_integer: float
-    agreement: float  # share of equal spikes; never asserted, as one flipped spike changes those after it
+    agreement: float  # share of equal spikes; no criterion of success, as one flipped spike changes those after it
     extremes: Extremes
 
 
@@ -112,7 +112,7 @@ class ExportReport(Displayed):
         return json.loads(json.dumps(dataclasses.asdict(self)))  # tuples become lists
 
     def parts(self) -> list[str | Table]:
-        """Return a table of the layers, and lines on activity, readout and decisions."""
+        """Return a table of the layers, and lines of text on activity, readout and decisions."""
         head = ("layer", "neurons", "cores", "synapse kB", "units/threshold", "weight error max, rms", "rounded to 0")
         rows = []
         for i, layer in enumerate(self.layers, start=1):
@@ -146,12 +146,12 @@ class ExportReport(Displayed):
         ]
         if self.readout is not None:
             lines.append(f"readout: at most {self.readout.reach:.0%} of the bits used")
-        d = self.decisions
-        if d is not None:
+        found = self.decisions
+        if found is not None:
             scores = ""
-            if d.accuracy_float is not None:
-                scores = f"; mode accuracy float {d.accuracy_float:.1%}, integer {d.accuracy_integer:.1%}"
-            lines.append(f"calibration: {d.same_as_float:.1%} of {d.samples} decided as in floats{scores}")
+            if found.accuracy_float is not None:
+                scores = f"; mode accuracy float {found.accuracy_float:.1%}, integer {found.accuracy_integer:.1%}"
+            lines.append(f"calibration: {found.same_as_float:.1%} of {found.samples} decided as in floats{scores}")
         return [*lines, *self.remarks]
 
 
@@ -165,10 +165,10 @@ def to_netx(
 ) -> ExportReport:
     """Export a network to Lava: quantise it, check it on data, and write a NetX file.
 
-    For :func:`neurolsc.export.verify` the file holds the first four samples with their spikes; without calibration data
-    50 steps of random spikes.
+    For :func:`neurolsc.export.verify` the file holds golden samples: the first four samples of x with their spikes, or,
+    without x, 50 steps of random spikes.
 
-    Networks run in evaluation mode; their own mode is restored.
+    The network runs in evaluation mode, and its own mode is restored.
 
     Args:
         net: what :func:`neurolsc.export.quantize` accepts, or a module of snnTorch, norse or spikingjelly.
@@ -198,9 +198,10 @@ def to_netx(
     quantized = quantize(own, x, force=force)
     report = make_report(own, quantized, x, None if labels is None else labels.cpu())
     if x is None:
+        # a golden sample of 50 steps, in each of which about a fifth of the inputs spike
         x = torch.rand(50, 1, quantized.n_in, generator=torch.Generator().manual_seed(0)) < 0.2
     elif any(isinstance(cell, WrappedCell) for cell in network.cells):
-        # say how well the conversion itself keeps spikes, apart from rounding
+        # the report also says how many spikes the conversion into our cells keeps, before any rounding
         with torch.no_grad(), eval_mode(network):
             theirs = network.run(x.to(**network.dtype_and_device)).spikes
             ours = own.run(x).spikes
@@ -230,7 +231,7 @@ def make_report(
     cells = (delayed(network).cells, dequantize(network, quantized).cells)
     for cell, near, layer in zip(*cells, quantized.layers, strict=True):
         kind: Any = exported_kind(cell)
-        name = "theta_rest" if kind is ALIF else "theta"  # an LI has neither: 1 stands for it
+        name = "theta_rest" if kind is ALIF else "theta"  # an LI has no threshold: 1 stands for it
         theta = getattr(cell, name, torch.ones(layer.size)).double()
         rounded = getattr(near, name, torch.ones(layer.size)).double()
         matrices = [w for w in ("w_in", "w_rec") if hasattr(cell, w)]
@@ -239,7 +240,7 @@ def make_report(
         error = (integer - exact) / theta.unsqueeze(1)
         # `dequantize` adds the reset's threshold to the diagonal, so that a zero there may be 1e-16
         lost = (exact != 0) & (integer.abs() < 1e-12)
-        m, n = layer.weight.shape
+        m, n = layer.weight.shape  # neurons, inputs
         fan_in = n if layer.weight_rec is None else n + m
         bits = fan_in * m * 9  # 8 bits and a sign for each weight
         layers.append(
@@ -302,7 +303,7 @@ KINDS: dict[str, tuple[type[IntegerLayer], dict[str, str | int]]] = {
 
 @torch.no_grad()
 def replay(layers: Sequence[IntegerLayer], x: Tensor) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
-    """Run layers on x (T, B, N), each on the spikes of the one below.
+    """Run layers on input spikes x (T, B, N), each layer on the spikes of the one below.
 
     Yields:
         For each layer its spikes, or an integrator's voltages, and its states by name, all (T, B, M).
@@ -342,7 +343,7 @@ def write_netx(quantized: QuantizedNetwork, path: str | PathLike[str], *, golden
     with h5py.File(buffer, "w") as file:
         file["layer/0/type"] = np.array([b"input"], "S10")
         file["layer/0/shape"] = np.array([quantized.n_in])
-        # layers, and None for a readout after them
+        # the layers, and None for the readout after them; an integrator is its own readout
         for i, layer in enumerate((*quantized.layers, *(() if quantized.integrates else (None,))), start=1):
             group = file.create_group(f"layer/{i}")
             if layer is None:
@@ -372,6 +373,7 @@ def write_netx(quantized: QuantizedNetwork, path: str | PathLike[str], *, golden
                     group[name] = entry
             file[f"neurolsc/scale_{i}"] = (layer.unit / UNIT).numpy()
         file["simulation/Ts"] = 1  # time is counted in steps
+        # steps of a sample: of the golden ones, blank steps included, else of an input of one step
         file["simulation/tSample"] = len(samples["readout"]) if samples else 1 + quantized.latency
         notes = {"format": FORMAT} | {k: getattr(quantized, k) for k in ("latency", "bias_neurons", "readout_scale")}
         file["neurolsc"].attrs.update(notes)
@@ -383,12 +385,12 @@ def write_netx(quantized: QuantizedNetwork, path: str | PathLike[str], *, golden
 def read_netx(path: str | PathLike[str]) -> QuantizedNetwork:
     """Read a file that :func:`write_netx` wrote, or one of lava-dl's own with dense CUBA layers.
 
-    Layers of lava-dl fire as Lava runs them, each one step after the layer below. Their units are those of the file. A
-    Dense without neurons at the end becomes the readout; without it the logits are the spikes of the last layer.
+    Layers of lava-dl fire as Lava runs them, each one step after the layer below, and keep the integer units of their
+    file. A Dense without neurons at the end becomes the readout; without it the logits are the last layer's spikes.
 
     Raises:
-        ValueError: if it is no such file, or a size or number in it does not fit; the message names file and place.
-        OSError: if it cannot be read.
+        ValueError: if the file is neither, or a size or number in it does not fit; the message names file and place.
+        OSError: if the file cannot be read.
     """
     data = Path(path).read_bytes()
     with refusing(fspath(path), "not a NetX file of this version"), HDF5(data) as file:
@@ -404,7 +406,7 @@ def integers(file: HDF5, place: str, *shape: int | None) -> Tensor:
     Args:
         file: the file.
         place: path of the data set.
-        shape: the wanted shape; None fits any size. A single number in the file stands for a vector of it.
+        shape: the wanted shape; None fits any size. Where a vector is wanted, the file may hold one number for all.
 
     Raises:
         ValueError: if the shape is another, or a number is not whole.
@@ -422,11 +424,11 @@ def of_lava_dl(file: HDF5) -> QuantizedNetwork:
     """Read a file that lava-dl wrote: Dense layers with CUBA neurons; the last one may have no neurons.
 
     Raises:
-        ValueError: if it holds other layers or neurons; the message names the place.
+        ValueError: if the file holds other layers or neurons; the message names the place.
     """
     layers: list[IntegerLayer] = []
     readout: Tensor | None = None
-    n_in: int | None = None  # outputs of the layer before; None, which fits any, before a file without input layer
+    n_in: int | None = None  # outputs of the layer before; None fits any number, if the file has no input layer
     for i in range(len(file.group("layer"))):
         at = f"layer/{i}"
         if readout is not None:
@@ -496,8 +498,9 @@ def read_with_golden(path: str | PathLike[str]) -> tuple[QuantizedNetwork, dict[
 
         numbers = partial(integers, file)
         count = len(file.group("layer")) - 1  # without the input
-        integrates = count > 1 and "neuron" in file.group(f"layer/{count}")  # else the last entry is a readout
-        count -= not integrates  # without the readout, which has no neurons
+        # the last entry is a readout, without neurons, or an integrator
+        integrates = count > 1 and "neuron" in file.group(f"layer/{count}")
+        count -= not integrates  # without the readout
         if count < 1:
             raise ValueError("it has no layer of neurons.")
         sizes = [int(numbers("layer/0/shape", 1)[0])]  # of the input and of each layer

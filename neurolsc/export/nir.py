@@ -1,19 +1,19 @@
 r"""Networks written as graphs of NIR, the neuromorphic intermediate representation, and read.
 
-NIR writes differential equations in seconds, of which its readers take Euler steps of dt. A node with tau = dt / (1 -
-a) retains a of its state in a step, here a = exp(-1 / tau_v).
+A node of NIR is a differential equation in seconds, of which readers take Euler steps of dt. A node with tau = dt / (1
+- a) retains the share a of its state in a step; our cells retain a = exp(-1 / tau_v), with tau_v in steps.
 
-- LIF is a ``CubaLIF`` with one time constant equal to dt: with reset to zero that of the current; with reset by
-  subtraction that of the voltage, and minus the threshold on the diagonal of the recurrent weights.
+- LIF is a ``CubaLIF`` with one time constant equal to dt. With reset to zero it is that of the current. With reset by
+  subtraction it is that of the voltage, and the diagonal of the recurrent weights holds minus the threshold.
 - ALIF with a static reset is a sub-graph. With A the rise of the threshold above its rest,
 
   .. math::
       v[t] &= a\, v[t-1] + W_{in} x[t] + b_v + (W_{rec} - \mathrm{diag}\,\vartheta_0)\, z[t-1] \\
       -A[t] &= -a_\vartheta A[t-1] - \beta z[t-1], \quad z[t] = H(v[t] - A[t] - \vartheta_0)
 
-  are an ``LI`` each for v and -A, summed in a ``Threshold``.
-- A LIF that forgets nothing and resets to zero is an ``IF`` with r = 1 / dt.
-- LI, the readout, is a ``CubaLI``, without a current an ``LI``.
+  v and -A are an ``LI`` each, and a ``Threshold`` reads their sum.
+- A LIF without leak and with reset to zero is an ``IF`` with r = 1 / dt.
+- LI, the readout, is a ``CubaLI``, or an ``LI`` if it has no current.
 
 Source: Pedersen et al., Nature Communications 15, 8122 (2024), for the primitives; nir 1.0 and norse 1.1 for the steps.
 """
@@ -48,7 +48,7 @@ ALIF_EDGES = {
     *(("input", "membrane"), ("membrane", "threshold"), ("threshold", "adaptation"), ("adaptation", "threshold")),
     *(("threshold", "w_rec"), ("w_rec", "membrane"), ("threshold", "output")),
 }
-CLOSE = 1e-6  # relative; other programs store float32
+CLOSE = 1e-6  # relative difference that counts as rounding; other programs store float32
 NO_LEAK = 1e30  # a time constant in steps so long that exp(-1/tau) is 1, and which a file can hold
 NOT_YET = {"Conv1d", "Conv2d", "SumPool2d", "AvgPool2d", "Scale", "Delay"}  # nodes of NIR that cannot be read
 MOST_NAMES = 8  # of nodes, in print
@@ -81,14 +81,14 @@ def to_nir(
 
     Args:
         net: LIF layers with any reset, CubaLIF with reset to zero, ALIF layers with ``reset="static"``, and a linear
-            readout or an LI at the end; or a module of snnTorch, norse or spikingjelly with such.
+            readout or an LI at the end; or a module of snnTorch, norse or spikingjelly that has such layers.
         path: a file to write, usually ``*.nir``; written whole or not at all. It may be left out: ``to_nir(net, x,
             dt=1e-4)``.
         x: an example of what the module takes, which shows the order of its layers, as for
             :func:`neurolsc.interop.prepared.prepare`. Without x it must be their order of definition.
         dt: seconds per time step. snnTorch's reader supposes 1e-4.
         golden: samples (T, B, n_in) for checks of another reader. They, the spikes of each layer and the logits,
-            without latency between layers, are written to ``<path>.data`` for ``nir.read_data``.
+            without latency between layers, are written to ``<path>.data`` for ``nir.read_data``; a path is needed.
 
     Raises:
         TypeError: if a layer or the readout cannot be exported.
@@ -106,6 +106,8 @@ def to_nir(
     dt = number("dt", dt)
     if x is None and not isinstance(path, str | PathLike | None):  # to_nir(net, x, dt=dt): the second argument is x
         path, x = None, path
+    if golden is not None and path is None:
+        raise ValueError("golden samples are written beside the file: give a path as well.")
     network = exportable(network_of(net, x))
     nodes: dict[str, Any] = {"input": nir.Input(np.array([network.n_in]))}
     edges: list[tuple[str, str]] = []
@@ -230,7 +232,8 @@ def _neurons(layer: str, cell: Any, dt: float, layer_delay: int) -> tuple[str, A
     membrane = steps["v"]
     one = np.ones_like(steps["v"])
     zero = np.zeros_like(steps["v"])
-    # an Euler step adds dt r / tau of the input: with r = tau / dt, in steps, the whole of it, as our cells do
+    # An Euler step adds dt r / tau of the input. With r = tau / dt, the time constant in steps, it adds all of the
+    # input, as our cells do.
     if kind is LI:
         others = {"r": membrane, "v_leak": zero, "metadata": metadata}
         if (steps["i"] == 1).all():  # no current
@@ -257,7 +260,7 @@ def _neurons(layer: str, cell: Any, dt: float, layer_delay: int) -> tuple[str, A
             "output": nir.Output(size),
         }
         return "alif", nir.NIRGraph(nodes, sorted(ALIF_EDGES), metadata=metadata), None
-    current = steps.get("i", one)  # of a LIF 1: a current that keeps nothing
+    current = steps.get("i", one)  # a LIF has no current: one with tau = 1 step retains nothing
     if reset != "zero":  # the node resets its voltage to zero, so its current is our voltage
         current = membrane
         membrane = one
@@ -283,7 +286,7 @@ def from_nir(
     A graph of :func:`to_nir` comes back with every parameter and ``layer_delay``, in its dtype. Other programs' graphs
     can be read if they are chains of ``Linear`` or ``Affine`` and ``LIF``, ``CubaLIF``, ``IF``, ``LI`` or ``CubaLI``
     nodes, of which those that fire may be recurrent. The cells take Euler steps of dt seconds, and layers read the
-    layer below in the same step; ``Flatten`` changes nothing. Without a readout in the graph it is the identity.
+    layer below in the same step; ``Flatten`` changes nothing. If the graph has no readout, it is the identity.
 
     A node that leaves the factor on its input at 1 adds only a part of the input in a step: dt / tau_syn of it to the
     current of a ``CubaLIF``, dt of it to the voltage of an ``IF``. A ``UserWarning`` then gives the factor that adds
@@ -291,15 +294,15 @@ def from_nir(
 
     Args:
         source: the graph, or the file that holds it.
-        dt: seconds per time step, for files without it: 1e-4 for snnTorch's; norse 1.1 writes time constants too small
-            by the factor dt, so that its own (default 1e-3) takes 1e-6 here, and leaves out the factors of ``LIFCell``
-            and ``IAFCell``: write these with :func:`to_nir`.
+        dt: seconds per time step, for files that do not say it: 1e-4 for files of snnTorch. norse 1.1 writes time
+            constants that are too small by the factor dt: for its default dt of 1e-3 give 1e-6 here. It also leaves
+            out the factors of ``LIFCell`` and ``IAFCell``: write these with :func:`to_nir`.
         layer_delay: 1 for layers that read the one below one step late, as on a chip; by default what the graph was
             written with, else 0.
 
     Raises:
-        ValueError: if the file is damaged, dt is missing or contradicts the file, or our cells cannot do the same; the
-            message names the node and its type.
+        ValueError: if the file is damaged, dt is missing or contradicts the file, or no cell of ours computes what a
+            node does; the message names the node and its type.
         TypeError: if the source is neither a graph nor a path.
         ImportError: if nir is not installed.
         OSError: if the file cannot be read.
@@ -341,7 +344,7 @@ def _network(graph: Any, dt: float | None, layer_delay: Literal[0, 1] | None, me
     step_length = number("dt", float(step_length))
     if dt is not None and not np.isclose(dt, step_length):
         raise ValueError(f"the graph was written with dt = {step_length:g} s, got dt = {dt:g} s.")
-    if layer_delay is None:  # one that is given overrides that of the graph: another simulator may step otherwise
+    if layer_delay is None:  # the argument, where given, overrides the graph: another simulator may have other delays
         layer_delay = 0
         if int(notes.get("layer_delay", 0)):
             layer_delay = 1
@@ -357,8 +360,8 @@ def _network(graph: Any, dt: float | None, layer_delay: Literal[0, 1] | None, me
     def only_node(where: str, names: set[str], *kinds: str) -> str:
         """Return the only name in a set, and mark it as seen.
 
-        ValueError if there is no name or more than one, if its node is of another kind, or if it was seen before.
-        `where` says in errors which place of the graph that is.
+        ValueError if there is no name or more than one, if its node is of none of the kinds, or if it was seen before.
+        `where` says in errors where in the graph the node is wanted.
         """
         found = sorted(names)
         if len(found) != 1 or type(nodes.get(found[0])).__name__ not in kinds or found[0] in seen:
@@ -378,7 +381,7 @@ def _network(graph: Any, dt: float | None, layer_delay: Literal[0, 1] | None, me
     onward = after(source)
     cells = []
     readout_node = None
-    # drawn weights are replaced: no random number of the caller is used up
+    # new cells draw weights, which are then replaced: the caller's random numbers stay unused
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         while onward != {output}:
             weight = only_node(f"after {source}", onward, "Linear", "Affine")
@@ -387,7 +390,7 @@ def _network(graph: Any, dt: float | None, layer_delay: Literal[0, 1] | None, me
                 readout_node = nodes[weight]
                 break
             source = only_node(f"after {weight}", onward, "LIF", "CubaLIF", "IF", "LI", "CubaLI", "NIRGraph")
-            # a NIRGraph within a graph is a recurrent layer of snnTorch
+            # a NIRGraph within the graph is an ALIF of ours, or a recurrent layer of snnTorch, which _cell refuses
             loop = before(source) - {weight}  # the node of recurrent weights, if there is one
             recurrent = None
             if loop:
@@ -426,7 +429,7 @@ def _network(graph: Any, dt: float | None, layer_delay: Literal[0, 1] | None, me
 def _without_flatten(graph: Any) -> tuple[dict[str, Any], set[tuple[str, str]]]:
     """Return nodes by name and edges of a graph without its Flatten nodes, as our cells read flat inputs.
 
-    The nodes before a Flatten are connected with those after it. ValueError if it leaves more than one axis.
+    The nodes before a Flatten are connected with those after it. ValueError if a Flatten leaves more than one axis.
     """
     nodes = dict(graph.nodes)
     edges = {(a, b) for a, b in graph.edges}
@@ -444,7 +447,7 @@ def _without_flatten(graph: Any) -> tuple[dict[str, Any], set[tuple[str, str]]]:
 
 
 def _warn_of_a_part(named: str, factor: str, part: float, wanted: str) -> None:
-    """Warn that a node adds only a part of its input in a step, as its factor on the input was left at 1.
+    """Warn that a node adds only a part of its input in a step, because its factor on the input is 1.
 
     Args:
         named: the node in words.
@@ -468,7 +471,7 @@ def _notes(node: Any) -> dict[str, Any]:
 
 
 def _cell(name: str, weight: Any, node: Any, recurrent: Any | None, dt: float, memory: Any) -> Any:
-    """Make the cell that computes Euler steps of dt seconds of neurons, with their weights.
+    """Make the cell that computes Euler steps of dt seconds of a node of neurons, with its weights.
 
     Args:
         name: name of the node.
@@ -479,7 +482,7 @@ def _cell(name: str, weight: Any, node: Any, recurrent: Any | None, dt: float, m
         memory: as for :func:`_network`.
 
     Raises:
-        ValueError: if no cell of ours computes that; the message names the node.
+        ValueError: if no cell of ours computes these steps; the message names the node.
     """
     inner = getattr(node, "nodes", {})  # of the sub-graph of an ALIF; else empty
     about = _notes(node)
@@ -541,15 +544,15 @@ def _cell(name: str, weight: Any, node: Any, recurrent: Any | None, dt: float, m
             _warn_of_a_part(named, "w_in", lost_i.min(), "tau_syn / dt")
     reset = str(about.get("reset", "zero"))
     integrator = not inner and not hasattr(node, "v_threshold")
-    in_current = np.allclose(lost, 1, rtol=CLOSE)  # the voltage keeps nothing: the only memory is the current
-    in_voltage = np.allclose(lost_i, 1, rtol=CLOSE)  # the current keeps nothing
+    in_current = np.allclose(lost, 1, rtol=CLOSE)  # True: the voltage retains nothing, any memory is in the current
+    in_voltage = np.allclose(lost_i, 1, rtol=CLOSE)  # True: the current retains nothing, any memory is in the voltage
     cell: Any
     if inner:
         known: Any = CELLS.get(str(about.get("cell")), ALIFPlus)  # classes of ALIF differ in what is trained
         cell = (known if step_of(known) is ALIF else ALIFPlus)(n_in, n, reset="static")
     elif integrator:
         cell = LI(n_in, n)
-    elif in_current and (not in_voltage or reset != "zero"):  # no spike resets the node's current, our voltage
+    elif in_current and (not in_voltage or reset != "zero"):  # a spike leaves the node's current, which is our voltage
         cell = LIF(n_in, n, reset="static" if reset == "static" else "subtract")
         lost = lost_i
     else:
@@ -575,7 +578,7 @@ def _cell(name: str, weight: Any, node: Any, recurrent: Any | None, dt: float, m
 
     exact = cell.copy()  # with the parameters in our metadata, unless the graph was changed since
     exact.load_state_dict({key: torch.as_tensor(about[key]) for key in cell.state_dict() if key in about}, strict=False)
-    rounding = 8 * torch.finfo(cell.w_in.dtype).eps
+    rounding = 8 * torch.finfo(cell.w_in.dtype).eps  # a few roundings lie between a parameter and the node it became
     keys = ("b_v", "theta", "theta_rest", "adaptation", "decay_v", "decay_i", "decay_theta")
     pairs = [(getattr(exact, key), getattr(cell, key)) for key in keys if hasattr(cell, key)]
     if all(torch.allclose(a, b, rtol=rounding, atol=rounding) for a, b in pairs):

@@ -2,7 +2,7 @@
 
 LIF with reset to zero has its voltage in CUBA's voltage; with reset by subtraction in CUBA's *current*, and the reset
 is a synapse of -1 to itself. CubaLIF is CUBA, ALIF with a static reset is ATRLIF, LI is CUBA that never fires. Rows of
-weights are divided by their neuron's threshold (ALIF: by its step of adaptation), which changes nothing.
+weights are divided by their neuron's threshold (ALIF: by its step of adaptation), which changes no spike.
 """
 
 import copy
@@ -46,8 +46,8 @@ class IntegerRun:
     """What :meth:`QuantizedNetwork.run` returns."""
 
     logits: Tensor  # integer readout at every step (T, B, C), in units of the readout's scale
-    spikes: tuple[Tensor, ...]  # (T, B, M) by layer, without bias neurons; voltages of an integrator
-    # by layer, and at the end that of a linear readout, whose v is the sum of its logits over time
+    spikes: tuple[Tensor, ...]  # of each layer (T, B, M), without bias neurons; an integrator has its voltages here
+    # of each layer, and last of a linear readout, whose v is the sum of its logits over time
     extremes: tuple[Extremes, ...]
 
     def __repr__(self) -> str:
@@ -56,7 +56,7 @@ class IntegerRun:
 
 @dataclass(frozen=True)
 class QuantizedNetwork:
-    """A network in integers; its last layer's spikes go to a readout, or it is an integrator."""
+    """A network in integers. Its last layer is an integrator, or sends its spikes to a linear readout."""
 
     layers: tuple[IntegerLayer, ...]
     readout: Tensor  # integer weights (C, M of the last layer); (0, M) after an integrator: logits are its voltages
@@ -90,7 +90,7 @@ class QuantizedNetwork:
             x: input spikes (T, B, n_in), 0 or 1, any dtype.
 
         Returns:
-            Logits, spikes of each layer and the largest integers, all of the T steps of the input.
+            Logits and spikes of each layer at the T steps of the input; and the largest integers, blank steps included.
 
         Raises:
             ValueError: if x has another shape or other values: a graded spike has no counterpart.
@@ -102,7 +102,7 @@ class QuantizedNetwork:
             extremes = [so_far | Extremes.of(now) for so_far, now in zip(extremes, step.values, strict=True)]
         spikes = [torch.stack(layer) for layer in zip(*spikes_of_steps, strict=True)]
         logits = self.logits(spikes[-1])
-        if not self.integrates:  # on the chip the readout sums its logits up
+        if not self.integrates:  # on the chip a linear readout adds up its logits over time
             total = UNIT * logits.cumsum(0).abs()
             extremes.append(Extremes(v=int(total.max()), overflows=int((total >= LIMIT).sum())))
         shown = []
@@ -112,7 +112,7 @@ class QuantizedNetwork:
         return IntegerRun(self.on_time(logits, self.latency), tuple(shown), tuple(extremes))
 
     def padded(self, x: Tensor) -> Tensor:
-        """Return the input (T, B, n_in) of :meth:`run` as layers read it: float64, dense, with blank steps after it.
+        """Return the input (T, B, n_in) of :meth:`run` as layers read it: dense, float64, then `latency` blank steps.
 
         ValueError if its shape does not fit, or a value is neither 0 nor 1.
         """
@@ -130,7 +130,7 @@ class QuantizedNetwork:
         return last @ self.readout.T
 
     def on_time(self, values: Tensor, late: int) -> Tensor:
-        """Return the values of the steps of the input, from values that come `late` steps late.
+        """Return the values that belong to the T steps of the input, from values that come `late` steps late.
 
         Args:
             values: values of all steps (T + latency, ...).
@@ -150,9 +150,9 @@ def quantize(network: Network, calibration: Tensor | None = None, *, force: bool
         network: LIF, CubaLIF and ALIF layers and at the end a Linear readout or an LI, or the same of
             :func:`neurolsc.wrap`. With ``layer_delay=1`` the readout has no bias; with 0 the layers get a delay, as in
             :func:`neurolsc.export.delayed`.
-        calibration: samples (T, B, n_in), 0 or 1. With them the units of an ALIF, an LI and the readout are halved
-            until the states use at most half of their range, and a layer that still overflows is refused. Smaller units
-            make thresholds coarser, but not the weights of an ALIF.
+        calibration: samples (T, B, n_in), 0 or 1. With them an ALIF and an LI get fewer integer units per float unit
+            until their states use at most half of their range, and so does a readout whose sums overflow; a layer that
+            still overflows is refused. Fewer units make thresholds coarser, but not the weights of an ALIF.
         force: accept fewer weight units per threshold than 62 (of an ALIF 16).
 
     Returns:
@@ -188,24 +188,24 @@ def quantize(network: Network, calibration: Tensor | None = None, *, force: bool
 def _fitted(
     network: Network, calibration: Tensor, force: bool
 ) -> tuple[tuple[int, ...], QuantizedNetwork, tuple[Extremes, ...]]:
-    """Halve the units of layers until their states use at most half of their range on the calibration data.
+    """Halve the `unit` of layers until their states use at most half of their range on the calibration data.
 
     Returns:
-        How often the unit of each layer was halved (0 but for ALIF and LI), the integers, and the extremes of their
-        run, layer by layer and of a linear readout.
+        For each layer how often its `unit` was halved (0 but for ALIF and LI); the integers; and the extremes of their
+        run, of each layer and of a linear readout.
     """
     halvings = [0] * len(network.cells)
     quantized = _rounded(network, force)
     while True:
         extremes = quantized.run(calibration).extremes
         trial = []
-        for halved, extreme in zip(halvings, extremes, strict=False):  # a readout has extremes, too
-            # as often as brings its reach to a half; below a half it is halved no further
+        for halved, extreme in zip(halvings, extremes, strict=False):  # those of a linear readout, if any, are left out
+            # as many halvings more as bring the reach to a half; none where it is a half or less
             trial.append(halved + math.ceil(math.log2(2 * max(extreme.reach, 0.5))))
         coarser = _rounded(network, force, trial)
         changed = False
-        for i, (now, then) in enumerate(zip(quantized.layers, coarser.layers, strict=True)):
-            if not torch.equal(now.unit, then.unit):  # not of layers whose unit has no choice, or is at its limit
+        for i, (old, new) in enumerate(zip(quantized.layers, coarser.layers, strict=True)):
+            if not torch.equal(old.unit, new.unit):  # they are equal where `unit` is fixed, or at its limit
                 halvings[i] = trial[i]
                 changed = True
         if not changed:
@@ -221,7 +221,7 @@ def _rounded(
     Args:
         network: the network, as for :func:`quantize`.
         force: accept few weight units per threshold.
-        halvings: how often the unit of each layer is halved; None: never.
+        halvings: for each layer how often its `unit` is halved; None: never.
         readout_scale: largest number of integer units per float unit of the readout.
 
     Raises:
@@ -301,7 +301,7 @@ def largest(name: str, *weights: Tensor) -> float:
 def check_matrix(name: str, *weights: Tensor | None) -> None:
     """Refuse the matrices of one synapse memory, if programs that read the file would change their weights.
 
-    That happens where no weight is positive and the smallest is a power of 2 with a minus.
+    That happens if no weight of theirs is positive, and the smallest is minus a power of 2.
     """
     low = min(int(w.min()) for w in weights if w is not None)
     if all(int(w.max()) <= 0 for w in weights if w is not None) and (-low).bit_count() == 1:
@@ -338,14 +338,14 @@ def _check_units(name: str, units: int, fewest: int) -> None:
 def _cuba(name: str, cell: Any, force: bool, halvings: int) -> CubaLayer:
     """Round a LIF, a CubaLIF with reset to zero, or an LI.
 
-    In units of its neuron's threshold, all rows of weights have one scale. So have those of an LI, as the voltages of
-    its neurons are compared.
+    Rows of weights are divided by their neuron's threshold and then share one scale. So do the rows of an LI, as the
+    voltages of its neurons are compared with each other.
 
     Args:
         name: the layer, for errors.
         cell: the cell.
         force: accept few weight units per threshold.
-        halvings: how often the unit of an LI is halved; that of other cells has no choice.
+        halvings: how often the `unit` of an LI is halved; that of other cells is fixed.
     """
     integrates = isinstance(cell, LI)
     leak = decay_bits(name, "tau_v", cell)
@@ -392,7 +392,7 @@ def _cuba(name: str, cell: Any, force: bool, halvings: int) -> CubaLayer:
                 scale -= 2
         _check_units(name, scale, 1 if force else COARSE)
     bias = nearest(cell.b_v.double() * scale / theta)
-    if bias[retained > 1e-6].any():  # below, the cell is as one without memory
+    if bias[retained > 1e-6].any():  # a share of 1e-6 or less is as good as none
         raise ValueError(
             f"{name}: a bias needs a LIF with reset to zero, an ALIF, or layer_delay=0, where a neuron of its own brings it."
         )
@@ -421,7 +421,7 @@ def _alif(name: str, cell: ALIF, force: bool, halvings: int) -> AtrlifLayer:
         name: the layer, for errors.
         cell: the cell.
         force: accept few weight units per threshold.
-        halvings: how often the unit is halved, as far as that leaves weights and step their resolution.
+        halvings: how often the `unit` is halved, as far as that leaves weights and step their resolution.
     """
     if not (cell.adaptation > 0).all():
         raise ValueError(
@@ -429,6 +429,7 @@ def _alif(name: str, cell: ALIF, force: bool, halvings: int) -> AtrlifLayer:
             "never stop its neuron from firing. Train neurolsc.ALIFPositive (--cell ALIFPositive), whose is positive."
         )
     rest = cell.theta_rest.double()
+    # clamped to the least that a threshold retains on the chip, whose decay is at most 4095 of 4096
     step = cell.adaptation.double() / cell.decay_theta.double().clamp(min=1 / FULL_DECAY)
     rows = 1 / step.detach()  # factors of the rows of weights, in units of the step
     w_in = cell.w_in.double() * rows.unsqueeze(1)
@@ -459,7 +460,7 @@ def _alif(name: str, cell: ALIF, force: bool, halvings: int) -> AtrlifLayer:
     if force:
         enough = 1
     else:
-        enough = max(1, COARSE_ALIF >> halvings)
+        enough = max(1, COARSE_ALIF >> halvings)  # each halving also halves the units of thresholds
     for units in (threshold.min(), threshold.max()):
         # after halvings a threshold that rounds to 0 is taken as 1, below
         _check_units(name, max(round(units.item()), 1 if halvings else 0), enough)
@@ -513,8 +514,8 @@ def dequantize(network: Network, quantized: QuantizedNetwork) -> Network:
     """
 
     def time_constant(decay: Tensor) -> Tensor:
-        """Return tau in steps (n,). A decay of 4096 retains nothing; as tau must be positive, e^-20 stands for 0."""
-        return -1 / (1 - decay / FULL_DECAY).clamp(min=2e-9).log()
+        """Return tau in steps (n,). A decay of 4096 retains 0; as tau must be positive, e^-20 stands for that 0."""
+        return -1 / (1 - decay / FULL_DECAY).clamp(min=2e-9).log()  # 2e-9 is e^-20
 
     floats = copy.deepcopy(delayed(exportable(network))).double()
     cell: Any
@@ -551,17 +552,18 @@ class QuantizationAware(Network):
 
     It shares cells and readout with the original network, and ``neurolsc.train`` and ``neurolsc.evaluate`` take it as
     any other. Every run quantises the parameters anew and steps the integer equations; gradients pass through rounding
-    (straight through), and spikes have the cells' surrogate gradient. The reset is detached, except that by subtraction
-    of LIF, which is one of the recurrent weights. A few epochs win back most of what rounding costs.
+    (straight through), and spikes have the cells' surrogate gradient. Resets pass no gradient, except a LIF's reset by
+    subtraction, which is one of the recurrent weights. A few epochs win back most of what rounding costs.
 
     Args:
         network: what :func:`quantize` accepts, with ``layer_delay=1``.
-        calibration: samples (T, B, n_in), which choose the units of the layers as in :func:`quantize`.
+        calibration: samples (T, B, n_in), by which the units of the layers are chosen as in :func:`quantize`.
         force: accept fewer weight units per threshold than 62 (of an ALIF 16).
 
     Raises:
-        ValueError: as :func:`quantize`; also when training has moved a parameter out of what can be expressed.
-        TypeError: likewise.
+        ValueError: as :func:`quantize`; also in a run, once training has taken a parameter out of what integers can
+            express.
+        TypeError: as :func:`quantize`.
     """
 
     def __init__(self, network: Network, calibration: Tensor | None = None, *, force: bool = False) -> None:
@@ -573,7 +575,7 @@ class QuantizationAware(Network):
         super().__init__(network.cells, network.readout)  # shared: training this trains `network`
         self.force = force
         _rounded(network, force)  # only for its errors, if the chip's integers cannot hold the network
-        self.halvings = None  # how often the unit of each layer is halved so that its states fit; None: never
+        self.halvings = None  # for each layer how often its `unit` is halved so that its states fit; None: never
         if calibration is not None:
             self.halvings, _, _ = _fitted(network, calibration, force)
 

@@ -32,11 +32,11 @@ FULL_DECAY = 4096  # a decay k takes k / 4096 of a state in a step
 
 
 def prepare_lava() -> None:
-    """Make Lava importable in Python 3.11 and later, and without torch; and silence its log."""
+    """Make Lava importable in Python 3.11 and later and without torch, and silence its log."""
     original = dataclasses._get_field  # type: ignore[attr-defined]
 
     def get_field(cls: type, name: str, *rest: Any) -> Any:
-        """Give a default a hash: from 3.11 on dataclasses refuse defaults without one, which Lava has."""
+        """Give a default a hash: from Python 3.11 on dataclasses refuse defaults without one, such as Lava's."""
         default = getattr(cls, name, None)
         if dataclasses.is_dataclass(default) and not isinstance(default, type) and type(default).__hash__ is None:
             type(default).__hash__ = object.__hash__  # type: ignore[assignment, method-assign]
@@ -53,7 +53,7 @@ def prepare_lava() -> None:
         module.__path__ = []
         if name == "netx":  # its own modules, such as hdf5, are Lava's
             module.__path__ = [str(folder)]
-        module.neuron_params = None
+        module.neuron_params = None  # NetX imports it from slayer.neuron.rf
         sys.modules[module.__name__] = module
     logging.disable(logging.WARNING)
 
@@ -140,7 +140,7 @@ def run_in_lava(path: str, spikes: "np.ndarray[Any, Any]") -> Arrays:
     try:
         result = {f"spikes_{i}": sink.data.get().T.astype(np.uint8) for i, sink in enumerate(sinks, start=1)}
         for name, monitor in monitors.items():
-            # of one process, one variable
+            # a monitor holds one process, and of it one variable
             (variables,) = monitor.get_data().values()
             (values,) = variables.values()
             result[name] = values.astype(np.int32)
@@ -162,8 +162,8 @@ def run_in_nengo(path: str, spikes: "np.ndarray[Any, Any]") -> Arrays:
     def connect(source: Any, target: Any, weight: "np.ndarray[Any, Any]") -> None:
         """Connect N neurons of a source with M of a target by weights (M, N), in integers."""
         synapse = Synapse(weight.shape[1])
-        synapse.set_weights(np.ascontiguousarray(weight.T, dtype=np.float32))  # sets the shapes
-        # in place of the rounded values that it has set
+        synapse.set_weights(np.ascontiguousarray(weight.T, dtype=np.float32))  # for the shapes that it sets
+        # the file's integers replace the weights that set_weights has rounded
         synapse.weights = [UNIT * np.rint(row).astype(np.int32) for row in synapse.weights]
         target.add_synapse(synapse)
         axon = Axon(weight.shape[1])
@@ -206,14 +206,14 @@ def run_in_nengo(path: str, spikes: "np.ndarray[Any, Any]") -> Arrays:
     for _ in spikes:
         emulator.step()
         for i, block in enumerate(blocks, start=1):
-            where = emulator.block_info.slices[block]  # its compartments among those of the emulator
+            where = emulator.block_info.slices[block]  # the block's compartments among all of the emulator
             for name, key in (("spikes", "spiked"), ("u", "current"), ("v", "voltage")):
                 seen.setdefault(f"{name}_{i}", []).append(getattr(emulator.compartment, key)[where].astype(np.int32))
     return {name: np.stack(steps) for name, steps in seen.items()}
 
 
 def main(simulator: str, path: str, source: str, target: str) -> None:
-    """Run all samples of the file `source`, one after the other, and write what they gave to the file `target`."""
+    """Run all samples of the file `source`, one after the other, and write their spikes and states to `target`."""
     warnings.simplefilter("ignore")
     if simulator == "Lava":
         prepare_lava()  # before anything of Lava is imported

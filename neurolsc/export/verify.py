@@ -30,14 +30,14 @@ PER_SAMPLE = 60.0  # seconds that a simulator may take for a sample, and once mo
 
 @dataclass(frozen=True)
 class LayerAgreement:
-    """Spike agreement of one integer layer with a reference, a file or simulator, on the reference's inputs."""
+    """Agreement of one integer layer with a reference, a file or simulator, on the reference's inputs."""
 
-    spikes: int  # in the file or simulator
+    spikes: int  # number of spikes of the reference
     agreement: float  # share of (step, sample, neuron) triples with the same spike
-    # share of states (step, sample, neuron) that are the same after the step; a file has only their sums over
-    # neurons: of golden samples it is the share of (step, sample) with the same sum
+    # share of (step, sample, neuron) triples with the same state after the step. A file has only sums of states over
+    # neurons: for golden samples it is the share of (step, sample) pairs with the same sum.
     state_agreement: float
-    first_difference: int | None = None  # first step with another spike or state
+    first_difference: int | None = None  # first step with a spike or state that differs; None if there is none
 
 
 @dataclass(frozen=True, repr=False)
@@ -49,10 +49,10 @@ class Verification(Displayed):
     samples: int
     tools: tuple[str, ...]  # names and versions of what ran
     logits: Tensor  # integer readout of what ran, at every step (T, B, C)
-    # share of (step, sample, class) with the same logit; in Lava with the same sum of logits so far, or with the same
-    # states of an integrator
+    # share of (step, sample, class) triples with the same logit; in Lava with the same sum of logits so far; for an
+    # integrator with the same voltage and states
     readout_agreement: float
-    readout_difference: int | None = None  # first step at which it differs
+    readout_difference: int | None = None  # first step at which the readout differs; None if there is none
     simulated: bool = True  # False where only the golden samples were replayed
     others: tuple["Verification", ...] = ()  # of the golden samples and further simulators
     not_run: tuple[str, ...] = ()  # simulators that did not run, and why
@@ -141,7 +141,7 @@ def verify(path: str | PathLike[str], spikes: Tensor | None = None) -> Verificat
 
 
 def _compared(quantized: QuantizedNetwork, found: dict[str, Tensor], tools: tuple[str, ...]) -> Verification:
-    """Compare what a file holds, or a simulator returned, with the integers, layer by layer.
+    """Compare the integers, layer by layer, with what a file holds or a simulator returned.
 
     Each layer is run on the spikes that `found` has of the layer below.
 
@@ -154,7 +154,7 @@ def _compared(quantized: QuantizedNetwork, found: dict[str, Tensor], tools: tupl
     """
 
     def first(same: Tensor) -> int | None:
-        """Return the first step of (T, ...) at which something is not the same; None if all is."""
+        """Return the first step at which an entry of `same` (T, ...) is False; None if all are True."""
         steps = (~same.flatten(1).all(1)).nonzero()
         if len(steps):
             return int(steps[0])
@@ -173,7 +173,7 @@ def _compared(quantized: QuantizedNetwork, found: dict[str, Tensor], tools: tupl
         if i == count and quantized.integrates:
             logits = found["readout" if "readout" in found else f"v_{i}"].double()
             same = (z == logits) & same_states.view(*z.shape[:2], -1)
-            continue  # it is the readout, and counts as no layer of spikes
+            continue  # an integrator is the readout, and counts as no layer of spikes
         same = z == found[f"spikes_{i}"]
         difference = first(same.all(2) & same_states.view(*z.shape[:2], -1).all(2))
         layers.append(
@@ -210,7 +210,7 @@ def _compared(quantized: QuantizedNetwork, found: dict[str, Tensor], tools: tupl
 def find_python(name: SimulatorName) -> Path:
     """Return the Python that a simulator's environment variable names, else that of its environment in this folder.
 
-    FileNotFoundError if it is not there.
+    FileNotFoundError if there is no such Python.
     """
     short = SIMULATORS[name]
     variable = f"NEUROLSC_{short.upper()}_PYTHON"

@@ -6,10 +6,10 @@ What each library computes in a step, with z the spikes and I the layer's input:
 - snnTorch's Synaptic and norse's LIF: a current, then the voltage: our CubaLIF. norse's voltage takes the share dt
   tau_mem_inv of the current, which is a factor of all weights.
 - norse's LI, and as the last layer snnTorch's Leaky and Synaptic without reset: our LI.
-- spikingjelly's LIFNode: v = (1 - 1/tau) v + x / tau, or + x, above its rest: our LIF. It resets in the step that
-  fires, so that what it subtracts leaks, and it fires at its threshold, too.
-- snnTorch's resets to zero with ``reset_delay=True`` blank the whole step after a spike, its input included, in all
-  layers but Leaky. Neither Loihi's CUBA nor NIR has that.
+- spikingjelly's LIFNode: v = (1 - 1/tau) v + x / tau, or + x, above its rest: our LIF. It resets in the step in which
+  it fires, so that what it subtracts leaks, and it also fires at its threshold.
+- snnTorch's layers but Leaky, with reset to zero and ``reset_delay=True``, blank the whole step after a spike, its
+  input included. Neither Loihi's CUBA nor NIR has that.
 """
 
 import copy
@@ -45,7 +45,7 @@ def exported_kind(cell: Cell) -> type[Cell] | None:
 
 
 def exportable(network: Network) -> Network:
-    """Return the network in our own cells, if a chip and NIR have its neurons and its readout.
+    """Return the network in our own cells, if a chip and NIR have its neurons and its readout; else raise an error.
 
     Raises:
         TypeError: if a layer or the readout has no counterpart; the message names the layer.
@@ -143,10 +143,10 @@ class _Neurons(NamedTuple):
     threshold: Tensor  # above the potential at rest
     reset: Literal["subtract", "zero", "none"]  # none: they never fire, and send their voltage
     decay_i: Tensor | None = None  # share of its current that a neuron retains; None: it has no current
-    gain: Tensor | float = 1.0  # factor on all that a neuron reads, of its input, bias and recurrence
-    w_rec: Tensor | float = 0.0  # (n_hidden, n_hidden), or of one to one connections a number or (n_hidden,)
+    gain: Tensor | float = 1.0  # factor on all that a neuron reads: its input, bias and recurrence
+    w_rec: Tensor | float = 0.0  # (n_hidden, n_hidden); a number or (n_hidden,) if each neuron reads only itself
     bias: Tensor | None = None  # added to the input before the gain; None: 0
-    cancelled: Tensor | float = 0.0  # share of the threshold that a spike does not subtract, though our cells would
+    cancelled: Tensor | float = 0.0  # share of the threshold that our cells subtract at a spike, and these do not
     fires_at_threshold: bool = False  # True: spikes at v = threshold as well; ours spike above it only
 
 
@@ -155,7 +155,7 @@ def from_wrapped(network: Network) -> Network:
     """Return the same network in our own cells: layer by layer, with the same spikes.
 
     Linear layers before a neuron become its input weights, with Flatten, Dropout and BatchNorm1d in evaluation folded
-    in. A final Linear becomes the readout, and a final leaky integrator becomes an LI. Surrogates are the default.
+    in. A final Linear becomes the readout, and a final leaky integrator becomes an LI. Surrogates become the default.
 
     Args:
         network: what :func:`neurolsc.wrap` returned. A network of our own cells is returned as it is.
@@ -217,12 +217,12 @@ def _our_cell(name: str, cell: Cell) -> Cell:
     n = cell.n_hidden
     library = type(layer).__module__.partition(".")[0]
     kind = type(layer).__name__
-    read = {"snntorch": _snntorch, "norse": _norse, "spikingjelly": _spikingjelly}.get(library)
-    if read is None:
+    describe = {"snntorch": _snntorch, "norse": _norse, "spikingjelly": _spikingjelly}.get(library)
+    if describe is None:
         raise TypeError(f"{name} is a {library} {kind}, which has no counterpart: use LIF or ALIF of neurolsc.")
     weight, bias = _affine(f"before {name}", cell.before, cell.input_shape, **like)
     name = f"{name} ({library} {kind})"
-    neurons = read(name, layer, cell.integrator)
+    neurons = describe(name, layer, cell.integrator)
     # input weights of the layer itself: of norse's recurrent layers, and of spikingjelly's LinearRecurrentContainer
     inner = getattr(layer, "input_weights", getattr(cell, "w_in", None))
     if inner is not None:
@@ -257,7 +257,7 @@ def _our_cell(name: str, cell: Cell) -> Cell:
     if isinstance(ours, LI):  # without spikes, threshold and recurrence
         return ours
     theta = of_each_neuron(neurons.threshold)
-    if neurons.fires_at_threshold:  # the next lower number, above which ours fire
+    if neurons.fires_at_threshold:  # ours fire above a threshold only: the next lower number lets them fire at theta
         theta = torch.nextafter(theta, torch.zeros_like(theta))
     w_rec = torch.as_tensor(neurons.w_rec).detach().to(**like)
     if w_rec.ndim < 2:
@@ -299,7 +299,7 @@ def _affine(name: str, module: nn.Module, shape: tuple[int, ...], **like: Any) -
 def _snntorch(name: str, layer: Any, integrator: bool) -> _Neurons:
     """Describe a Leaky, RLeaky or Synaptic of snnTorch; refuse other layers, and settings without a counterpart.
 
-    `integrator` says that the layer's membrane is read in place of its spikes.
+    With `integrator` the layer's membrane is read in place of its spikes.
     """
     kind = type(layer).__name__
     reset = layer.reset_mechanism
@@ -312,7 +312,7 @@ def _snntorch(name: str, layer: Any, integrator: bool) -> _Neurons:
     bias = getattr(recurrent, "bias", None)
     decay_i = None
     if kind == "Synaptic":
-        decay_i = layer.alpha.detach().clamp(0, 1)
+        decay_i = layer.alpha.detach().clamp(0, 1)  # as snnTorch clamps alpha and beta in each step
     neurons = _Neurons(
         decay_v=layer.beta.detach().clamp(0, 1),
         threshold=layer.threshold,
@@ -351,11 +351,11 @@ def _norse(name: str, layer: Any, integrator: bool) -> _Neurons:
     p = layer.p
     if not integrator and kind not in ("LIF", "LIFRecurrent", "LIFBox"):
         raise TypeError(f"{name} has no counterpart: use LIF, LIFRecurrent, LIFBox, or LI as the last layer.")
-    leak = torch.as_tensor(p.v_leak)
-    rest = torch.as_tensor(0.0 if integrator else p.v_reset)
-    if (leak != rest).any():
+    v_leak = torch.as_tensor(p.v_leak)  # the potential at rest
+    wanted = torch.as_tensor(0.0 if integrator else p.v_reset)
+    if (v_leak != wanted).any():
         raise ValueError(
-            f"{name}: v_leak is {leak}, wanted {rest}, {'0' if integrator else 'its v_reset'}, as on a chip."
+            f"{name}: v_leak is {v_leak}, wanted {wanted}, {'0' if integrator else 'its v_reset'}, as on a chip."
         )
     gain = (layer.dt * torch.as_tensor(p.tau_mem_inv)).double()  # in float32 1 - gain would be rounded
     decay_i = None
@@ -364,7 +364,7 @@ def _norse(name: str, layer: Any, integrator: bool) -> _Neurons:
     if integrator:
         return _Neurons(decay_v=1 - gain, threshold=torch.ones(()), reset="none", decay_i=decay_i, gain=gain)
     w_rec = getattr(layer, "recurrent_weights", 0.0)
-    return _Neurons(decay_v=1 - gain, threshold=p.v_th - leak, reset="zero", decay_i=decay_i, gain=gain, w_rec=w_rec)
+    return _Neurons(decay_v=1 - gain, threshold=p.v_th - v_leak, reset="zero", decay_i=decay_i, gain=gain, w_rec=w_rec)
 
 
 def _spikingjelly(name: str, layer: Any, integrator: bool) -> _Neurons:
@@ -403,8 +403,8 @@ def delayed(network: Network) -> Network:
     layer fires in every step; that of a layer above is switched on by the bias neuron of the layer below.
 
     The bias of an LI at the end must come one step later still, as the LI is one more layer and remembers what comes
-    too early. A second bias neuron in the layer below sends it, which the first one switches on. A linear readout
-    remembers nothing, and needs none.
+    too early. The layer below sends it from a second bias neuron, which the first one switches on. A linear readout
+    remembers nothing, and needs no second bias neuron.
 
     Args:
         network: what :func:`quantize` accepts, biases of LIF and CubaLIF only. With ``layer_delay=1`` it is returned as
@@ -455,8 +455,8 @@ def _with_bias_neurons(cell: Any, layer: int, *, second: bool) -> Any:
         cell: the layer.
         layer: its place, from 0. The bias neuron of layer 0 fires in every step; others read one input more, which is
             the bias neuron of the layer below, and fire one step after it.
-        second: add, as the last neuron, a second bias neuron, which fires one step after the first and sends nothing
-            within the layer.
+        second: add, as the last neuron, a second bias neuron, which fires one step after the first and has no synapse
+            to other neurons of the layer.
 
     Raises:
         TypeError: if the layer is an ALIF.
@@ -477,7 +477,7 @@ def _with_bias_neurons(cell: Any, layer: int, *, second: bool) -> Any:
     extended.w_rec[:n, n] = cell.b_v
     if not resets_to_zero:
         extended.w_rec[n:, n:] = torch.eye(added)  # cancels the threshold of 1 that the reset subtracts
-    extended.w_rec[n + 1 :, n] = FIRES
+    extended.w_rec[n + 1 :, n] = FIRES  # the first bias neuron switches on the second, if there is one
     extended.b_v.zero_()
     if layer > 0:
         extended.w_in[n, -1] = FIRES

@@ -118,8 +118,9 @@ class InitReport(tuple[Finding, ...]):
 def on_any_network(apply: Callable[..., tuple[Finding, ...]]) -> Callable[..., tuple[Finding, ...]]:
     """Wrap the ``apply`` of an initialiser so that it also takes a user's module and the x of that module.
 
-    For a module the wrapped ``apply`` returns an :class:`InitReport` with its layout and what it left out; for a
-    network it returns what ``apply`` does.
+    For a module the wrapped ``apply`` returns an :class:`InitReport` with the layout of x and the values that the
+    module's state_dict leaves out; for a network it returns what ``apply`` does. `prefers_membrane` is that of
+    :func:`neurolsc.interop.prepared.prepare`.
     """
 
     @wraps(apply)
@@ -348,27 +349,27 @@ class Layer:
         inputs: its input matrices.
         recurrent: its recurrent matrices.
         matrices: both, inputs first.
-        membrane: the cell's membrane; None if it has none, where :meth:`require` did not ask for one.
-        shares: the places that share a parameter with it, such as "layer 2"; setting it for one would change another.
+        membrane: the cell's membrane; None if it has none, which :meth:`require` with "membrane" rules out.
+        shares: the places that share a parameter with the layer, such as "layer 2"; setting it would change them.
     """
 
     def __init__(self, network: Network, index: int) -> None:
         self.index = index
         self.cell = network.cells[index]
         inner = getattr(self.cell, "layer", None)  # of a wrapped cell the other library's layer
-        of = ""
+        wrapped = ""
         if isinstance(inner, nn.Module):
-            of = f" of a {type(inner).__name__}"
-        self.name = f"layer {index + 1}, a {type(self.cell).__name__}{of},"
+            wrapped = f" of a {type(inner).__name__}"
+        self.name = f"layer {index + 1}, a {type(self.cell).__name__}{wrapped},"
         self.inputs = weight_matrices(self.cell, "depth", inputs=True)
         self.recurrent = weight_matrices(self.cell, "time")
         self.matrices = (*self.inputs, *self.recurrent)
         self.shares = shared_with(network, index)
-        self.membrane: Membrane = self.cell.membrane()  # type: ignore[assignment]  # `require` sees to it
+        self.membrane: Membrane = self.cell.membrane()  # type: ignore[assignment]  # see `membrane` above
 
     @property
     def normalised(self) -> bool:
-        """True if a batch norm scales its currents."""
+        """True if the cell has a batch norm, which scales its currents."""
         return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in self.cell.modules())
 
     def require(self, *needs: Need) -> None:
@@ -413,16 +414,16 @@ class Layer:
     def impulse_response(self, length: int) -> Tensor:
         r"""Return the voltage (length, n_hidden) at and after a step with an input current of 1, without spikes.
 
-        It is measured with a current of a thousandth of the lowest threshold, so that no neuron fires. Meanwhile every
-        input weight is one over the number of inputs, and biases, which might let neurons fire, are 0; afterwards all
-        are as they were. Of LIF and ALIF the response is :math:`e^{-t/\tau_v}`.
+        It is measured with a current of a thousandth of the lowest positive threshold, so that no neuron fires.
+        Meanwhile every input weight is one over the number of inputs, and biases, which might let neurons fire, are 0;
+        afterwards all are as they were. Of LIF and ALIF the response is :math:`e^{-t/\tau_v}`.
         """
         threshold = self.resting_threshold()
         size = 1e-3 * min(threshold[threshold > 0].tolist(), default=1.0)
         quiet = torch.zeros(length, 1, self.cell.n_in, **self.cell.dtype_and_device)
         pulse = quiet.clone()
         pulse[0] = size
-        meanwhile = []
+        meanwhile = []  # (owner, name, value) of each parameter that is replaced
         for matrix in self.inputs:
             weights = torch.full_like(matrix.weights, 1 / matrix.fan_in)
             meanwhile.append((*owner_of(self.cell, matrix.name), weights))

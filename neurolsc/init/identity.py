@@ -43,12 +43,12 @@ HIGHEST_RATE = 0.15
 LONGEST_MEMORY = 100  # steps of the impulse response that are summed
 THRESHOLDS_REACH = 1e4  # largest factor of thresholds
 PASSED_ON = 0.95  # share of its spikes that an identity layer must pass on; else it keeps its drawn weights
-# of an identity layer
+# Of an identity layer:
 CLOSEST = 0.02  # least distance of the voltage of a spike from the threshold, in thresholds
-ROUNDING = 1e-3  # of measured impulse responses, more than a float32's near a resting voltage
+ROUNDING = 1e-3  # error that an impulse response may have from rounding: float32 near a resting voltage makes less
 WIDEST = 2.0  # largest input weight, in thresholds: with more, what a subtracted threshold leaves would spike again
-MARGIN = 0.25  # derivative of the surrogate at a spike, as a share of its largest
-AT_REST = 0.1  # and at rest: below, next to no gradient passes
+MARGIN = 0.25  # wanted derivative of the surrogate at a spike, as a share of its largest
+AT_REST = 0.1  # wanted derivative at rest, as a share of the largest: with less, next to no gradient passes
 BOUND_ROUNDS = 3  # most times that the recurrence is bounded and the thresholds are scaled again
 POINT_SAMPLES = 4  # samples on which the recurrent current is measured
 
@@ -59,15 +59,17 @@ class Identity(Initialiser):
     r"""Upper layers begin as the identity, plus a part of their drawn weights, at a low firing rate.
 
     .. math:: W_{in, l} = (1 + m_l)\, \mathrm{diag}(\vartheta_l) + d\, W_{in, l}^{drawn}, \quad
-        W_{rec, l} = -\mathrm{diag}(r_l) + d\, c\, W_{rec, l}^{drawn}
+        W_{rec, l} = -\mathrm{diag}(r_l) + d\, W_{rec, l}^{bounded}
 
     With d = 0 each neuron spikes when the neuron that it reads does,
 
     .. math:: v[t, l] = (1 + m_l)\, \vartheta_l\, z[t', l-1], \quad z[t, l] = z[t', l-1]
 
-    where r is the voltage that is left one step after a spike. A layer without recurrent weights gets the margin m that
-    leaves nothing; elsewhere m is the distance at which the surrogate's derivative is a quarter of its largest, at most
-    one threshold. :math:`W_{in}` is divided by the part of a current that a voltage takes.
+    where :math:`r_l` is the voltage that is left one step after a spike. A layer without recurrent weights gets the
+    margin m that leaves nothing; elsewhere m is the distance at which the surrogate's derivative is a quarter of its
+    largest, at most one threshold. :math:`W_{in}` is divided by the part of a current that a voltage takes.
+    :math:`W_{rec}^{bounded}` is the drawn matrix, scaled down until the recurrent current is at most c times the input
+    current.
 
     The lowest layers keep their drawn weights; their recurrence is bounded and their thresholds are scaled to the
     rate. The same is done to an upper layer that is a convolution, that is narrower than the one below, or that as the
@@ -80,15 +82,15 @@ class Identity(Initialiser):
 
     .. math:: r = k\, \vartheta \Big/ \Big(N \sum_t h[t]\Big), \quad r_0 \le r \le 0.15
 
-    for a neuron above that reads N neurons of the layer, with the voltage h[t] after an input of 1 at t = 0: k is 9
-    where the output spikes, as too large steps silence or saturate it, and 30 where it integrates or is linear;
-    :math:`r_0` is 0.01 and 0.05.
+    for a neuron above that reads N neurons of the layer, with the voltage h[t] after an input of 1 at t = 0. Where the
+    output spikes, k is 9, as too large steps silence or saturate it, and :math:`r_0` is 0.01; where it integrates or is
+    linear, k is 30 and :math:`r_0` is 0.05.
 
     Attributes:
         rate: spikes per neuron and step; 0: chosen as above.
         drawn: d, the part of the drawn weights that is kept.
         lowest: how many layers keep their drawn weights.
-        recurrence: c, a bound on the recurrent current of a layer with drawn weights, as a part of its input current.
+        recurrence: c, a bound on the recurrent current of drawn weights, as a part of the layer's input current.
         adaptation: factor on what spikes add to the thresholds of identity layers.
 
     Source: ours; after the identity as the initialisation of rate networks, through time (Le, Jaitly & Hinton,
@@ -139,12 +141,12 @@ class Identity(Initialiser):
         Args:
             network: the network.
             layer: one of its layers.
-            layer_input: what it reads (T, B, n_in), with the layers below as they are set.
+            layer_input: what it reads (T, B, n_in) now that the layers below are set.
             fired: its firing rate before the initialisation, for the report.
             seed: seed of the draw of samples.
 
         Returns:
-            What was done to the layer, and findings on what is missed.
+            What was done to the layer, and findings on targets that it misses.
         """
         number_of_layer = layer.index + 1
         why = self.left_alone(network, layer)
@@ -222,7 +224,7 @@ class Identity(Initialiser):
         return ""
 
     def no_identity(self, layer: Layer, layer_input: Tensor) -> str:
-        """Return in words why a layer that reads (T, B, n_in) cannot begin as the identity; empty if it may."""
+        """Return in words why a layer with an input (T, B, n_in) cannot begin as the identity; empty if it may."""
         if layer.index < self.lowest:
             return "lowest"
         if layer.shares:
@@ -238,16 +240,16 @@ class Identity(Initialiser):
     def chosen_rate(self, network: Network, layer: Layer, length: int) -> float:
         """Return the rate at which a neuron above reads 9 or 30 spikes within its memory, as the class says.
 
-        `length` is the number of time steps, and so the longest memory. For the last layer that spikes its own neurons
-        stand for those above.
+        `length` is the number of time steps, which bounds the memory. Above the last layer that spikes there are no
+        such neurons: its own stand for them.
         """
-        above = [index for index in network.spiking if index > layer.index]
+        above = [index for index in spiking_layers(network) if index > layer.index]
         reader = layer
         if above:
             reader = Layer(network, above[0])
-        read = layer.cell.n_hidden
+        n_read = layer.cell.n_hidden
         if above and reader.inputs:
-            read = max(matrix.fan_in for matrix in reader.inputs)  # of a convolution, what its kernel covers
+            n_read = max(matrix.fan_in for matrix in reader.inputs)  # of a convolution, what its kernel covers
         response = reader.impulse_response(min(length, LONGEST_MEMORY)).clamp(min=0)
         memory = response.sum(0).mean().item()
         threshold = reader.resting_threshold().mean().item()
@@ -256,7 +258,7 @@ class Identity(Initialiser):
         if output_spikes(network):
             spikes = SPIKES_OF_A_SPIKING_OUTPUT
             lowest = LOWEST_OF_A_SPIKING_OUTPUT
-        rate_of_spikes = spikes * threshold / (read * max(memory, 1e-3))  # a voltage may remember nothing
+        rate_of_spikes = spikes * threshold / (n_read * max(memory, 1e-3))  # a voltage may remember nothing
         return min(max(rate_of_spikes, lowest), HIGHEST_RATE)
 
     # ---- what is set
@@ -277,10 +279,13 @@ class Identity(Initialiser):
         thresholds = cell.thresholds()
         assert thresholds is not None  # else the layer is left alone
         fires = scale_to_rate(cell, thresholds, layer_input, wanted, reach=THRESHOLDS_REACH)
-        # less recurrence moves the rate, and other thresholds move the recurrent current: in rounds
-        for _ in range(BOUND_ROUNDS if layer.recurrent and not layer.shares else 0):
+        rounds = 0
+        if layer.recurrent and not layer.shares:  # weights that another layer shares stay
+            rounds = BOUND_ROUNDS
+        # less recurrence changes the rate, and other thresholds change the recurrent current: in rounds
+        for _ in range(rounds):
             ratio = recurrence_share(points_of(cell, layer_input, generator(seed, "points")))
-            if ratio <= 1.05 * self.recurrence:
+            if ratio <= 1.05 * self.recurrence:  # 5 % above the bound are near enough
                 break
             for matrix in layer.recurrent:
                 set_nonzero(matrix, matrix.weights * self.recurrence / ratio)
@@ -298,8 +303,8 @@ class Identity(Initialiser):
         Args:
             layer: the layer, with its drawn input weights.
             layer_input: what it reads (T, B, n_in).
-            threshold_at_rate: the threshold at which the drawn layer fires at the rate; below it none is lowered.
-            bounded: the drawn recurrent weights, bounded.
+            threshold_at_rate: the threshold at which the drawn layer fires at the rate; none is lowered below it.
+            bounded: the drawn recurrent weights of each matrix, scaled down to the bound on their current.
 
         Returns:
             The share of its spikes that the identity alone passes on.
@@ -324,7 +329,7 @@ def lower_thresholds(layer: Layer, lowest: float, adaptation: float) -> Tensor:
 
     Args:
         layer: the layer.
-        lowest: the threshold below which they are not lowered.
+        lowest: the threshold below which none is lowered.
         adaptation: factor on what spikes add to the thresholds, of cells whose thresholds adapt.
 
     Returns:
@@ -334,6 +339,7 @@ def lower_thresholds(layer: Layer, lowest: float, adaptation: float) -> Tensor:
     now = layer.resting_threshold().mean().item()
     shares = torch.cat([torch.zeros(1), torch.logspace(-3, 0, 601)])  # 200 distances in each power of ten
     distances = shares.to(**layer.cell.dtype_and_device) * now
+    # mean over neurons; a derivative that is not finite, or below 0, counts as 0
     slope = surrogate_slope(layer.membrane, distances).mean(1).nan_to_num(0, 0, 0).clamp(min=0)
 
     def farthest(share: float) -> float:
@@ -361,7 +367,7 @@ def best_identity(layer: Layer, layer_input: Tensor, margin: Tensor) -> float:
         margin: by how many thresholds the voltage of a spike is to exceed the threshold (n_hidden,).
 
     Returns:
-        The share of its spikes that the layer passes on, as of :func:`set_identity`.
+        The share of its spikes that the layer passes on, as :func:`set_identity` defines it.
     """
     drawn = [matrix.weights.clone() for matrix in layer.recurrent]
     drive = 1 + margin
@@ -376,8 +382,8 @@ def best_identity(layer: Layer, layer_input: Tensor, margin: Tensor) -> float:
 def exact_drive(layer: Layer, otherwise: Tensor) -> Tensor:
     """Return input weights (n_hidden,), in thresholds, that leave no voltage one step after a spike.
 
-    Where no weight between 1.02 and 2 does so, it is the weight of `otherwise` (n_hidden,). Weights of the layer are
-    changed.
+    A neuron for which no weight between 1.02 and 2 does so gets the weight of `otherwise` (n_hidden,). The layer's
+    weights are changed.
     """
     at_widest = voltage_left(layer, torch.full_like(otherwise, WIDEST))
     at_less = voltage_left(layer, torch.full_like(otherwise, WIDEST - 0.5))
@@ -401,9 +407,9 @@ def set_identity(layer: Layer, layer_input: Tensor, drive: Tensor, drawn: Sequen
     """
     cell = layer.cell
     left = voltage_left(layer, drive)  # sets the input weights, too
-    for matrix, weights in zip(layer.recurrent, drawn, strict=True):  # of known cells there is one
+    for matrix, weights in zip(layer.recurrent, drawn, strict=True):  # known cells have one such matrix
         matrix.set(weights)  # so that set_nonzero sees which connections exist
-        set_nonzero(matrix, diagonal(matrix, -left))  # the others of them become 0, and can be trained
+        set_nonzero(matrix, diagonal(matrix, -left))  # connections off the diagonal become 0, and can be trained
     sent = cell.run(layer_input, cell.initial_state(layer_input.shape[1]))[0]
     # a wider layer reads the neurons below in turn
     wanted = layer_input[..., torch.arange(cell.n_hidden, device=layer_input.device) % layer_input.shape[-1]]
@@ -453,7 +459,12 @@ def zero_biases(layer: Layer) -> None:
 def output_spikes(network: Network) -> bool:
     """True if the loss reads spikes: the last layer spikes, and the readout has no weights."""
     weights = list(network.readout.parameters())
-    return not weights and len(network.cells) - 1 in network.spiking
+    return not weights and len(network.cells) - 1 in spiking_layers(network)
+
+
+def spiking_layers(network: Network) -> list[int]:
+    """Return the indices of the layers that send spikes; others send numbers, such as a GRU, or are integrators."""
+    return [index for index in network.spiking if network.cells[index].membrane() is not None]
 
 
 def recurrence_share(t: Transitions) -> float:
@@ -462,7 +473,8 @@ def recurrence_share(t: Transitions) -> float:
     .. math:: \frac{\lVert g(x, z; W) - g(x, z; 0) \rVert}{\lVert g(x, z; W) - g(0, z; W) \rVert}
 
     with g the state after a step from the input x and the layer's last spikes z, and W its recurrent weights. Norms are
-    over the states at all points of t together. 0 without recurrent weights; infinite if the input moves nothing.
+    over the states at all points of t together. The share is 0 without recurrent weights, and infinite if the last
+    spikes change the state but the input does not.
     """
     with torch.no_grad():
         z = t.cell.output(t.before)
@@ -484,7 +496,7 @@ def recurrence_share(t: Transitions) -> float:
 def points_of(cell: Cell, layer_input: Tensor, draw: torch.Generator) -> Transitions:
     """Return the transitions of a cell at all steps of a run on an input (T, B, n_in), of some samples drawn at random.
 
-    They are for derivatives through time: the layer below is left out.
+    They serve derivatives through time alone: the layer below is left out.
     """
     some = torch.randperm(layer_input.shape[1], generator=draw)[:POINT_SAMPLES].to(layer_input.device)
     states = [before for _, before, _ in steps_from_rest(cell, layer_input[:, some])]

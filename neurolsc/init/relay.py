@@ -48,8 +48,9 @@ class FiringRate(Initialiser):
     .. math:: \vartheta_l \leftarrow c_l \vartheta_l, \quad
         \frac{1}{TBN} \sum_{t,b,i} z_{t,b,i}(c_l) = r
 
-    With an ALIF's whole threshold, :math:`b_\vartheta` and :math:`\beta`, see :func:`neurolsc.match_firing_rates`. A
-    rate that no scale from 1e-3 to 1e3 reaches within a tenth is approached as near as it goes, and is a finding.
+    Of an ALIF the whole threshold is scaled, by :math:`b_\vartheta` and :math:`\beta`
+    (:func:`neurolsc.match_firing_rates`). A rate that no scale from 1e-3 to 1e3 reaches within a tenth is approached as
+    near as it goes, and is a finding.
 
     Attributes:
         rate: r, spikes per neuron and step.
@@ -137,7 +138,7 @@ class LayerwiseScaling(Initialiser):
         \quad \lVert W_{rec, l}\, z_l \rVert \le c\, \lVert W_{in, l}\, z_{l-1} \rVert,
         \quad \mathrm{E}\, z_l = r
 
-    bottom up, by scales of the input matrices, the recurrent matrices and the thresholds of each layer, in rounds. The
+    The input matrices, the recurrent matrices and the thresholds of each layer are scaled in rounds, bottom up. The
     radius through time of a spiking layer is mostly that of its leaks, which are its memory and no instability: time
     constants stay. So does the input matrix of the first layer, whose derivative by the input has no surrogate.
 
@@ -146,9 +147,9 @@ class LayerwiseScaling(Initialiser):
         recurrence: c, a bound on the recurrent current as a share of the input current. Recurrent weights are only ever
             scaled down. 0: no recurrence before training.
         rate: spikes per neuron and step; 0: thresholds stay.
-        time: bound on the mean radius through time; where it is above, the recurrence is scaled down until it is not.
+        time: bound on the mean radius through time; where the radius is above it, the recurrence is scaled down.
         samples: samples of the first batch at which radii are taken.
-        steps: time steps at which they are.
+        steps: time steps at which radii are taken.
 
     Source: ours, after arXiv:2308.12075, where radii are set whatever they are due to.
     """
@@ -170,7 +171,7 @@ class LayerwiseScaling(Initialiser):
         whole("steps", self.steps)
 
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> InitReport:
-        """Set all layers on the first batch; radii and rates that miss by 5 % are findings."""
+        """Set all layers on the first batch; a target that is missed by more than 5 % is a finding."""
         for layer in layers_of(network, "inputs"):
             if self.rate:
                 _require_thresholds(layer)
@@ -193,6 +194,8 @@ class LayerwiseScaling(Initialiser):
             set_layer: sets a layer in place, given its points and the seed, and returns findings on what it misses.
             other_rates: layers, counted from 1, that need not fire at `rate`. `set_layer` appends them while it runs.
         """
+        if not network.spiking:
+            raise TypeError("no layer spikes: all are integrators, of which there is nothing to scale.")
         x = first_input(network, inputs)
         last = first_input(network, inputs[-1:])
         for fault in _surrogate_faults(network):
@@ -246,8 +249,8 @@ class LayerwiseScaling(Initialiser):
         """Set one layer in place; return findings on the targets that it misses.
 
         In rounds, thresholds are scaled to the rate, and matrices to the depth radius and the recurrent current. If
-        the radius through time is then above its bound, the recurrence is scaled until it is at the bound, and the
-        rounds are repeated for the rest.
+        the radius through time is then above its bound, the recurrence is scaled until the radius is at the bound, and
+        the rounds are repeated for the depth radius and the rate.
         """
         cell = layer.cell
         recurrent = layer.recurrent
@@ -314,12 +317,12 @@ class LayerwiseScaling(Initialiser):
                 fire()
 
             solve(scale_and_fire, measure_time, self.time, reach=math.log(_REACH), tolerance=_SETTLED * self.time)
-            approach()  # it has moved the depth radius, too
+            approach()  # less recurrence has changed the depth radius, too
 
         missed: list[Finding] = []
 
         def check(quantity: _Quantity, reached: float, target: float) -> None:
-            """Note a finding if the quantity is more than 5 % from its target."""
+            """Add a finding to `missed` if the quantity is more than 5 % from its target."""
             if abs(reached / target - 1) > _MISSED:
                 missed.append(layer.finding(f"{quantity.name} {reached:.3g}, not {target:g}", quantity.cure))
 
@@ -358,9 +361,9 @@ class Relay(Initialiser):
 
     .. math:: v[t, l] = (1 + m_l)\, \vartheta_l\, z[t', l-1], \quad z[t, l] = z[t', l-1]
 
-    where r is the voltage that a neuron without recurrence has left one step after its spike, if it reads nothing. A
-    neuron without recurrent weights gets the m that leaves nothing. :math:`W_{in}` is divided by the share of a current
-    that a voltage takes. Biases of these layers are 0.
+    where :math:`r_l` is the voltage that a neuron without recurrence has left one step after its spike, if it reads
+    nothing. A neuron without recurrent weights gets the m that leaves nothing. :math:`W_{in}` is divided by the share
+    of a current that a voltage takes. Biases of these layers are 0.
 
     The margin m is the distance, in thresholds, at which the surrogate's derivative is a quarter of its largest, at
     most 1: 1 for a fast sigmoid of sharpness 1 and a threshold of 1. Under a narrow surrogate an identity layer at rest
@@ -368,16 +371,15 @@ class Relay(Initialiser):
     is lowered until it is a tenth, but not below the threshold at which the drawn layer fires at ``rate``.
 
     The lowest layers keep their random weights, at a rate and with a bounded recurrence, as by
-    :class:`LayerwiseScaling`.
-    Resting thresholds of identity layers, where these can be set, are equal; what spikes add to a threshold is a share
-    of what it was. A layer wider than the one below reads its neurons in turn. A layer is set as the lowest are where
-    it is narrower, as an output layer often is, or where as an identity layer it would pass on less than 95 % of its
-    spikes: a neuron that remembers, such as norse's LIF.
+    :class:`LayerwiseScaling`. Resting thresholds of identity layers, where they can be set, are equal; what spikes add
+    to a threshold is scaled down to a share. A layer wider than the one below reads that layer's neurons in turn. A
+    layer is set as the lowest are where it is narrower, as an output layer often is, or where as an identity layer it
+    would pass on less than 95 % of its spikes, as with neurons that remember, such as norse's LIF.
 
     Attributes:
-        rate: spikes per neuron and step; 0: the thresholds of the lowest layers stay.
+        rate: spikes per neuron and step of the lowest layers, and of others set like them; 0: their thresholds stay.
         recurrence: bound on the recurrent current of the lowest layers, as a share of their input current; 0: none.
-        time: bound on their mean radius through time.
+        time: bound on the mean radius through time of the lowest layers.
         adaptation: share that is left of what spikes add to the thresholds of identity layers.
         drawn: how many layers are the lowest; a network of no more layers has no identity layers.
 
@@ -419,7 +421,7 @@ class Relay(Initialiser):
         identity: list[int] = []  # layers that become identities, counted from 1
 
         def set_layer(layer: Layer, points: Points, seed: int) -> list[Finding]:
-            """Set a layer as the lowest are, or as an identity, which is then noted in the list; return findings."""
+            """Set a layer as the lowest are, or as an identity, which joins the list `identity`; return findings."""
             cell = layer.cell
             layer_input = points.x
             if layer.index < self.drawn:

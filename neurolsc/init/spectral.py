@@ -96,7 +96,7 @@ class LSCSingular(Initialiser):
     .. math:: \mathrm{E}\,\sigma_{max}\Big(\frac{\partial h[t, l]}{\partial h[t-1, l]}\Big) =
         \mathrm{E}\,\sigma_{max}\Big(\frac{\partial h[t, l]}{\partial h[t', l-1]}\Big) = \sigma
 
-    Two scales a layer, bottom up, as in :func:`neurolsc.scale_to_radius`, while the resting threshold stays.
+    Each layer gets two scales, bottom up, as in :func:`neurolsc.scale_to_radius`; its resting threshold stays.
 
     Attributes:
         target: sigma, through time and depth.
@@ -160,7 +160,7 @@ class LSCSingular(Initialiser):
 
         depth = through_depth()
         time = 0.0
-        for _ in range(_TURNS):  # in norse's cells one scale moves the other value
+        for _ in range(_TURNS):  # in norse's cells each scale changes both values
             if depth:  # no scale moves 0
                 rule.apply(cell, time=1.0, depth=self.target / depth)
             start = copy.deepcopy(cell.state_dict())
@@ -174,7 +174,7 @@ class LSCSingular(Initialiser):
 @register
 @dataclass(frozen=True)
 class LSCLyapunov(Initialiser):
-    r"""Recurrence scaled until the largest finite-time Lyapunov exponent of each layer is a target.
+    r"""Recurrence scaled until the largest finite-time Lyapunov exponent of each layer is at a target.
 
     .. math:: \lambda = \frac1T \sum_{t=1}^{T} \log \frac{\Vert M_t q_{t-1} \Vert}{\Vert q_{t-1}
         \Vert}, \quad q_t = M_t q_{t-1}, \quad M_t = \frac{\partial h[t, l]}{\partial h[t-1, l]}
@@ -183,7 +183,7 @@ class LSCLyapunov(Initialiser):
     silent neurons the exponent is no lower than the logarithm of the slowest leak.
 
     Attributes:
-        exponent: the exponent wanted, per step; 0 neither grows nor shrinks.
+        exponent: the exponent wanted, per step; at 0 small changes of a state neither grow nor shrink.
         samples: samples of the first batch that are followed.
 
     Source: Benettin et al., Meccanica 15 (1980), for the exponents; as a target of initialisation: ours.
@@ -196,13 +196,13 @@ class LSCLyapunov(Initialiser):
         whole("samples", self.samples)
 
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
-        """Scale the recurrence of all layers; an exponent that misses by 0.01 is a finding."""
+        """Scale the recurrence of all layers; an exponent that misses the target by more than 0.01 is a finding."""
         x = first_input(network, inputs)
         found = []
         x = x[:, torch.randperm(x.shape[1], generator=generator(seed, "samples"))[: self.samples]]
         with eval_mode(network):
             for layer, layer_input in bottom_up(network, x, layers_of(network, "recurrent")):
-
+                # the defaults bind the layer of this turn of the loop
                 def exponent(cell: Cell = layer.cell, layer_input: Tensor = layer_input) -> float:
                     return largest_exponent(cell, layer_input, seed).mean().item()
 

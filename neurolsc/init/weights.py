@@ -28,6 +28,7 @@ from neurolsc.surroundings import eval_mode
 from neurolsc.validation import number, one_of, whole
 
 ROUNDS = 20  # most rounds of setting a recurrence for a rate and measuring the rate that it gives
+FIRST_GUESS = 0.1  # spikes per neuron and step
 
 
 @register
@@ -102,8 +103,8 @@ class IKUN(Initialiser):
         N\Big(0, \frac{\beta}{n_{in} + n_{out}}\Big), \quad
         \frac1\beta = \frac12 \int_{-1}^{1} \Big|\frac{dz}{dv}(v - \vartheta = u)\Big|\, du
 
-    The released code has one surrogate and no recurrence; here the mean is that of each layer's surrogate, with its
-    dampening, and recurrent matrices get the variance of their own shape.
+    The released code has one surrogate and no recurrence; here :math:`1/\beta` is of each layer's own surrogate, with
+    its dampening, and recurrent matrices get the variance of their own shape.
 
     Attributes:
         version: ``"v1"``: the first variance; ``"v2"``: the second.
@@ -131,7 +132,7 @@ class IKUN(Initialiser):
 @register
 @dataclass(frozen=True)
 class LSUV(Initialiser):
-    r"""Layer-sequential unit variance, over time: of the voltages of a run, bottom up.
+    r"""Layer-sequential unit variance of the voltages of a run, bottom up.
 
     .. math:: W \leftarrow c_l\, Q, \quad \mathrm{Var}_{t,b,i}\, v_{t,b,i}(c_l) = s^2
 
@@ -165,11 +166,11 @@ class LSUV(Initialiser):
                 def log_variance(layer: Layer = layer, layer_input: Tensor = layer_input) -> float:
                     return math.log(max(layer.voltages(layer_input).double().var(correction=0).item(), least))
 
-                log = solve(scaling(layer.matrices), log_variance, target, reach=reach, tolerance=0.01)
-                if abs(math.exp(log) / self.variance - 1) > 0.05:
+                found_log = solve(scaling(layer.matrices), log_variance, target, reach=reach, tolerance=0.01)
+                if abs(math.exp(found_log) / self.variance - 1) > 0.05:
                     reached = 0.0
-                    if log > math.log(least):  # else the voltages do not vary at all
-                        reached = math.exp(log)
+                    if found_log > math.log(least):  # else the voltages do not vary at all
+                        reached = math.exp(found_log)
                     problem = f"the variance of its voltages is {reached:.3g}, not {self.variance:g}"
                     cure = "nothing reaches it: let the layer below fire"
                     if reached:
@@ -190,9 +191,10 @@ class FluctuationDriven(Initialiser):
         \sigma_U^2 = n \nu\, \hat\varepsilon\, (\sigma_w^2 + \mu_w^2), \quad
         \bar\varepsilon = \sum_t \varepsilon(t), \quad \hat\varepsilon = \sum_t \varepsilon(t)^2,
 
-    solved for the weights. With recurrence a share :math:`\alpha` of the variance comes from the inputs and the rest
-    from the layer itself, while :math:`\mu_w` is the same for both. Rates are measured, bottom up, that of the layer's
-    own spikes in rounds, unless one is given; :math:`\varepsilon` is measured on each neuron as it is.
+    which are solved for the weights. With recurrence a share :math:`\alpha` of the variance comes from the inputs and
+    the rest from the layer itself, while :math:`\mu_w` is the same for both. Unless a rate is given, rates are
+    measured, bottom up; the rate of the layer's own spikes, which depends on its recurrence, is measured in rounds.
+    :math:`\varepsilon` is measured on each neuron as it is.
 
     With a rate and steps the weights are those of the released code. There one rate holds for all connections, the
     filter is that of two exponentials, in discrete time,
@@ -234,8 +236,8 @@ class FluctuationDriven(Initialiser):
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
         """Set all layers, bottom up.
 
-        A layer that reads no spikes or stops firing is a finding, and one whose mean weight alone makes more variance
-        than sigma allows.
+        A layer that reads no spikes or stops firing is a finding, and so is one whose mean weight alone makes more
+        variance than sigma allows.
         """
         found = list[Finding]()
         layers = layers_of(network, "membrane", "inputs")
@@ -258,14 +260,14 @@ class FluctuationDriven(Initialiser):
                 drawn = [layer.normal(matrix, seed) for matrix in layer.matrices]
                 response = layer.impulse_response(length)
                 threshold = layer.resting_threshold()
-                mean = square = self.rate  # of the inputs; spikes are 0 or 1, so that both are the rate
+                mean = square = self.rate  # mean and mean square of the inputs: spikes are 0 or 1, so both are the rate
                 if layer_input is not None:
                     mean = layer_input.double().mean().item()
                     square = layer_input.double().square().mean().item()
                 share = self.alpha if own else 1.0  # of the variance that comes from the inputs
-                own_rate = mean  # a first guess
+                own_rate = mean if mean > 0 else FIRST_GUESS  # inputs that are no spikes may be negative
                 short = False
-                for _ in range(ROUNDS):  # until the layer fires at the rate for which its recurrence is drawn
+                for _ in range(ROUNDS):  # until the layer fires, to 1 %, at the rate for which its recurrence is drawn
                     # of each matrix: mean and mean square of what it reads, and its share of the variance
                     sources = [(matrix, mean, square, share / len(below)) for matrix in below]
                     sources += [(matrix, own_rate, own_rate, (1 - share) / len(own)) for matrix in own]
@@ -334,8 +336,8 @@ class ActivityPropagation(Initialiser):
 class FourConditions(Initialiser):
     r"""Recurrent weights and dampening from four conditions of stability.
 
-    With n recurrent weights :math:`w` a neuron, leak :math:`\alpha`, inputs :math:`x`, and :math:`s = \gamma f(\omega(v
-    - \vartheta))`:
+    With n recurrent weights :math:`w` a neuron, leak :math:`\alpha`, inputs :math:`x`, and the surrogate's derivative
+    :math:`s = \gamma f(\omega(v - \vartheta))` of dampening :math:`\gamma` and sharpness :math:`\omega`:
 
     1.  The layer fires at a rate of 1/2, by the mean :math:`\bar w` of the recurrent weights, found as a root on the
         first batch.
@@ -348,9 +350,9 @@ class FourConditions(Initialiser):
 
         .. math:: \alpha + \gamma f(0) \frac1n \sum_i \sum_j \max(w_{ij}, 0) = 1
 
-    4.  So does the variance of the gradient, :math:`\alpha^2 + n\, \mathrm{E}[w^2]\, \mathrm{E}[s^2] = 1`, by the
-        sharpness. With the dampening of condition 3, and many weights of a positive mean, the left is below 1 at every
-        sharpness, so that the sharpness stays.
+    4.  Nor does the variance of the gradient, :math:`\alpha^2 + n\, \mathrm{E}[w^2]\, \mathrm{E}[s^2] = 1`, by the
+        sharpness. With the dampening of condition 3, and many weights of a positive mean, the left side is below 1 at
+        every sharpness; so the sharpness is not changed.
 
     Applied in this order, layer by layer, bottom up, to cells with a surrogate of ours.
 
@@ -360,17 +362,17 @@ class FourConditions(Initialiser):
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
         x = first_input(network, inputs)
         found = list[Finding]()
-        spikes = list[Surrogate]()
+        surrogates = list[Surrogate]()
         layers = layers_of(network, "membrane", "inputs", "recurrent")
         for layer in layers:
-            spike = next((part for part in layer.cell.modules() if isinstance(part, Surrogate)), None)
-            if spike is None or spike in spikes:  # one that is shared cannot have a dampening for each layer
+            surrogate = next((part for part in layer.cell.modules() if isinstance(part, Surrogate)), None)
+            if surrogate is None or surrogate in surrogates:  # a shared one cannot have a dampening for each layer
                 raise TypeError(f"{layer.name} needs a surrogate of neurolsc of its own, which no other layer has.")
-            spikes.append(spike)
+            surrogates.append(surrogate)
         with eval_mode(network), torch.no_grad():
-            for (layer, layer_input), spike in zip(bottom_up(network, x, layers), spikes, strict=True):
+            for (layer, layer_input), surrogate in zip(bottom_up(network, x, layers), surrogates, strict=True):
                 found += _set_weights(layer, layer_input, seed)
-                found += _set_dampening(layer, spike)
+                found += _set_dampening(layer, surrogate)
         return tuple(found)
 
 
@@ -385,8 +387,8 @@ def _set_weights(layer: Layer, layer_input: Tensor, seed: int) -> list[Finding]:
     fan_in = sum(matrix.fan_in for matrix in own)
     drawn = [layer.normal(matrix, seed) for matrix in own]
     power = sum(m.fan_in * m.weights.double().square().mean().item() for m in layer.inputs)
-    from_input = layer_input.double().square().mean().item() * power  # variance of the input current
-    # the mean weight at which the recurrent weights of a neuron sum to its threshold
+    from_input = layer_input.double().square().mean().item() * power  # variance of the input current: E[w^2] E[x^2] n
+    # the mean weight at which the recurrent weights of a neuron sum to the mean threshold
     unit = layer.resting_threshold().mean().item() / fan_in
     variance = 0.0
 
@@ -408,13 +410,14 @@ def _set_weights(layer: Layer, layer_input: Tensor, seed: int) -> list[Finding]:
     return found
 
 
-def _set_dampening(layer: Layer, spike: Surrogate) -> list[Finding]:
+def _set_dampening(layer: Layer, surrogate: Surrogate) -> list[Finding]:
     """Set the dampening of a layer's surrogate by condition 3; a frozen one stays.
 
     Returns:
         A finding if no dampening meets the condition, else nothing.
     """
-    peak = float(spike.shape(torch.zeros(1, dtype=torch.float64)))
+    peak = float(surrogate.shape(torch.zeros(1, dtype=torch.float64)))  # f(0)
+    # of each neuron the sum of its positive recurrent weights (n_hidden,)
     excitation = torch.stack([m.weights.double().clamp(min=0).flatten(1).sum(1) for m in layer.recurrent]).sum(0)
     leak = _decay_factor(layer)
     gain = peak * excitation.mean().item()
@@ -422,14 +425,14 @@ def _set_dampening(layer: Layer, spike: Surrogate) -> list[Finding]:
         problem = "no dampening keeps its largest gradient at 1"
         return [layer.finding(problem, "give it a leak below 1 and positive recurrent weights")]
     dampening = (1 - leak) / gain
-    if spike.learnable:
-        parameter = spike.get_parameter("log_dampening")
+    if surrogate.learnable:
+        parameter = surrogate.get_parameter("log_dampening")
         if parameter.requires_grad:
             parameter.fill_(math.log(dampening))
-    elif isinstance(spike.fixed_dampening, Tensor):
-        spike.fixed_dampening.fill_(dampening)
+    elif isinstance(surrogate.fixed_dampening, Tensor):
+        surrogate.fixed_dampening.fill_(dampening)
     else:
-        setattr(spike, "fixed_dampening", dampening)  # noqa: B010  # declared as a tensor
+        setattr(surrogate, "fixed_dampening", dampening)  # noqa: B010  # declared as a tensor
     return []
 
 

@@ -29,16 +29,17 @@ class NotAcceleratedWarning(UserWarning):
 
 
 def accelerate(net: nn.Module, x: Tensor | tuple[Any, ...]) -> Any:
-    """Run a network of snnTorch, norse or spikingjelly several times as fast, as it is.
+    """Return an accelerated form of a network of snnTorch, norse or spikingjelly, which runs several times as fast.
 
     The result *is* the network, but for its speed: it shares parameters, buffers, states, hooks and all attributes with
     net, is of a subclass of its class, and takes and returns what net does, with the same gradients.
 
-    Its ``forward`` is the user's own. While that runs, the steps of neurons are written down, and computed when a value
+    Its ``forward`` is the user's own. While it runs, the steps of neurons are written down, and computed when a value
     is needed: each layer once for all steps, by a kernel that keeps only states and voltages for the backward pass.
     Functions of PyTorch between neurons (Linear, convolutions, pooling, batch norm in evaluation, dropout, arithmetic)
-    are called once over (T B). Everything else runs in plain steps, as ever, and a warning names layers that do. So do
-    all layers under autocast, ``torch.compile`` and ``torch.func``, and on a GPU that has no kernels.
+    are called once, with the samples of all steps, (T B), as one batch. All else runs in plain steps, as ever, and a
+    warning names such layers. Under autocast, ``torch.compile`` and ``torch.func``, and on a GPU that has no kernels,
+    all layers run in plain steps.
 
     Where a call of net is one step and the loop over time is around it, the calls return lazy tensors, which hold what
     will be computed: ``torch.stack``, a loss, or anything else that needs a value, computes all steps at once.
@@ -48,8 +49,8 @@ def accelerate(net: nn.Module, x: Tensor | tuple[Any, ...]) -> Any:
             norse's LIF, LIFBox, LIFRecurrent, LSNN, LSNNRecurrent and LI; spikingjelly's LIFNode, ParametricLIFNode and
             IFNode.
         x: an example of what net takes; a tuple if it takes several arguments. The network and its accelerated form are
-            both called with it, from rest, in evaluation and in training mode. If they differ, the network runs in
-            plain steps, and a warning says why. Afterwards net and x are as before.
+            both called with it, from rest, in evaluation and in training mode. If their results or gradients differ,
+            the network runs in plain steps, and a warning says why. Afterwards net and x are as before.
 
     Returns:
         A module that shares everything with net.
@@ -74,7 +75,7 @@ def accelerate(net: nn.Module, x: Tensor | tuple[Any, ...]) -> Any:
         return net
     layers = SortedModules(net)
     if not layers.fused:
-        texts = [f"{name} ({reason})" if name else reason for name, reason in layers.reasons.items()]  # no name: net
+        texts = [f"{name} ({reason})" if name else reason for name, reason in layers.reasons.items()]  # "": net
         why = f": {'; '.join(texts)}" if texts else ""
         raise ValueError(f"net has no layer of neurons that the kernels know{why}.")
     fast = _accelerated(net)
@@ -84,21 +85,21 @@ def accelerate(net: nn.Module, x: Tensor | tuple[Any, ...]) -> Any:
 
 
 class _Accelerated(Accelerated, nn.Module):
-    """A user's class whose forward runs neurons over all steps at once.
+    """The base of the classes of accelerated networks, whose forward runs neurons over all steps at once.
 
-    Each accelerated network has such a class of its own, as the object shares its ``__dict__`` with the user's network.
-    It has few names of its own, since each would hide one of the user's.
+    Each accelerated network has a subclass of its own, which holds its :class:`Running`: the object itself shares its
+    ``__dict__`` with the user's network. This class adds few names, since each would hide one of the user's.
     """
 
     _running: ClassVar[Running]
 
     def train(self, mode: bool = True) -> Any:
-        """Switch the mode; steps that have been written down are computed before, in the mode that they had."""
+        """Switch the mode, after the steps that have been written down are computed in the mode of their calls."""
         running_of(self).compute_steps()
         return super().train(mode)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the module's; steps that have been written down are computed before, as batch norms collect there."""
+        """Return the module's state dict, after waiting steps are computed: batch norms collect statistics there."""
         running_of(self).compute_steps()
         return super().state_dict(*args, **kwargs)
 
@@ -119,11 +120,13 @@ class Running:
         named: the layers that a warning has named, and why they run in plain steps.
         runs_plainly: why the whole network runs in plain steps; None while it does not.
         loop_outside: True if a call is one step.
-        steps_of: of each layer the most steps that it ran at once in the last call, and all of its steps there.
+        steps_of: with the loop inside, for each layer the most steps that it ran at once in the last call, and the
+            number of all of its steps in that call.
         recording: with the loop outside, the steps that have been written down.
-        layers: with the loop outside, the modules as they were sorted at the last step of this recording.
-        longest: with the loop outside, how many steps were computed at once since the last call; None: none were.
-        short_runs: with the loop outside, how often in a row only a few steps could be computed at once.
+        layers: with the loop outside, the modules as they were sorted for the last call of this recording.
+        longest: with the loop outside, the most steps that a layer ran at once when values were asked for since the
+            last call; None: none were asked for.
+        short_runs: with the loop outside, how often in a row only a few steps were computed at once.
         lock: lets one thread call the network at a time.
     """
 
@@ -139,7 +142,7 @@ class Running:
         self.lock: Any = RLock()
 
     def call(self, net: _Accelerated, args: Any, kwargs: Any) -> Any:
-        """Call the user's forward, with its neurons run at once where that can be; return what it returns.
+        """Call the user's forward, with its neurons run over all steps at once if possible; return what it returns.
 
         Threads wait for each other, as they share the layers and their states.
         """
@@ -158,35 +161,35 @@ class Running:
             if self.loop_outside:  # calls before may have left lazy tensors in the layers
                 with_tensors(net)
             return plain(*replaced(args), **replaced(kwargs))
-        # A loop outside goes on with the steps of its last calls, until a value of them is asked for.
+        # With the loop outside, calls share one recording until a value of it is asked for or a sequence begins anew.
         recording = self.recording
         if recording is not None and recording.count > MOST_CALLS:
             recording.flush()
-        goes_on = self.loop_outside and goes_on_from_steps(layers, args, kwargs)
-        if recording is not None and not goes_on and not recording.flushed:
+        continues = self.loop_outside and goes_on_from_steps(layers, args, kwargs)
+        if recording is not None and not continues and not recording.flushed:  # the last sequence was never asked for
             self._collect(recording)
             recording = None
         if recording is None or recording.flushed:
-            self._count_run(goes_on)
+            self._count_run(continues)
             if self.runs_plainly is not None:
                 with_tensors(net)
                 return plain(*replaced(args), **replaced(kwargs))
             recording = Recording(device, self._forget if self.loop_outside else None)
         before_call = Before(layers.modules, steps=self.loop_outside)
-        before: list[tuple[nn.Parameter, int]] = []
+        versions: list[tuple[nn.Parameter, int]] = []
         if self.loop_outside:
             self.recording = recording
             self.layers = layers
         else:
-            before = [(p, version_of(p)) for p in layers.parameters]
+            versions = [(p, version_of(p)) for p in layers.parameters]
         try:
             return self._recorded(net, recording, layers, plain, args, kwargs)
         except Exception as error:
-            if type(error).__module__ == "torch.utils.checkpoint":  # by which a checkpoint ends what it computes again
+            if type(error).__module__ == "torch.utils.checkpoint":  # a checkpoint ends its recomputation by an error
                 raise
-            # A lazy tensor cannot do something; or the user's code has an error, which the plain forward raises, too.
+            # A lazy tensor cannot do what the code asks; or the code has an error, which the plain forward raises, too.
             reason = first_line_of(error)
-        if any(version_of(p) != version for p, version in before):
+        if any(version_of(p) != version for p, version in versions):
             self.runs_plainly = reason
             raise RuntimeError(
                 "forward changes parameters in place, which an accelerated network cannot put off. They have been changed "
@@ -196,12 +199,12 @@ class Running:
         if self.loop_outside:
             with_tensors(net)
         out = plain(*replaced(args), **replaced(kwargs))
-        self.runs_plainly = reason
+        self.runs_plainly = reason  # not before: an error of the user's own is raised above, and decides nothing
         warn_of(f"the network runs in plain steps: its forward cannot be put off ({reason})", NotAcceleratedWarning)
         return out
 
     def _sorted(self, net: nn.Module) -> SortedModules:
-        """Return the modules, sorted; while steps of a loop outside wait, those of the last call if nothing changed."""
+        """Return the sorted modules; those of the last call if its steps still wait and no module has changed."""
         layers = self.layers
         recording = self.recording
         if layers is None or recording is None or recording.flushed or not layers.still_hold():
@@ -209,7 +212,7 @@ class Running:
         return layers
 
     def _collect(self, recording: Recording) -> None:
-        """Let batch norms collect the statistics of steps that nothing asked for, before another sequence begins."""
+        """Let batch norms collect the statistics of steps whose values were not asked for, before a new sequence."""
         if recording.count == 0 or not recording.has_norms:
             return
         try:
@@ -223,7 +226,7 @@ class Running:
             )
 
     def _forget(self, recording: Recording) -> None:
-        """Let the recording of a loop outside go: a part of it has been computed, and the next call begins another."""
+        """Note how many steps a recording has run at once; drop it if no call waits. The next call begins another."""
         if self.recording is not recording:
             return
         self.longest = max((at_once for at_once, _ in recording.steps_of.values()), default=0)
@@ -231,11 +234,11 @@ class Running:
             self.recording = None
             self.layers = None
 
-    def _count_run(self, goes_on: bool) -> None:
-        """Count how often values were asked for after a few steps; after many times the network runs plainly.
+    def _count_run(self, continues: bool) -> None:
+        """Count how often in a row values were asked for after a few steps; after many times the network runs plainly.
 
         Args:
-            goes_on: the loop goes on after them; else its sequences are as short.
+            continues: True if the sequence continues after those steps; False if it had no more, which does not count.
         """
         longest = self.longest
         self.longest = None
@@ -243,7 +246,7 @@ class Running:
             return
         if longest > SHORT_RUN:
             self.short_runs = 0
-        elif goes_on:
+        elif continues:
             self.short_runs += 1
         if self.short_runs < MOST_SHORT_RUNS:
             return
@@ -263,15 +266,15 @@ class Running:
         args: Any,
         kwargs: Any,
     ) -> Any:
-        """Call forward while its calls are recorded.
+        """Call the user's forward, and record the calls of neurons and functions in it.
 
         Args:
             net: the network.
             recording: the recording.
-            layers: the modules, sorted.
+            layers: the sorted modules.
             plain: the user's forward.
-            args: its arguments.
-            kwargs: its keyword arguments.
+            args: the arguments of forward.
+            kwargs: the keyword arguments of forward.
 
         Returns:
             What forward returns: lazy tensors if the loop over time is outside, else tensors.
@@ -285,7 +288,7 @@ class Running:
             out = forward(*inputs, **named)
             if as_step and not any(layer.steps > 1 for layer in layers.fused):
                 return out
-            self.loop_outside = False  # an example of one step may have said otherwise
+            self.loop_outside = False  # a layer has run several steps, even if the example had one
             recording.flush()
             self.steps_of = recording.steps_of
             return copied(replaced(out))
@@ -299,13 +302,13 @@ class Running:
                 recording.flush()
 
 
-SHORT_RUN = 4  # steps that are computed at once, of which a plain loop is faster
-MOST_SHORT_RUNS = 50  # after as many in a row, the loop outside is one that asks too often
-MOST_CALLS = 100_000  # that are written down and not asked for, as of a network that only runs
+SHORT_RUN = 4  # up to so many steps at once, a plain loop is faster
+MOST_SHORT_RUNS = 50  # short runs in a row after which the network runs plainly; fewer may be a look at some values
+MOST_CALLS = 100_000  # calls that may wait: a network whose outputs are never read would fill the memory
 
 
 def copied(out: Any) -> Any:
-    """Return results that share no memory with others: a copy of each view, as of one step of all."""
+    """Return results with a copy in place of each view, such as one step of a tensor of all steps."""
 
     def own(value: Any) -> Any:
         if isinstance(value, Tensor) and value._is_view():
@@ -322,7 +325,7 @@ def first_line_of(error: Exception) -> str:
 
 
 def _accelerated(net: nn.Module, loop_outside: bool = False, runs_plainly: str | None = None) -> Any:
-    """Make an object that shares everything with a module, of a new subclass of its class.
+    """Make an object of a new subclass of a module's class that shares everything with the module.
 
     Args:
         net: the module.
@@ -374,18 +377,18 @@ PRECISIONS = (torch.float32, torch.float64)  # of the kernels
 
 
 def as_input(recording: Recording, arg: Any, *, as_step: bool) -> Any:
-    """Make an argument of forward a lazy tensor; return what is no tensor of numbers, such as a state, as it is.
+    """Return a floating-point tensor among forward's arguments as a lazy tensor; any other argument as it is.
 
     Args:
         recording: the recording of the call.
         arg: the argument.
-        as_step: it is the input of one step, not one in which the user's loop finds all steps.
+        as_step: True if it is the input of one step; False if a loop inside forward takes all steps from it.
     """
     if type(arg) is not Tensor or not arg.is_floating_point():
         return arg
     if as_step:
         return recording.step(arg)
-    if arg.ndim > 1:  # else it has no axes of time and batch
+    if arg.ndim > 1:  # a vector has no axes of time and batch
         return recording.source(arg)
     return arg
 
@@ -394,11 +397,12 @@ def as_input(recording: Recording, arg: Any, *, as_step: bool) -> Any:
 def recorded(net: nn.Module, running: Running, recording: Recording, layers: SortedModules) -> Iterator[None]:
     """Let the neurons of a network write their steps down inside the block.
 
-    If the loop over time is inside, their states are tensors afterwards. After an error they are what they were before.
+    If the loop over time is inside forward, the states of all layers are tensors afterwards, not lazy ones. After an
+    error, the states are those from before the block.
     """
     warn_of_plain(running, layers.reasons)
     with ExitStack() as stack:
-        for module in layers.plain:  # before and after all hooks of the user
+        for module in layers.plain:  # prepended hooks run first, so that the user's hooks see tensors
             before = module.register_forward_pre_hook(_read_tensors, prepend=True, with_kwargs=True)
             after = module.register_forward_hook(_send_tensors, prepend=True)
             stack.callback(before.remove)
@@ -443,7 +447,8 @@ def with_tensors(net: nn.Module) -> None:
 def goes_on_from_steps(layers: SortedModules, args: Any, kwargs: Any) -> bool:
     """True if a call starts from states that were written down; False if it starts from others, as after a reset.
 
-    Steps that nobody has asked for are then not computed together with the new ones: their gradients may be gone.
+    After a reset, steps that still wait are not computed together with the new ones: a backward pass may have freed
+    the graph that they depend on.
     """
     if any(layer.holds_steps() for layer in layers.fused):
         return True
@@ -456,7 +461,7 @@ def holds_steps(module: nn.Module) -> bool:
 
 
 def held_steps(module: nn.Module) -> Iterator[tuple[dict[str, Any], str, Any]]:
-    """Yield where a module holds lazy tensors: a dict of it, the name there, and the value."""
+    """Yield a dict, a name in it and the value there, for each place where a module holds lazy tensors."""
     attributes = vars(module)
     places = [attributes, *(attributes[name] for name in ("_buffers", "_memories") if name in attributes)]
     for place in places:
@@ -464,13 +469,13 @@ def held_steps(module: nn.Module) -> Iterator[tuple[dict[str, Any], str, Any]]:
             if (
                 type(value) is LazyTensor
                 or (isinstance(value, list | tuple) and lazies_in(value))
-                or (type(value) is dict and name[0] != "_" and lazies_in(value))
+                or (type(value) is dict and name[0] != "_" and lazies_in(value))  # "_": _buffers and _memories
             ):
                 yield place, name, value
 
 
 def warn_of_plain(running: Running, reasons: dict[str, str]) -> None:
-    """Warn of layers that are not run at once, of each once; `reasons` says why, by the name of the layer."""
+    """Warn once of each layer that runs in plain steps; `reasons` says why, by the layer's name."""
     new = {name: reason for name, reason in reasons.items() if name not in running.named}
     if new:
         running.named.update(new)
@@ -496,21 +501,24 @@ def _compare(net: nn.Module, fast: Any, x: tuple[Any, ...]) -> None:
         if most_steps == 1 and running.runs_plainly is None:
             # the loop over time must be around the calls
             running.loop_outside = True
-            wanted = outcome(net, net, x, calls=3)
-            came = outcome(net, fast, x, calls=3)
+            wanted = outcome(net, net, x, calls=CALLS_OF_LOOP)
+            came = outcome(net, fast, x, calls=CALLS_OF_LOOP)
         fault = difference(came, wanted)
         single = _single_steps(net, running)
-        if 2 * len(single) > len(running.steps_of) > 0:  # these would be slower than in plain steps
+        if 2 * len(single) > len(running.steps_of) > 0:  # most layers would be slower than in plain steps
             fault = fault or f"needs values of {', '.join(single)} in every step"
         if not fault and running.runs_plainly is None:
-            fault = difference_in_training(net, fast, x, calls=3 if running.loop_outside else 1)
-    except Exception as error:  # of its backward pass: an error of forward leads to plain steps
+            fault = difference_in_training(net, fast, x, calls=CALLS_OF_LOOP if running.loop_outside else 1)
+    except Exception as error:  # in a backward pass, or when a lazy result is read: forward's own errors are caught
         fault = f"raises {first_line_of(error)}"
     if "forward" in vars(net):
         fault = "has a forward that is an attribute of the object, not of its class"
     if fault and running.runs_plainly is None:
         running.runs_plainly = fault
         warn_of(f"the network runs in plain steps: accelerated it {fault}.", NotAcceleratedWarning)
+
+
+CALLS_OF_LOOP = 3  # of a loop outside: the fewest with a step that reads and passes on a state which is not at rest
 
 
 def _single_steps(net: nn.Module, running: Running) -> list[str]:

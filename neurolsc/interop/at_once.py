@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc.interop.fused import fused_layer
-from neurolsc.interop.fused_base import FusedLayer, has_hooks
-from neurolsc.interop.wrapped import WrappedCell
+from neurolsc.interop.fused_base import FusedLayer
+from neurolsc.interop.wrapped import WrappedCell, has_hooks, is_plain_sequential
 from neurolsc.neurons.fast.scan import can_scan, linear
 
-# Modules that map each sample of each step by itself: these always, the ones below in evaluation.
+# Modules that map each sample of each step by itself: BY_SAMPLE always, IN_EVALUATION if they are in evaluation mode.
 BY_SAMPLE = frozenset(
     (
         *("Linear", "Identity", "Flatten", "Unflatten", "Conv1d", "Conv2d", "Conv3d"),
@@ -23,7 +23,7 @@ IN_EVALUATION = frozenset(("BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "Dropout
 
 
 class Prepared(NamedTuple):
-    """A layer's kernel, and what it reads in all steps."""
+    """The kernel of a layer, and what the layer reads in all steps."""
 
     layer: FusedLayer
     currents: Tensor  # (T, B, ...), or (1, B, ...) where all steps are the same
@@ -37,11 +37,10 @@ def prepared(cell: WrappedCell, x: Tensor, state: Sequence[Tensor], late: Tensor
         cell: the cell.
         x: its input (T, B, n_in).
         state: its state before the first step.
-        late: the input of the first step, if x is read one step late, as in :meth:`neurolsc.Cell.run`; then the cell
-            needs plain steps.
+        late: the input of the first step, if x is read one step late, as in :meth:`neurolsc.Cell.run`; None otherwise.
 
     Returns:
-        The kernel and the currents; None if the cell needs plain steps.
+        The kernel and the currents; None if the cell needs plain steps, as with `late`.
     """
     if late is not None or not by_sample(cell.before):
         return None
@@ -67,7 +66,7 @@ def by_sample(modules: Iterable[nn.Module]) -> bool:
     """True if modules are known to map each sample of each step by itself, so that they can read (T B, ...)."""
     for module in modules:
         if isinstance(module, nn.Sequential):
-            if has_hooks(module) or not by_sample(module):
+            if not is_plain_sequential(module) or not by_sample(module):
                 return False
             continue
         name = type(module).__name__
@@ -80,7 +79,7 @@ def by_sample(modules: Iterable[nn.Module]) -> bool:
 
 
 def is_fixed(module: Any) -> bool:
-    """True if a batch norm takes stored statistics, or a dropout drops nothing."""
+    """True if a batch norm uses stored statistics, or a dropout drops nothing."""
     if module.training:
         return getattr(module, "p", 1) == 0  # a dropout of nothing; a batch norm, which has no p, is never fixed
     return getattr(module, "track_running_stats", True)  # False for a batch norm without stored statistics

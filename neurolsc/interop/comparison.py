@@ -1,4 +1,4 @@
-"""Calls of a network that leave no trace, and what two networks that should be the same return and how they differ."""
+"""Calls of a network that leave it unchanged, and the differences between two networks that should be the same."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ from neurolsc.surroundings import eval_mode
 
 
 class Before:
-    """What a network holds besides its parameters, as it was before a call, and torch's random numbers.
+    """What a network holds besides its parameters, as it was before a call, and the state of torch's random numbers.
 
     These are the attributes of its modules; lists, dicts, sets and deques in them, nested ones as well; buffers and
-    other tensors. Parameters and large tensors keep changes in place, and so do objects of other classes.
+    other tensors. Changes in place of parameters, of large tensors and of objects of other classes are not undone.
 
     Args:
         modules: all modules of the network.
-        steps: a call is one step: only attributes are noted, as copies would take too long.
-        objects: the attributes of objects of the user's own classes, such as a meter, are noted as well.
+        steps: True if a call is one step: then only the attributes themselves are noted, as copies of what they hold
+            would take too long in every step.
+        objects: True if the attributes of objects of the user's own classes, such as a meter, are noted as well.
     """
 
     def __init__(self, modules: Iterable[nn.Module], *, steps: bool = False, objects: bool = False) -> None:
@@ -45,7 +46,7 @@ class Before:
             for name in ("_buffers", "_memories"):
                 if name in attributes:
                     self.places.append((attributes[name], attributes[name].copy()))
-            if steps or library_of(module) is not None:  # layers of neurons take their states back themselves
+            if steps or library_of(module) is not None:  # a layer of neurons holds its states in the dicts above
                 continue
             for name, value in attributes.items():
                 if name == "_buffers" or name not in OF_MODULES:
@@ -58,6 +59,7 @@ class Before:
     def note(self, value: Any) -> None:
         """Note a value of an attribute, and what it holds."""
         if isinstance(value, Tensor):
+            # no parameter, no lazy tensor
             if type(value) is Tensor and value.numel() <= LARGEST_TENSOR:
                 self.tensors.append((value, version_of(value), value.detach().clone()))
             return
@@ -70,7 +72,7 @@ class Before:
                 self.note(part)
 
     def restore(self) -> None:
-        """Put everything back in place."""
+        """Give every noted object its old content again; the objects stay the same."""
         torch.set_rng_state(self.draws)
         for place, before in self.places:
             place.clear()
@@ -85,7 +87,7 @@ class Before:
 
 
 def is_of_the_user(value: Any) -> bool:
-    """True for an object of a class that is no library's: nothing of a library is put back behind its back."""
+    """True for an object whose class is the user's own: a library's objects may not bear a change from outside."""
     kind = type(value)
     home = sys.modules.get(kind.__module__)
     file = getattr(home, "__file__", None) or ""
@@ -93,16 +95,16 @@ def is_of_the_user(value: Any) -> bool:
     return hasattr(value, "__dict__") and not in_library and not isinstance(value, nn.Module | type)
 
 
-LARGEST_TENSOR = 100_000  # entries of a tensor that is copied before every call
-MOST_PARTS = 1000  # of a list whose parts are looked at; a longer one is a log of numbers
+LARGEST_TENSOR = 100_000  # entries up to which a tensor is copied before every call: larger copies would slow it
+MOST_PARTS = 1000  # up to so many entries of a list are looked at; a longer one is a log of numbers
 MUTABLE = (list, dict, set, deque)
 OF_MODULES = frozenset((*vars(nn.Module()), "_memories", "_memories_rv"))  # attributes that every module has
 
 
 @contextmanager
 def unchanged(tensors: Iterable[Tensor]) -> Iterator[None]:
-    """Give tensors back the values that they had before the block, where a user's forward changes them."""
-    before = [(tensor, tensor.detach().clone()) for tensor in tensors if not is_lazy(tensor)]
+    """Give tensors, after the block, the values that they had before it: a user's forward may change them in place."""
+    before = [(tensor, tensor.detach().clone()) for tensor in tensors if not is_lazy(tensor)]  # nn.Lazy*: no values yet
     try:
         yield
     finally:
@@ -114,9 +116,9 @@ def unchanged(tensors: Iterable[Tensor]) -> Iterator[None]:
 
 # ---- the comparison
 
-# The share of values that may differ: in float32 one spike of a long run may fall otherwise, and others follow.
+# The share of values that may differ: in float32, rounding may flip one spike of a long run, and others after it.
 LARGEST_SHARE = 0.05
-# Share of the largest gradient up to which two may differ by rounding in float32, where sums cancel.
+# Share of the network's largest gradient by which two gradients may differ: rounding in float32, where sums cancel.
 ROUNDED = 1e-5
 
 
@@ -130,17 +132,17 @@ class Outcome(NamedTuple):
 def outcome(
     net: nn.Module, called: nn.Module, x: tuple[Any, ...], *, calls: int, training: bool = False, seed: int = 0
 ) -> Outcome:
-    """Return what a network returns for x from rest, and the gradients of a random sum of it.
+    """Call a network with x, from rest; return its results and the gradients of a random weighted sum of them.
 
-    The network is afterwards as before.
+    Afterwards the network is as it was before.
 
     Args:
         net: the user's network, whose states and parameters `called` shares.
         called: what is called, net or its accelerated form.
         x: the arguments of a call.
         calls: the number of calls in a row.
-        training: call it in training mode, with dropouts in evaluation mode; else all is in evaluation mode.
-        seed: seed of random numbers.
+        training: True to call it in training mode, with dropouts in evaluation mode; False: all in evaluation mode.
+        seed: seed of the random numbers that the network draws.
     """
     with ExitStack() as stack:
         stack.callback(Before(net.modules(), objects=True).restore)
@@ -169,10 +171,11 @@ def outcome(
         out = replaced([called(*x) for _ in range(calls)])
         tensors = [t for t in tree_leaves(out) if isinstance(t, Tensor)]
         for module in net.modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm):  # what it has collected
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):  # its collected statistics are compared, too
                 tensors += [buffer.clone() for buffer in module.buffers()]
         parameters = {name: p for name, p in net.named_parameters() if p.requires_grad}
-        # drawn for all tensors: net and its accelerated form, called after each other, get the same sum
+        # The weights of the sum are drawn for all tensors, with or without a gradient, from one seed: net and its
+        # accelerated form, called after each other, get the same weights.
         torch.manual_seed(0)
         draws = [torch.randn(t.shape, dtype=torch.float64).to(t) for t in tensors]
         weighted = [(t * draw).sum() for t, draw in zip(tensors, draws, strict=True) if t.requires_grad]
@@ -187,7 +190,7 @@ def outcome(
 
 
 def _clone(arg: Any) -> Any:
-    """Return a copy of a tensor, which the user's forward may change; all else as it is."""
+    """Return a copy of a tensor, as the user's forward may change it in place; any other value as it is."""
     if isinstance(arg, Tensor):
         return arg.detach().clone().requires_grad_(arg.requires_grad)
     return arg
@@ -196,8 +199,8 @@ def _clone(arg: Any) -> Any:
 def difference_in_training(net: nn.Module, fast: nn.Module, x: tuple[Any, ...], *, calls: int) -> str | None:
     """Say how an accelerated network differs from the user's in training mode, with dropouts off; None if it does not.
 
-    The arguments are those of :func:`outcome`. Nothing is said of a network that cannot be called with this example in
-    training, or that draws random numbers there and whose draws do not come in the order of the loop.
+    The arguments are those of :func:`outcome`. None also for a network that cannot be called with this example in
+    training mode, and for one whose results depend on random numbers: its accelerated form may draw in another order.
     """
     try:
         wanted = outcome(net, net, x, calls=calls, training=True)
@@ -229,15 +232,21 @@ def difference(came: Outcome, wanted: Outcome) -> str | None:
             other = torch.zeros_like(gradient)
         apart = (other.cpu().double() - gradient.cpu().double()).abs()
         if not apart.numel() or float(apart.max()) < ROUNDED * largest:
-            continue  # as those of a bias whose mean is taken away, which are zero but for rounding
-        # Where spikes differ, so do gradients.
-        if share == 0 and _share(other, gradient.expand_as(other), tolerance=1e-2) > LARGEST_SHARE:
+            continue  # such as the gradient by a bias before a batch norm, which is zero but for rounding
+        # Gradients are compared only if all values agree: a flipped spike changes them.
+        if share == 0 and _share(other, gradient.expand_as(other), SUMMED) > LARGEST_SHARE:
             return f"has another gradient by {name}"
     return None
 
 
-def _share(came: Tensor, wanted: Tensor, tolerance: float = 1e-4) -> float:
-    """Return the share of entries that differ by more than `tolerance` of the largest finite one that is wanted.
+# Tolerances of single entries, as shares of the largest: far above rounding in float32, and below what a flipped spike
+# or a wrong step changes.
+NEAR = 1e-4
+SUMMED = 1e-2  # of gradients, which are sums over samples and steps, added in another order
+
+
+def _share(came: Tensor, wanted: Tensor, tolerance: float = NEAR) -> float:
+    """Return the share of entries that differ by more than `tolerance` times the largest finite entry of `wanted`.
 
     Entries that are both NaN, or infinite with the same sign, do not differ.
     """

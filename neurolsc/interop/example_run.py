@@ -26,8 +26,8 @@ NO_LAYER = (
 class Layout(NamedTuple):
     """Where time and batch are in the tensor x that a model takes.
 
-    The axes of x are (T, B, ...) if time is first, (B, T, ...) if batch is first, (T B, ...) if both share one axis,
-    and (B, ...) if every step reads the same x.
+    The axes of x are (T, B, ...) if time is first, (B, T, ...) if batch is first, (T B, ...) if both share one axis
+    (step after step), and (B, ...) if every step reads the same x.
     """
 
     axes: Literal["time first", "batch first", "one axis", "every step"]
@@ -71,31 +71,32 @@ class Use(NamedTuple):
     module: nn.Module
     read: Tensor  # its input
     sent: Tensor  # its output
-    passed: Tensor  # what the model got instead: random numbers for the spikes of a layer that does not read its own
+    passed: Tensor  # what the model got as the output: `sent`, or random numbers in place of spikes
 
 
 class ExampleRun:
     """One call of a model: its modules in the order of use, what its layers read and sent, and what it returned.
 
-    Making one runs the model, and finds out about its layers what can be known before they are compared.
+    The constructor runs the model, and raises the errors that show before cells are compared with its layers.
 
     Args:
         model: the model.
         x: the input of the call.
 
     Raises:
-        ValueError: if the model has or calls no layer that can be wrapped, uses one twice in a step, has an encoder, or
-            seems to have read several steps as one.
-        TypeError: if x has another dtype than the model's weights.
+        ValueError: if the model has or calls no layer that can be wrapped, uses a layer twice in a step, has an
+            encoder, cannot read x, or seems to have read several steps as one.
+        TypeError: if x has another dtype than the model's weights, or the model itself raises one.
 
     Attributes:
         parts: the layers and the modules between them, in the order in which a step goes through them.
-        calls: of each layer, all of its calls joined.
+        calls: for each layer one Use, which joins all of its calls.
         steps: T, the number of steps.
         batch: B, the number of samples.
         shapes: the shapes that a sample of a step's input may have, the most likely first.
         returned: the tensors that the model returned.
-        below: what the next layer to be compared reads in all steps (T, B, ...); empty before the first.
+        below: what the model got as the output of the layer compared last (T, B, ...), which is the input of the next
+            cell; empty before the first layer has been compared.
         reads: the input (T, B, n_in) of the cell that was compared last.
         layout: where time and batch are in x; None before the first layer has been compared.
     """
@@ -133,21 +134,22 @@ class ExampleRun:
                 raise self._used_twice(layer, f"{times:g} times for each of {self.steps} steps")
         self.parts = self._parts_in_order(uses)
         self.shapes = self._possible_shapes(uses)
-        # One step was read, but the first two axes of x may be time and batch. If both are 1 that changes nothing.
+        # The model has read x as one step, yet its first two axes may be time and batch. If both are 1, it is one step
+        # either way.
         if self.steps == 1 and len(x) == self.batch and x.ndim > 2 and x.shape[:2] != (1, 1):
             self._refuse_several_steps(uses)
 
     def _parts_in_order(self, uses: list[Use]) -> list[nn.Module]:
-        """Return each layer at its first use, after the modules between it and the layer used before."""
+        """Return the layers and the modules between them in the order of a step, each layer at its first use."""
         parts: list[nn.Module] = []
         between: list[nn.Module] = []
-        for module in (*(use.module for use in uses), None):  # None: the end
+        for module in (*(use.module for use in uses), None):  # None marks the end
             if module is not None and not library_of(module):
                 between.append(module)
                 continue
             if module not in parts:
-                # A model may send step after step through these modules before the layer takes its first one. They then
-                # stand in the list T times, and count once.
+                # A model may call the modules in between for all steps before it calls the layer for the first step.
+                # They then stand in the list T times, and count once.
                 once = between[: len(between) // self.steps]
                 if between == once * self.steps:
                     between = once
@@ -163,11 +165,11 @@ class ExampleRun:
         if first in self.calls:
             return [tuple(self.calls[first].read.shape[2:])]
         read = uses[0].read
-        called = sum(use.module is first for use in uses)
+        times_called = sum(use.module is first for use in uses)
         shapes = [tuple(read.shape[1:])]
         # A module that is called once has read either all steps (T, B, ...) or one input for all of them (B, ...).
         # Shapes alone do not tell which: comparing the first layer does.
-        if called == 1 and read.ndim > 2:
+        if times_called == 1 and read.ndim > 2:
             shapes.insert(0, tuple(read.shape[2:]))
         return shapes
 
@@ -185,6 +187,7 @@ class ExampleRun:
 
     def _used_twice(self, layer: nn.Module, evidence: str) -> ValueError:
         """Return the error for a layer that is used twice in one step."""
+        # a layer that is never called may be meant for the second use
         unused = [self.names[part] for part in self.names if library_of(part) and part not in self.called]
         hint = ""
         if unused:
@@ -209,7 +212,7 @@ class ExampleRun:
                 continue
             first = first_uses[use.module]
             adds_time = use.sent.ndim > use.read.ndim and use.sent.shape[1:] == use.read.shape
-            # called again with the same input, at a later step, it returns something else
+            # in a later step it has the same input as in the first, and returns another output
             draws = torch.equal(use.read, first.read) and not torch.equal(use.sent, first.sent)
             if adds_time or draws:
                 raise ValueError(
@@ -220,14 +223,15 @@ class ExampleRun:
     def _refuse_several_steps(self, uses: list[Use]) -> None:
         """Raise an error if a model that takes one step, (B, ...), seems to have read (T, B, ...) as one step.
 
-        The first module that mixes features decides. A model without one acts element by element, and is refused.
+        The first module that mixes features decides, by the axes of its input. A model without one acts element by
+        element, so that nothing shows what a step is, and is refused.
         """
         mixes_features = nn.Linear | nn.Flatten | nn.modules.conv._ConvNd
         for use in uses:
             mixer = next((part for part in use.module.modules() if isinstance(part, mixes_features)), None)
             if mixer is None and not hasattr(use.module, "input_weights"):  # weights of norse's recurrent layers
                 continue
-            # what these read, an image or (B, n), is one step
+            # a Flatten or a convolution reads an image, and two axes are (B, n): both are one step
             if isinstance(mixer, nn.Flatten | nn.modules.conv._ConvNd) or use.read.ndim < 3:
                 return
             break  # a Linear or a layer's weights read three axes, which may be (T, B, n)
@@ -247,7 +251,7 @@ class ExampleRun:
 
         Returns:
             The tensors that the model returned, which follow from these random numbers; each use of a layer or of a
-            module between layers, in order; and the functions, an empty list unless they were asked for.
+            module between layers, in order; and the functions, whose ``called`` is empty unless they were asked for.
         """
         model = self.model
         inside: list[nn.Module] = []  # the modules whose forward is running, the outermost first
@@ -257,18 +261,18 @@ class ExampleRun:
 
         def after_forward(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
             """Note the use of a module whose forward has ended, and return what the model gets in place of `out`."""
-            if len(inside) > 1:  # a part of another module, which counts as one
+            if len(inside) > 1:  # a part of another followed module, and no use of its own
                 inside.pop()
                 return out
             read = next((value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)), None)
             library = library_of(module)
             sent = out
-            if library is not None and isinstance(out, tuple) and out:  # with its state
+            if library is not None and isinstance(out, tuple) and out:  # a layer's output, with its state
                 sent = out[0]
             if read is None or not isinstance(sent, Tensor):
                 raise ValueError(f"{self.names[module]} must read and return a tensor, got {type(out).__name__}.")
-            passed = sent = sent.clone()  # the model may change its own in place
-            # The model may pass their own spikes to recurrent layers of snnTorch in the next step: these stay. So do
+            passed = sent = sent.clone()  # a copy, since the model may change the output in place
+            # In the next step the model may give recurrent layers of snnTorch their last spikes: these stay. So do
             # outputs of torch.nn's RNN, GRU and LSTM, which are no spikes.
             if library not in (None, "torch") and not hasattr(module, "recurrent"):
                 passed = torch.randn(sent.shape, generator=generator).to(sent)
@@ -278,7 +282,8 @@ class ExampleRun:
                     out = (passed.clone(), *out[1:])
             if uses:
                 below = uses[-1].passed
-                # The model's forward has flattened it, as by x.view(len(x), -1). In the wrapped network a module does.
+                # Forward has flattened what the module below passed, as by x.view(len(x), -1). In the network a module
+                # does so.
                 if read.ndim < below.ndim and read.numel() == below.numel():
                     uses.append(Use(self.flatten, below, read, read))
             uses.append(Use(module, read.clone(), sent, passed))
@@ -305,8 +310,8 @@ class ExampleRun:
                 return list(_tensors(model(self.x))), uses, called
             except (RuntimeError, IndexError, TypeError) as error:
                 wanted = dtype_and_device(model)["dtype"]
-                reads_words = any(isinstance(part, nn.Embedding) for part in model.modules())
-                if self.x.dtype != wanted and not reads_words:
+                reads_integers = any(isinstance(part, nn.Embedding) for part in model.modules())
+                if self.x.dtype != wanted and not reads_integers:
                     raise TypeError(
                         f"the model cannot read an x of {self.x.dtype} ({error}): its weights are {wanted}, give x.to({wanted})."
                     ) from error
@@ -320,14 +325,15 @@ class ExampleRun:
                 raise ValueError(f"the model cannot read x: {error}. {hint}") from error
 
     def compare(self, layer: nn.Module, cells: list[Cell]) -> None:
-        """Refuse the cells of a layer that read or send other values than the layer did in the run.
+        """Raise a ValueError if the cells of a layer read or send other values than the layer did in the run.
 
-        Layers are compared in their order. Each leaves in ``below`` what the next one reads; the first sets ``layout``.
+        It must be called for one layer after the other, in the order of ``parts``: each call sets ``below`` for the
+        next one, and the first call sets ``layout``.
         """
         call = self.calls[layer]
         first = cells[0]
         with eval_mode(nn.ModuleList(cells)), torch.no_grad():
-            # The first layer shows the layout of x: the first with which its cell reads what it has read in the model.
+            # The first layer decides the layout of x: the first one that gives its cell what the layer read in the run.
             if len(self.below):
                 layouts = [None]
             else:
@@ -376,12 +382,12 @@ class ExampleRun:
             yield Layout("every step", steps, tuple(x.shape[1:]))
 
     def other_reader(self) -> nn.Module | None:
-        """Return the first module after the last layer that reads something else than what the one before it sends.
+        """Return the first module after the last layer that reads something else than the module before it sends.
 
         A module may be called once a step, or once in all: with all steps, the last one or their mean. None if every
-        module reads what is sent to it, or if one is called another number of times.
+        module reads what is sent to it, or if a module is called another number of times, which leaves it open.
         """
-        # Random numbers stand for spikes, the same as in the first call: `below` are those of the last layer.
+        # This call draws the same random numbers as the first one: `below` holds those of the last layer.
         _, uses, _ = self._follow()
         modules = [use.module for use in uses]
         last = max(self.calls, key=self.parts.index)
@@ -401,17 +407,21 @@ class ExampleRun:
         return None
 
     def refusal(self, reader: nn.Module | None) -> ValueError:
-        """Return the error if a layer or another module, or the end (None), reads other values than are sent to it."""
+        """Return the error for a reader whose input is not what the modules before it send.
+
+        Args:
+            reader: a layer or another module; None: the end.
+        """
         end = len(self.parts)
         above = "what forward returns"
         if reader is not None:
             end = self.parts.index(reader)
             above = self.names[reader]
         modules = list(self.parts[:end])
-        below = None
-        lower = [part for part in modules if library_of(part)]
-        if lower:
-            below = lower[-1]
+        below = None  # the layer below the reader, if there is one
+        lower_layers = [part for part in modules if library_of(part)]
+        if lower_layers:
+            below = lower_layers[-1]
             modules = modules[modules.index(below) + 1 :]
         under = self.names[below] if below else "the input"
         does = "changes or replaces what is sent"
@@ -434,11 +444,12 @@ class ExampleRun:
             below: the lower layer; None: the input.
             above: the upper layer; None: the end.
 
-        Between two layers the first step counts; before the end, what follows the last use of the lower layer.
+        Between two layers it returns those of the first step; before the end, those after the last use of the lower
+        layer.
         """
         _, uses, functions = self._follow(functions=True)
         modules = [use.module for use in uses]
-        start = 0  # numbers of uses, between which a function has been called
+        start = 0  # a function is returned if `start` to `end` uses of modules came before it
         end = len(modules)
         if above is None and below in modules:
             start = end - modules[::-1].index(below)
@@ -446,14 +457,14 @@ class ExampleRun:
             start = modules.index(below) + 1
         if above in modules[start:]:
             end = modules.index(above, start)
-        names = [name for place, name in functions.called if start <= place <= end]
+        names = [name for uses_before, name in functions.called if start <= uses_before <= end]
         return list(dict.fromkeys(names))
 
     def returned_by(self, network: Network, has_mem: bool) -> list[str]:
         """Return which outputs of the last cell the model returns, in its order: "spikes", "membrane" or both.
 
         Args:
-            network: the network, whose readout is taken for what follows the last layer.
+            network: the network, whose readout stands for what follows the last layer.
             has_mem: True if the last cell has a membrane that can be read.
 
         Raises:
@@ -463,7 +474,7 @@ class ExampleRun:
         with eval_mode(network), torch.no_grad():
             outputs = {"spikes": torch.stack([network.readout(z) for z in self.below.flatten(2)])}
             if has_mem:
-                cell.integrator = True  # which sends its membrane
+                cell.integrator = True  # as an integrator it sends its membrane
                 outputs["membrane"], _ = cell.run(self.reads, cell.initial_state(self.batch))
                 cell.integrator = False
         found = [name for returned in self.returned for name, out in outputs.items() if _same_over_time(returned, out)]
@@ -493,8 +504,12 @@ HARMLESS = {
 class Functions(TorchFunctionMode):
     """Lists the functions of torch that forward calls outside of modules, but for harmless ones.
 
+    Args:
+        inside: the modules whose forward is running; empty outside of modules.
+        uses: the uses of modules so far. The run changes both lists.
+
     Attributes:
-        called: of each call, the number of uses of modules before it, and the name of the function, such as F.relu.
+        called: for each call the number of uses before it, and the name of the function, such as F.relu.
     """
 
     def __init__(self, inside: list[nn.Module], uses: list[Use]) -> None:
@@ -525,7 +540,7 @@ def _by_step(layer: Any, tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _tensors(tree: Any) -> Iterator[Tensor]:
-    """Yield all tensors in what a model returned; those of equal shapes in a list, the steps, also stacked."""
+    """Yield all tensors in what a model returned; before a list of equal shapes, which are steps, also its stack."""
     if isinstance(tree, Tensor):
         yield tree
     elif isinstance(tree, list | tuple | Mapping):
@@ -543,15 +558,17 @@ def _same_over_time(returned: Tensor, sent: Tensor) -> bool:
 
 
 def _differ(came: Tensor, wanted: Tensor) -> bool:
-    """True if more than one value in 10,000 differs by more than 1e-4 of the largest."""
+    """True if shapes differ, or more than one value in 10,000 differs by more than 1e-4 of the largest."""
     if came.shape != wanted.shape:
         return True
-    near = (came.double() - wanted.double()).abs() <= 1e-4 * wanted.double().abs().max()  # NaN is not
+    # 1e-4 is above the rounding of float32. One value in 10,000 may be a spike whose voltage rounding has put across
+    # its threshold.
+    near = (came.double() - wanted.double()).abs() <= 1e-4 * wanted.double().abs().max()  # False for NaN
     return (~near).double().mean().item() > 1e-4
 
 
 def parts_of(modules: Iterable[nn.Module], *, nested: bool = False) -> Iterator[nn.Module]:
-    """Yield recurrent layers and, between them, the largest modules that hold none, in the order of definition.
+    """Yield recurrent layers and, between them, the largest modules without a layer, in the order of definition.
 
     Args:
         modules: the modules.
@@ -560,14 +577,14 @@ def parts_of(modules: Iterable[nn.Module], *, nested: bool = False) -> Iterator[
     for module in modules:
         if isinstance(module, Network):
             raise TypeError("wrap makes a Network of other modules; a Network is one already, use it as it is.")
-        if isinstance(module, nn.modules.loss._Loss):  # no part of what the model computes
+        if isinstance(module, nn.modules.loss._Loss):  # no part of the model's forward
             continue
         lifted = getattr(module, "lifted_module", None)  # of norse's Lift
         if isinstance(lifted, nn.Module):
             yield from parts_of([lifted], nested=nested)
         elif library_of(module):
             yield module
-        # Opened are containers, and modules that hold a layer, or spikingjelly's dropout, which `step_of` replaces.
+        # Opened are containers, and modules that hold a layer or spikingjelly's dropout, which `step_of` replaces.
         elif isinstance(module, nn.ModuleList | nn.ModuleDict) or any(
             library_of(part) or (part is not module and is_dropout(part)) for part in module.modules()
         ):

@@ -1,7 +1,7 @@
 """Layers of snnTorch, norse and spikingjelly whose steps the kernels know.
 
-Each class has the ``forward`` that its layer has while a network runs: it takes and returns what the layer does, writes
-its steps down, and runs them all at once when a value is needed. Nothing here imports a library.
+Each class has the ``forward`` that replaces its layer's own while a network runs: it takes and returns what the layer
+does, writes the steps down, and runs them all at once when a value is needed. Importing this file imports no library.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ from torch.nn import functional
 
 from neurolsc.interop.fused_base import (
     FusedLayer,
-    has_hooks,
     on_device_of_currents,
     place_of,
     shown,
     too_wide,
 )
 from neurolsc.interop.lazy import CannotDeferError, LazyTensor, latest, now
-from neurolsc.interop.wrapped import Accelerated, library_of, plain_class
+from neurolsc.interop.wrapped import Accelerated, has_hooks, library_of, plain_class
 from neurolsc.neurons.fast.kinds import (
     ALL,
     ATAN,
@@ -53,12 +52,12 @@ class FusedSnnTorch(FusedLayer):
     """snnTorch's Leaky, Synaptic and Alpha, and the recurrent RLeaky and RSynaptic.
 
     Attributes:
-        resets: the reset of each method that can be a layer's ``state_function``.
-        names: the stored states of each class, in the order in which its forward takes and returns them.
-        states: those of this layer.
+        resets: the kernel's number of a reset, by the name of the ``state_function`` that does it.
+        names: names of the stored states of each class, in the order in which its forward takes and returns them.
+        states: the names of this layer's states.
         recurrent: True if the layer reads its own spikes.
-        kind: the class without its R.
-        places: where the layer keeps its settings.
+        kind: name of the class, without the R of a recurrent one.
+        places: for each setting of the layer, the dict that holds it and its name there.
     """
 
     resets: ClassVar = {"_base_sub": SUBTRACT, "_base_zero": ZERO, "_base_int": NONE}
@@ -89,7 +88,7 @@ class FusedSnnTorch(FusedLayer):
 
     @classmethod
     def refusal(cls, layer: Any) -> str | None:
-        """Return what of a layer of snnTorch its kernel does not do; None if it does all."""
+        """Return why no kernel runs a layer of snnTorch; None if one does."""
         if layer.inhibition:
             return "inhibition lets its neurons depend on each other"
         if layer.state_quant:
@@ -120,7 +119,7 @@ class FusedSnnTorch(FusedLayer):
     def forward(self, input_: Any, *passed: Any, **named: Any) -> Any:
         """Write down a step from the states that the layer stores or that are passed; return lazy tensors.
 
-        As snnTorch's own forward it stores the new states, and returns the spikes alone or with the states.
+        Like snnTorch's own forward, it stores the new states, and returns the spikes, alone or followed by the states.
         """
         layer = self.layer
         buffers = layer._buffers
@@ -134,11 +133,11 @@ class FusedSnnTorch(FusedLayer):
         return tuple(sent)
 
     def settings(self) -> tuple[Any, ...]:
-        # None for a setting that the layer has not, such as alpha of a Leaky
+        # None for a setting that the layer does not have, such as alpha of a Leaky
         return tuple([place.get(name) for place, name in self.places])
 
     def _store(self, passed: Sequence[Any], named: dict[str, Any]) -> None:
-        """Store states that are passed to forward by place or name; TypeError if the layer's own does not take them."""
+        """Store states that were passed to forward by position or name; TypeError if snnTorch would refuse them."""
         layer = self.layer
         given = dict(zip(self.states, passed, strict=False)) | named
         if len(passed) > len(self.states) or not given.keys() <= set(self.states):
@@ -155,18 +154,18 @@ class FusedSnnTorch(FusedLayer):
         beta, threshold, factor, function, spike, alpha, delayed, *connection = settings
         delayed = delayed is not False  # Alpha has no such setting
         shape = drive.shape[1:]
-        # A state of another shape is one at rest, as snnTorch makes them before the first input.
+        # A state of another shape is at rest: before the first input, snnTorch does not know the shape.
         states = [state if state.shape == shape else drive.new_zeros(shape) for state in start]
         reset = self.resets[function.__name__]
         recurrent: list[Any] = []
         if self.recurrent:
             recurrent = [states.pop(0), *connection]  # the spikes are no state of the kernel
             if reset == ZERO and self.kind == "Leaky":
-                reset = ALL  # RLeaky also sets the input of the step to zero, Leaky does not
+                reset = ALL  # a reset of RLeaky also sets the input of the step to zero, one of Leaky does not
         beta = beta.clamp(0, 1)
         slope = slope_of(spike)
         assert slope is not None  # else the layer was refused
-        # Without a delay the neuron is reset within the step that fires, and the voltage before must be saved.
+        # Without a delay a spike resets the voltage in its own step, and the voltage before the reset must be saved.
         if self.kind == "Leaky":
             neuron = Neuron(
                 "leaky", states=1, voltage=0, threshold=1, flags=(reset, delayed), saves_voltage=not delayed
@@ -179,18 +178,20 @@ class FusedSnnTorch(FusedLayer):
             params = [alpha.clamp(0, 1), beta, threshold, factor]
         else:
             alpha = alpha.clamp(0, 1)
+            # snnTorch's tau_alpha
             scale = torch.log(alpha) / (torch.log(beta) - torch.log(alpha)) + 1
             neuron = Neuron("alpha_function", states=3, voltage=2, threshold=2, flags=(reset,), saves_voltage=False)
             params = [alpha, beta, threshold, factor, scale]
         return self.scanned(neuron, drive, steps, states, params, slope, *recurrent)
 
     def sent_dtype(self, dtype: torch.dtype, settings: Any) -> torch.dtype:
-        """Return the dtype of the spikes that the layer sends: that of currents only with a surrogate of ours."""
+        """Return the dtype of the spikes: that of the currents with a surrogate of ours, else snnTorch's own."""
         factor = settings[2]
         spike = settings[4]
         if isinstance(spike, nn.Module):  # ours, which keeps the dtype
             return dtype
-        return torch.result_type(torch.empty(1, dtype=torch.float32), factor)  # snnTorch's own send float32
+        # snnTorch's surrogates return float32, which its layer multiplies by the factor
+        return torch.result_type(torch.empty(1, dtype=torch.float32), factor)
 
 
 # ---- norse
@@ -200,7 +201,7 @@ class FusedNorse(FusedLayer):
     """norse's LIF, LSNN (both also recurrent), LIFBox and LI, as cells and as layers with time, and LILinearCell.
 
     Attributes:
-        kind: the class without Recurrent, Linear and Cell.
+        kind: name of the class, without Recurrent, Linear and Cell.
         has_time: True if the layer reads a sequence (T, B, ...), not one step.
         recurrent: True if the layer reads its own spikes.
         state_class: the NamedTuple of its state; None before the first step.
@@ -221,7 +222,7 @@ class FusedNorse(FusedLayer):
 
     @classmethod
     def refusal(cls, layer: Any) -> str | None:
-        """Return what of a layer of norse its kernel does not do; None if it does all."""
+        """Return why no kernel runs a layer of norse; None if one does."""
         steps = {
             "LIF": "lif_feed_forward_step", "LIFRecurrent": "lif_step", "LIFBox": "lif_box_feed_forward_step",
             "LI": "li_feed_forward_step", "LSNN": "lsnn_feed_forward_step", "LSNNRecurrent": "lsnn_step",
@@ -230,7 +231,7 @@ class FusedNorse(FusedLayer):
         step = getattr(layer, "activation", None)
         if step is not None and (step.__name__ != steps[kind] or not step.__module__.startswith("norse.")):
             return f"its step is {step.__name__}"
-        if kind == "LI":
+        if kind == "LI":  # an integrator has no spikes
             return None
         if slope_of_norse(layer.p) is None:
             return f"its threshold method {layer.p.method!r} has no known derivative"
@@ -241,10 +242,10 @@ class FusedNorse(FusedLayer):
         return None
 
     def forward(self, input_tensor: Any, state: Any = None) -> Any:
-        """Write a step down from a state, or from rest; a layer with time is run at once.
+        """Write a step down from a state, or from rest if it is None; run a layer with time at once.
 
-        As norse's own forward it returns what the layer sends, and the state as a NamedTuple; both are lazy, but the
-        state of a layer with time.
+        Like norse's own forward, it returns what the layer sends, and the state as a NamedTuple. Both are lazy, except
+        the state of a layer with time, which holds tensors.
         """
         layer = self.layer
         if input_tensor.is_sparse:
@@ -268,7 +269,7 @@ class FusedNorse(FusedLayer):
                 results = (z, *states)
             return self.recording.source(z), self.state_class(*(results[output] for output in self.outputs))
         sent = self.record(input_tensor, start, settings)
-        if self.state_class is None:
+        if self.state_class is None:  # the state of any input shows it
             self.state_class = type(self.at_rest(torch.zeros(1, 1)))
         return sent[0], self.state_class(*(sent[output] for output in self.outputs))
 
@@ -277,16 +278,16 @@ class FusedNorse(FusedLayer):
         return layer.p, layer.dt, getattr(layer, "recurrent_weights", None)
 
     def at_rest(self, x: Tensor) -> Any:
-        """Return the state in which the layer itself starts from an input."""
+        """Return the state in which norse's own layer starts, for its first input x."""
         layer = self.layer
-        if not hasattr(layer, "state_fallback"):  # LILinearCell, which makes it within its step
+        if not hasattr(layer, "state_fallback"):  # LILinearCell, which makes its first state within its step
             from norse.torch.functional.leaky_integrator import LIState
 
             return LIState(layer.p.v_leak.detach(), x.new_zeros(x.shape))
         return layer.state_fallback(x)
 
     def run(self, drive: Tensor, steps: int, start: Sequence[Any], settings: Any) -> Any:
-        """Run steps of norse's neurons at once, as :meth:`FusedLayer.run` says; a start with None is at rest."""
+        """Run steps of norse's neurons at once, as :meth:`FusedLayer.run` says; if `start` holds None, from rest."""
         p, dt, weights = settings
         state = self.at_rest(drive if self.has_time else drive[0])
         self.state_class = type(state)
@@ -307,7 +308,8 @@ class FusedNorse(FusedLayer):
         if self.kind == "LIFBox":
             reset = reset_of_box(p)
         threshold = p.v_th
-        if self.kind == "LSNN":
+        if self.kind == "LSNN":  # like a LIF, its recurrent form detaches the spikes that reset it
+            # threshold=7: the kernel saves distances from the moving threshold, and compares them with the last 0.0
             neuron = Neuron(
                 "adaptive_lif", states=3, voltage=0, threshold=7, flags=(not self.recurrent,), saves_voltage=True
             )
@@ -318,7 +320,7 @@ class FusedNorse(FusedLayer):
         if self.kind == "LIFBox":
             neuron = voltage_lif(BOX, reset=reset, at=False)
             return self.scanned(neuron, drive, steps, start, [gain, p.v_leak, threshold, p.v_reset], slope)
-        # LIF, whose recurrent form detaches the spikes that reset it
+        # a LIF: its recurrent form detaches the spikes that reset it
         neuron = current_lif(sends=True, passes=not self.recurrent)
         params = [gain, -dt * p.tau_syn_inv, p.v_leak, threshold, p.v_reset]
         return self.scanned(neuron, drive, steps, start, params, slope, *recurrent)
@@ -346,7 +348,7 @@ class FusedSpikingJelly(FusedLayer):
 
     @classmethod
     def refusal(cls, layer: Any) -> str | None:
-        """Return what of a neuron of spikingjelly its kernel does not do; None if it does all."""
+        """Return why no kernel runs a layer of spikingjelly; None if one does."""
         if layer._memories.keys() != {"v"}:
             return "it has further states"
         if layer._neuron_precision is not None:
@@ -361,7 +363,7 @@ class FusedSpikingJelly(FusedLayer):
         """Write a step down from the stored voltage, and store the new one; in multi-step mode run all steps at once.
 
         Returns:
-            The spikes, lazy, of the step (B, ...) or of all steps (T, B, ...).
+            The spikes of the step (B, ...) or of all steps (T, B, ...), as a lazy tensor.
         """
         node = self.layer
         memories = node._memories
@@ -384,7 +386,7 @@ class FusedSpikingJelly(FusedLayer):
         )  # fmt: skip
 
     def run(self, drive: Tensor, steps: int, start: Sequence[Any], settings: Any) -> Any:
-        """Run steps of spikingjelly's neurons at once, as :meth:`FusedLayer.run` says; the voltage may be a number."""
+        """Run steps of spikingjelly's neurons at once, as :meth:`FusedLayer.run` says; `start` may hold a number."""
         threshold, reset, tau, w, decay_input, detached, spike = settings
         v = start[0]
         shape = drive.shape[1:]
@@ -395,9 +397,9 @@ class FusedSpikingJelly(FusedLayer):
             v = drive.new_full(shape, rest)
         form = NO_LEAK
         gain: Any = 1.0
-        if decay_input is not None:  # no IFNode: a leak by 1 / tau, or by the sigmoid of w in a ParametricLIFNode
+        if decay_input is not None:  # None in an IFNode alone, which does not leak
             form = LEAK_OF_ALL if decay_input else LEAK_OF_STATE
-            gain = tau if w is None else w.sigmoid()
+            gain = tau if w is None else w.sigmoid()  # w of a ParametricLIFNode
         neuron = voltage_lif(
             form,
             divides=w is None and form != NO_LEAK,
@@ -410,24 +412,24 @@ class FusedSpikingJelly(FusedLayer):
 
 
 def current_lif(*, sends: bool, passes: bool) -> Neuron:
-    """Make the kernel of norse's neurons with a current and a voltage.
+    """Describe norse's LIF or LI, with a current and a voltage, to the kernels.
 
     Args:
-        sends: the neuron sends spikes and is reset (LIF), else its voltage alone (LI).
-        passes: the reset passes a gradient.
+        sends: True if the neuron sends spikes and is reset (LIF); False if it sends its voltage (LI).
+        passes: True if a gradient passes the spikes in the reset.
     """
     return Neuron("current_lif", states=2, voltage=0, threshold=3, flags=(ZERO, sends, passes), saves_voltage=sends)
 
 
 def voltage_lif(form: int, *, divides: bool = False, reset: int | None, passes: bool = True, at: bool = True) -> Neuron:
-    """Make the kernel of neurons with a voltage alone.
+    """Describe norse's LIFBox or a neuron of spikingjelly, with a voltage as its only state, to the kernels.
 
     Args:
-        form: number of the step's form in the kernel.
-        divides: the voltage is divided by tau, not multiplied by a gain.
-        reset: number of the reset in the kernel.
-        passes: the reset passes a gradient.
-        at: a neuron spikes at its threshold, too, not only above it.
+        form: how the voltage moves: BOX, LEAK_OF_ALL, LEAK_OF_STATE or NO_LEAK.
+        divides: True if the change of the voltage is divided by tau, False if it is multiplied by a gain.
+        reset: SUBTRACT or ZERO.
+        passes: True if a gradient passes the spikes in the reset.
+        at: True if a voltage at the threshold fires, too; False if only one above it does.
     """
     flags = (form, divides, reset, passes, at)
     return Neuron("voltage_lif", states=1, voltage=0, threshold=2, flags=flags, saves_voltage=True)
@@ -435,7 +437,7 @@ def voltage_lif(form: int, *, divides: bool = False, reset: int | None, passes: 
 
 # ---- derivatives of spikes
 
-# Surrogates whose formula the kernels have, with the name of its number in snnTorch; spikingjelly's is `alpha`.
+# Surrogates whose formula the kernels have. For snnTorch the name of its number follows; spikingjelly's is `alpha`.
 SNNTORCH = {
     "atan": (ATAN, "alpha"),
     "fast_sigmoid": (FAST_SIGMOID, "slope"),
@@ -471,6 +473,7 @@ def slope_of(spike: Any) -> Slope | None:
         return None
     if root == "spikingjelly" and isinstance(spike, nn.Module):
         name = type(spike).__name__
+        # spiking=False sends the smooth primitive in place of spikes
         if not getattr(spike, "spiking", True) or has_hooks(spike) or "forward" in vars(spike):
             return None
         if name in SPIKINGJELLY:
@@ -482,8 +485,8 @@ def slope_of(spike: Any) -> Slope | None:
 
 
 def slope_of_norse(p: Any) -> Slope | None:
-    """Return the derivative of norse's spikes by its parameters p; None if it is not known."""
-    if p.method == "super":  # norse 1.1 does not read alpha here
+    """Return the derivative of the spikes of a layer of norse with parameters p; None if it is not known."""
+    if p.method == "super":  # norse 1.1 does not read alpha for it
         return Slope(FAST_SIGMOID, 1.0)
     if p.method == "heaviside":
         return Slope(NOTHING)
@@ -498,7 +501,7 @@ def slope_of_norse(p: Any) -> Slope | None:
 
 
 def derivative_of(spike: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """Return the derivative of a spike function, which autograd takes of the function itself."""
+    """Return the derivative of a spike function by its argument, as a function that calls autograd."""
 
     def derivative(distance: Tensor) -> Tensor:
         with torch.enable_grad():
@@ -521,7 +524,7 @@ FUSED: dict[tuple[str, str], type[FusedLayer]] = {
 
 
 def fused_layer(module: nn.Module) -> FusedLayer | str:
-    """Return a layer of neurons as the kernels run it; or, as a string, why they do not."""
+    """Return a layer of neurons in the form that the kernels run; or, as a string, why they cannot run it."""
     kind = plain_class(module)
     root = kind.__module__.partition(".")[0]
     fused_class = FUSED.get((root, kind.__name__))
@@ -529,7 +532,7 @@ def fused_layer(module: nn.Module) -> FusedLayer | str:
         if root in ("snntorch", "norse", "spikingjelly"):
             return f"there is no kernel for {kind.__name__} of {root}"
         return f"{kind.__name__} is a class of its own, which may step otherwise"
-    if has_hooks(module) and not isinstance(module, Accelerated):
+    if has_hooks(module) and not isinstance(module, Accelerated):  # an accelerated net's hooks see its own calls
         return "it has a hook, which reads every step"
     changed = changed_method(module, kind, root)
     if changed is not None:
@@ -540,11 +543,11 @@ def fused_layer(module: nn.Module) -> FusedLayer | str:
     return fused_class(module)
 
 
-UNCHANGED: dict[type, dict[str, Any]] = {}  # classes of the libraries, with what they held when no change was found
+UNCHANGED: dict[type, dict[str, Any]] = {}  # classes of the libraries, with their attributes when none was changed
 
 
 def changed_method(module: nn.Module, kind: type[nn.Module], root: str) -> str | None:
-    """Return the name of a method of a layer that is not the library's own; None if there is none.
+    """Return the name of a method of a layer that replaces one of the library's; None if all are the library's own.
 
     Args:
         module: the layer.
@@ -570,8 +573,8 @@ class SortedModules:
 
     Attributes:
         fused: the layers that are run at once.
-        reasons: why other modules are not, by their names.
-        plain: the modules among these that must read and send tensors: layers without a kernel, and modules with hooks.
+        reasons: why other modules are not run at once, by their names.
+        plain: these other modules, without the network itself: they must read and send tensors, not lazy ones.
         modules: all modules.
         parameters: all parameters.
     """
@@ -586,6 +589,7 @@ class SortedModules:
             self.modules.append(module)
             if name.startswith(inside):
                 continue
+            # norse's Lift, which has a lifted_module, is no layer: it calls a module in each step
             if library_of(module) in ("snntorch", "norse", "spikingjelly") and not hasattr(module, "lifted_module"):
                 inside = (*inside, f"{name}." if name else "")
                 layer = fused_layer(module)
@@ -593,7 +597,7 @@ class SortedModules:
                     self.fused.append(layer)
                     continue
                 self.reasons[name] = layer
-            # Lazy tensors pass through all but layers and hooks; hooks of net itself see what it takes and returns.
+            # Lazy tensors may pass through any other module without hooks; hooks of net itself see its own calls.
             if module is net or (name not in self.reasons and not has_hooks(module)):
                 continue
             self.reasons.setdefault(name, "it has a hook, which reads every step")
@@ -602,15 +606,16 @@ class SortedModules:
         self._held = [_Held(module) for module in self.modules]
 
     def still_hold(self) -> bool:
-        """True if no module has another attribute, part, parameter or hook than it had; buffers may have other values.
+        """True if all modules have the attributes, parts, parameters and hooks that they had when they were sorted.
 
-        This takes a small part of the time of sorting anew. Methods that were changed on a class are not seen.
+        Buffers may have other values. The check takes a small part of the time of sorting anew. It does not see methods
+        that were changed on a class.
         """
         return all(held.still_holds() for held in self._held)
 
 
 class _Held:
-    """What a module held: the objects, not what was in them."""
+    """The objects that a module held when it was made; a change inside one of them is not seen."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
@@ -625,7 +630,7 @@ class _Held:
         self.hook_counts = [len(hooks) for hooks in self.hooks]
 
     def still_holds(self) -> bool:
-        """True if the module holds the same objects."""
+        """True if the module still holds the same objects."""
         if type(self.module) is not self.kind or vars(self.module) is not self.attributes:
             return False
         for place, values in zip(self.places, self.values, strict=True):

@@ -1,7 +1,7 @@
 """A layer of neurons of another library whose steps are written down, and run at once by a kernel.
 
 :class:`FusedLayer` is what the layers of all libraries share; `fused.py` has a class for each library. Nothing here
-imports one.
+imports a library.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class NeuronGroup(Group):
     Attributes:
         layer: the layer.
         current: a tensor with the shape and dtype of the current of each step.
-        settings: those of the last step.
-        ends: the outputs of the last step of each run, by output and number of the step.
+        settings: the settings of the last step.
+        ends: the outputs of the last step of each run of steps, by (output, number of the step).
     """
 
     def __init__(self, recording: Recording, layer: FusedLayer, outputs: int, current: Tensor) -> None:
@@ -43,7 +43,7 @@ class NeuronGroup(Group):
         self.ends: dict[tuple[int, int], Tensor] = {}
 
     def compute(self, last: int) -> None:
-        """Split the steps into runs, and compute one after the other: a run may start from states of those before."""
+        """Split the steps into runs, and compute these one after the other: a run may start from an earlier one."""
         while self.done <= last:
             first = self.done
             stop = first + 1
@@ -67,10 +67,10 @@ class NeuronGroup(Group):
         return True
 
     def _run(self, first: int, stop: int) -> None:
-        """Run the steps from `first` to before `stop`, which have equal settings; add their results to the blocks."""
+        """Run the steps from `first` to `stop` - 1, which have equal settings; add their results to the blocks."""
         calls = self.calls[first:stop]
         drive = gathered([current for current, _, _ in calls])
-        if is_constant(drive):
+        if is_constant(drive):  # the kernels then read one row in all steps
             drive = drive[:1]
         _, start, settings = calls[0]
         z, states, ends = self.layer.run(drive, stop - first, [now(state) for state in start], settings)
@@ -78,7 +78,7 @@ class NeuronGroup(Group):
         self.append(0, first, z)
         for output, state in enumerate(states, 1):
             self.append(output, first, state)
-            # besides the block: a copy, which a library may change in place
+            # apart from the block, as a tensor of its own, which a library may change in place
             self.ends[output, stop - 1] = ends[output - 1]
         if 0 in self.layer.outputs:  # the layer stores its last spikes, too
             self.ends[0, stop - 1] = z[-1].clone()
@@ -86,7 +86,7 @@ class NeuronGroup(Group):
 
     def value(self, output: int, index: int) -> Tensor:
         """Return one output of one step that has been computed."""
-        # The state at the end is a tensor of its own: libraries detach it in place, which a view does not allow.
+        # The output at the end of a run is no view: libraries detach it in place, which a view does not allow.
         end = self.ends.get((output, index))
         if end is None:
             return super().value(output, index)
@@ -101,14 +101,14 @@ class NeuronGroup(Group):
 
 
 class FusedLayer(ABC):
-    """A layer of another library, while a network runs.
+    """A layer of another library, as it runs in an accelerated network.
 
     Args:
         layer: the layer.
 
     Attributes:
         kept_in: name of the layer's dict that holds its states.
-        outputs: numbers of the results of a step from which the next step starts; 0: the spikes.
+        outputs: which results of a step are the states from which the next step starts; result 0 is the spikes.
         group: the group to which the last step was added.
         steps: the number of steps that were written down since :meth:`start`.
     """
@@ -145,7 +145,8 @@ class FusedLayer(ABC):
             settings: what :meth:`settings` returned.
 
         Returns:
-            Spikes (T, B, ...), a tuple of states after each step, and a tuple of states after the last one.
+            Spikes (T, B, ...), a tuple of states after each step, each (T, B, ...), and a tuple of states after the
+            last step, each (B, ...).
         """
 
     def start(self, recording: Recording) -> None:
@@ -164,18 +165,18 @@ class FusedLayer(ABC):
         return any(type(value) is LazyTensor for value in vars(self.layer)[self.kept_in].values())
 
     def give_back(self) -> None:
-        """Put the states back that the layer stored at :meth:`start`."""
+        """Put back the states that the layer held at :meth:`start`, as tensors."""
         vars(self.layer)[self.kept_in].update({name: now(value) for name, value in self.before.items()})
 
     def record(self, current: Any, states: Sequence[Any], settings: tuple[Any, ...]) -> list[LazyTensor]:
         """Write a step down; return its spikes and its states as lazy tensors.
 
+        A current or state that belongs to another recording, or is known already, is written down by its value.
+
         Args:
             current: the input of the step, a lazy tensor or a tensor.
             states: the states from which the step starts, in the order of ``outputs``.
             settings: what :meth:`settings` returned.
-
-        A current or state that is of another recording, or is known already, is written down by its value.
         """
         recording = self.recording
         self.steps += 1
@@ -183,7 +184,7 @@ class FusedLayer(ABC):
             current = latest(current)
             states = [latest(state) for state in states]
         group = self.group
-        form = current
+        form = current  # a tensor with its shape and dtype
         if type(current) is LazyTensor:
             form = current.form  # one object for all steps of a group
         if group is None or group.recording is not recording or group.current is not form or group.mode != mode():
@@ -192,7 +193,7 @@ class FusedLayer(ABC):
             current = group.keep(now(latest(current)))
         else:
             group.reads.add(current.group)
-        has_known = False
+        has_known = False  # a state that the recording does not compute
         for state in states:
             if type(state) is not LazyTensor or state.recording is not recording or state.group is None:
                 has_known = True
@@ -237,19 +238,19 @@ class FusedLayer(ABC):
         """Run the kernel of a neuron.
 
         Args:
-            neuron: its kind.
+            neuron: the kind of neuron.
             drive: as in :meth:`run`.
             steps: as in :meth:`run`.
             start: the states before the first step, without spikes.
-            params: its parameters, tensors or numbers.
+            params: the neuron's parameters, tensors or numbers.
             slope: the derivative of its spikes.
-            *recurrent: of a recurrent layer the spikes before the first step, weights and bias.
+            *recurrent: for a recurrent layer, the spikes before the first step, the weights and the bias.
 
         Returns:
             As :meth:`run`.
 
         Raises:
-            CannotDeferError: if no kernel runs tensors of this dtype or device.
+            CannotDeferError: if no kernel runs tensors of this dtype or device, or within a transform.
         """
         values = [on_device_of_currents(p, drive) for p in params]
         if not can_scan([drive, *start, *values]):
@@ -271,10 +272,10 @@ class FusedLayer(ABC):
 
 
 def on_device_of_currents(value: Any, drive: Tensor) -> Tensor:
-    """Return a parameter as a tensor on the device of the currents; a tensor that holds no number stays where it is."""
+    """Return a parameter as a tensor on the device of the currents; a tensor with axes stays on its own device."""
     if not isinstance(value, Tensor):
         return torch.as_tensor(value, dtype=drive.dtype, device=drive.device)
-    if value.ndim == 0 and value.device.type == "cpu":  # PyTorch, too, lets such a number meet a tensor on a GPU
+    if value.ndim == 0 and value.device.type == "cpu":  # PyTorch, too, lets it meet a tensor on a GPU
         return value.to(drive.device)
     return value
 
@@ -290,18 +291,11 @@ def too_wide(weight: Tensor) -> str | None:
 
 
 def place_of(module: nn.Module, name: str) -> tuple[dict[str, Any], str]:
-    """Return the dict of a module that holds an attribute, and the name: reading it there is fast."""
+    """Return the dict of a module that holds an attribute, and its name: nn.Module's own search would be slow."""
     for place in (module._parameters, module._buffers, module._modules):
         if name in place:
             return place, name
     return vars(module), name
-
-
-def has_hooks(module: nn.Module) -> bool:
-    """True if a module has a forward or a backward hook."""
-    return bool(
-        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
-    )
 
 
 def shown(function: Any) -> str:

@@ -1,4 +1,4 @@
-"""Calls that do the same in different steps, and are computed at once; in which order."""
+"""Groups of calls that do the same in different steps and are computed at once, and the order of their computation."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from neurolsc.interop.lazy import LazyTensor, now
 from neurolsc.interop.lazy_functions import Rule
@@ -27,15 +28,15 @@ class Group(ABC):
     Attributes:
         calls: the lazy arguments of each call.
         order: the place of each call among all calls of the recording.
-        done: the number of calls that have been computed; these are the first ones.
-        reads: the groups that its calls read.
+        done: the number of calls that have been computed, from the first one on.
+        reads: the groups whose results its calls read.
         blocks: for each output, the results that have been computed, in blocks that :meth:`append` adds.
-        mode: that in which the calls were made, of :func:`mode`.
-        unbound: for each output that was read one by one, its results as a list.
+        mode: what :func:`mode` returned when the calls were made.
+        unbound: for each output that was read step by step, its results as a list.
         forms: for each output, what :meth:`like` has returned: all calls have results of that shape and dtype.
-        fixed: tensors that all calls read, such as weights, and their :func:`state_of`.
-        read: likewise tensors that single calls read, until these are computed.
-        copy: of the last tensor that was read and whose changes are not counted.
+        fixed: tensors that all calls read, such as weights, and what :func:`state_of` returned for them.
+        read: likewise tensors that single calls read, until these calls are computed.
+        copy: a copy of the last inference tensor that was read: PyTorch does not count its changes in place.
     """
 
     def __init__(self, recording: Recording, outputs: int) -> None:
@@ -57,14 +58,14 @@ class Group(ABC):
         """Compute the calls from number ``done`` to number `last`, and add their results to the blocks."""
 
     def fix(self, values: Iterable[Any]) -> None:
-        """Note tensors that the calls read, and that must not change before they are computed."""
-        for value in values:
+        """Note tensors that the calls read, also in tuples, and that must not change before they are computed."""
+        for value in tree_leaves(list(values)):
             if isinstance(value, Tensor) and not isinstance(value, LazyTensor):
                 self.fixed.append((value, state_of(value)))
 
     def keep(self, x: Tensor) -> Tensor:
-        """Note a tensor that one call reads, and return what is kept of it until that is computed."""
-        if x.is_inference():  # its changes are not counted: keep a copy, the same one while it does not change
+        """Note a tensor that a call reads; return what the call keeps of it: the tensor itself, or a copy."""
+        if x.is_inference():  # its changes are not counted: keep a copy, the same one while x does not change
             if self.copy is None or self.copy.shape != x.shape or not torch.equal(self.copy, x):
                 self.copy = x.clone()
             return self.copy
@@ -92,7 +93,7 @@ class Group(ABC):
 
         Args:
             call: its lazy arguments, in the form that ``compute`` of the group takes.
-            reads: the lazy tensors whose groups must be computed before.
+            reads: the lazy tensors whose groups must be computed before this one.
         """
         self.calls.append(call)
         self.order.append(self.recording.count)
@@ -110,12 +111,12 @@ class Group(ABC):
         """Return one result of one call that has been computed."""
         unbound = self.unbound.setdefault(output, [])
         if index >= len(unbound):
-            # In the mode of the calls: the reader may want no gradient here and one later. Each block is unbound once,
-            # as T selections from it would each fill a gradient of T steps.
+            # In the mode of the calls: the reader may want no gradient here and one later. Each block is unbound once:
+            # of T single selections, each would fill a gradient of T steps in the backward pass.
             with_gradients, inference = self.mode
             with torch.inference_mode(inference), torch.set_grad_enabled(with_gradients):
                 for start, block in self.blocks[output]:
-                    if start >= len(unbound):
+                    if start >= len(unbound):  # a block that was added since the last time
                         unbound.extend(block.unbind(0))
         return unbound[index]
 
@@ -130,7 +131,7 @@ class Group(ABC):
 
 
 class ViewGroup(Group):
-    """Calls whose blocks may be views of the user's own tensors, which must not change before all have read them."""
+    """Calls whose blocks may be views of the user's own tensors: before each reading, these are checked for changes."""
 
     def value(self, output: int, index: int) -> Tensor:
         self.check_fixed()
@@ -142,11 +143,11 @@ class ViewGroup(Group):
 
 
 class SliceGroup(ViewGroup):
-    """The steps ``x[t]`` or ``x[:, t]`` of an input; a call is the number t of its step, and computes nothing."""
+    """The steps ``x[t]`` or ``x[:, t]`` of an input; a call is the number t, and computes nothing."""
 
     def __init__(self, recording: Recording, source: Tensor) -> None:
         super().__init__(recording, outputs=1)
-        self.source = source  # the axis of time first
+        self.source = source  # the input with the axis of time first
         self.fix([source])
 
     def compute(self, last: int) -> None:
@@ -165,21 +166,21 @@ class SliceGroup(ViewGroup):
 
 
 class InputGroup(ViewGroup):
-    """What a network that takes one step a call has read; a call is its input, and computes nothing."""
+    """The inputs of a network that takes one step per call; a call of the group is one input, and computes nothing."""
 
     def __init__(self, recording: Recording) -> None:
         super().__init__(recording, outputs=1)
-        self.last: tuple[Tensor, Any] | None = None  # the input that was read last, and its state
-        self.first: tuple[Any, Tensor] | None = None  # the state and a copy of the first input, if it is a view
+        self.last: tuple[Tensor, Any] | None = None  # the input that was read last, and its :func:`state_of`
+        self.first: tuple[Any, Tensor] | None = None  # :func:`state_of` the first view, and a copy of it
         self.is_refilled = False  # the memory of the views changes from step to step
 
     def keep(self, x: Tensor) -> Tensor:
-        """Return what is kept of an input until it is computed: of a view such as ``data[step]`` itself, else a copy.
+        """Return what is kept of an input: a view, such as ``data[step]``, itself; any other tensor as a copy.
 
-        A loop may fill one tensor anew for each step. The same input, unchanged, is copied once. Views of a tensor that
-        has changed between the first two steps are copied, too.
+        A loop may fill one tensor anew for each step. If an input is the same object as the last one, unchanged, both
+        share a copy. If a view's memory has changed between the first two steps, views are copied, too.
         """
-        if x.is_inference():
+        if x.is_inference():  # the base class copies it
             return super().keep(x)
         if x._is_view():
             if self.first is None:
@@ -187,7 +188,7 @@ class InputGroup(ViewGroup):
             elif len(self.calls) == 1 and state_of(x) != self.first[0]:
                 self.is_refilled = True
                 self.calls[0] = self.first[1]
-                self.read.clear()
+                self.read.clear()  # no view is read any more
             if self.is_refilled:
                 return x.clone()
             return super().keep(x)
@@ -203,11 +204,11 @@ class InputGroup(ViewGroup):
         inputs = self.calls[self.done : last + 1]
         first = inputs[0]
         block = successive_parts(inputs)
-        if all(x is first for x in inputs):  # the same input in every step takes no memory
+        if all(x is first for x in inputs):  # one copy of the same input, in place of T
             block = first.clone().expand(len(inputs), *first.shape)
         elif block is None:
             block = torch.stack(inputs)
-        else:
+        else:  # a view of the user's tensor
             self.fix([block])
         self.append(0, self.done, block)
 
@@ -216,9 +217,9 @@ class InputGroup(ViewGroup):
 
 
 def successive_parts(tensors: Sequence[Tensor]) -> Tensor | None:
-    """Return the tensor whose parts along an axis of time are these, such as ``data[0], data[1], ...``, without a copy.
+    """Return tensors of one shape, such as ``data[0], data[1], ...``, stacked along axis 0 as a view of their memory.
 
-    None if they are no such parts, or if one needs a gradient.
+    None if they do not lie in one tensor at equal distances, or if one needs a gradient.
     """
     first = tensors[0]
     base = first._base
@@ -227,7 +228,7 @@ def successive_parts(tensors: Sequence[Tensor]) -> Tensor | None:
     strides = first.stride()
     start = first.storage_offset()
     between = tensors[1].storage_offset() - start
-    if between < 0:  # no stride may be
+    if between < 0:  # PyTorch has no negative strides
         return None
     for place, part in enumerate(tensors):
         if part._base is not base or part.requires_grad or part.is_inference():
@@ -262,13 +263,13 @@ class FunctionGroup(Group):
             blocks = [gathered(argument) for argument in zip(*calls, strict=True)]  # each lazy argument in all steps
             shapes = [block.shape[1:] for block in blocks]
             all_constant = all(is_constant(block) for block in blocks)
-            if all_constant and self.rule.repeats(self.args, self.kwargs):  # the result of one step is that of all
+            if all_constant and self.rule.repeats(self.args, self.kwargs):  # all steps have the same result
                 blocks = [block[:1] for block in blocks]
             result = self.rule.batched(self.func, self.arguments(blocks), self.kwargs, shapes)
-            if result is not None:  # None: the rule knows these arguments in single steps alone
+            if result is not None:  # None: with these arguments, the function must be called in each step
                 for block, first in zip(blocks, calls[0], strict=True):
                     if isinstance(first.group, ViewGroup) and share_memory(result, block):
-                        result = result.clone()  # else the user's own tensor, which may change
+                        result = result.clone()  # else it would be a view of the user's tensor, which may change
                 self.append(0, self.done, result.expand(len(calls), *result.shape[1:]))
                 return
         results = []
@@ -293,13 +294,13 @@ class FunctionGroup(Group):
 
 
 class Description(NamedTuple):
-    """What of an argument decides the shape and dtype of a result: of a tensor these two, else all."""
+    """What of an argument decides the shape and dtype of a result: a tensor's shape and dtype; else the argument."""
 
-    kind: Any  # its type, as True == 1 == 1.0; of a tensor its dtype
-    value: Any  # of a tensor its shape
+    kind: Any  # the dtype of a tensor; else the type of the argument, as True == 1 == 1.0
+    value: Any  # the shape of a tensor; else the argument
 
     def example(self) -> Any:
-        """Return the argument, of a tensor one of zeros."""
+        """Return the argument; in place of a tensor, zeros of its shape and dtype."""
         if isinstance(self.kind, torch.dtype):
             return torch.zeros(self.value, dtype=self.kind)
         return self.value
@@ -312,12 +313,12 @@ def description_of(value: Any) -> Description:
     return Description(type(value), value)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=4096)  # far more than the functions of a network; bounded, as shapes may change without end
 def form_of_result(func: Callable[..., Any], args: tuple[Description, ...], kwargs: tuple[Any, ...]) -> Tensor:
     """Return a meta tensor with the shape and dtype of what a function returns.
 
-    It is called with zeros, once for each description of its arguments: on the meta device, many functions of PyTorch
-    import its compiler.
+    The function is called with zeros on the CPU, once for each description of its arguments: on the meta device, many
+    functions of PyTorch import its compiler.
     """
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         result = func(*[arg.example() for arg in args], **{name: arg.example() for name, arg in kwargs})
@@ -330,7 +331,7 @@ LAZY = object()  # stands for a lazy argument of a function group
 def gathered(values: Sequence[Any]) -> Tensor:
     """Stack the values of lazy tensors or tensors along axis 0, without a copy where none is needed."""
     first = values[0]
-    if all(value is first for value in values):
+    if all(value is first for value in values):  # the same in all steps: one row of memory
         return now(first).expand(len(values), *first.shape)
     if isinstance(first, LazyTensor):
         group = first.group
@@ -354,7 +355,7 @@ def is_constant(block: Tensor) -> bool:
 
 
 def ancestors(groups: Iterable[Group]) -> set[Group]:
-    """Return groups, and all that they read, directly or through others."""
+    """Return these groups and all groups that they read, directly or through others."""
     seen: set[Group] = set()
     unvisited = list(groups)
     while unvisited:
@@ -369,18 +370,18 @@ def compute(group: Group, last: int) -> None:
     """Compute the calls of a group up to number `last`, in the mode in which they were made.
 
     Raises:
-        RuntimeError: if a tensor that all of them read, such as a weight, has been changed in place since.
+        RuntimeError: if a tensor that they read, such as a weight, has been changed in place since.
     """
     group.check_fixed()
     with_gradients, inference = group.mode
     with (
         torch.inference_mode(inference),
         torch.set_grad_enabled(with_gradients),
-        torch.autocast(group.recording.device.type, enabled=False),  # a loss may be under it, which asks for the value
+        torch.autocast(group.recording.device.type, enabled=False),  # a loss under autocast may ask for the value
     ):
         group.compute(last)
     group.done = last + 1
-    if isinstance(group, FunctionGroup):  # a batch norm has changed its statistics
+    if isinstance(group, FunctionGroup):  # a batch norm has changed its statistics itself
         group.fixed = [(tensor, state_of(tensor)) for tensor, _ in group.fixed]
     if group.done == len(group.calls):
         group.read.clear()
@@ -394,28 +395,28 @@ def ordered(groups: list[Group], *, downwards: bool = False) -> tuple[list[Group
         downwards: put a group after those that read it, not after those that it reads.
 
     Returns:
-        Those that can be put into such an order, and the rest: circles, and all that would come after one.
+        Groups in such an order, and the rest, which have none: circles, and all groups that would come after one.
     """
-    before: dict[Group, set[Group]] = {group: set() for group in groups}  # what must come first and has not been placed
+    waits_for: dict[Group, set[Group]] = {group: set() for group in groups}  # groups to place first
     for group in groups:
         for read in group.reads:
-            if read in before and downwards:
-                before[read].add(group)
-            elif read in before:
-                before[group].add(read)
+            if read in waits_for and downwards:
+                waits_for[read].add(group)
+            elif read in waits_for:
+                waits_for[group].add(read)
     order: list[Group] = []
-    free = [group for group in groups if not before[group]]
-    after: dict[Group, list[Group]] = {group: [] for group in groups}
-    for group, others in before.items():
+    ready = [group for group in groups if not waits_for[group]]
+    followers: dict[Group, list[Group]] = {group: [] for group in groups}
+    for group, others in waits_for.items():
         for other in others:
-            after[other].append(group)
-    while free:
-        group = free.pop()
+            followers[other].append(group)
+    while ready:
+        group = ready.pop()
         order.append(group)
-        for other in after[group]:
-            before[other].discard(group)
-            if not before[other]:
-                free.append(other)
+        for other in followers[group]:
+            waits_for[other].discard(group)
+            if not waits_for[other]:
+                ready.append(other)
     placed = set(order)
     return order, [group for group in groups if group not in placed]
 
@@ -431,7 +432,7 @@ def mode() -> tuple[bool, bool]:
 
 
 def state_of(tensor: Tensor) -> Any:
-    """Return what of a tensor must not change while calls that read it wait."""
+    """Return the properties of a tensor that must not change while calls that read it wait."""
     return version_of(tensor), tensor.requires_grad
 
 

@@ -39,22 +39,22 @@ refuse_address: Callable[[Tensor], None] = torch._C._set_throw_on_mutable_data_p
 class LazyTensor(Tensor):
     """One result of a call that may not have been computed, or an input.
 
-    It is a tensor without memory, of the shape, dtype and device of its value. PyTorch hands every function of it to
-    ``__torch_function__``, and C code that goes by that to ``__torch_dispatch__``.
+    It is a tensor without memory, of the shape, dtype and device of its value. PyTorch passes every function that is
+    called with it to ``__torch_function__``, and what C code calls without that to ``__torch_dispatch__``.
 
     Attributes:
         recording: the recording to which it belongs.
         group: the group of the call; None for an input.
-        number: that of the call in its group.
+        number: the number of the call in its group.
         output: which result of the call it is.
         form: a tensor with its shape and dtype.
-        value: the value, where it is known.
-        shared: True of an input whose value other lazy tensors have, too.
-        changed: what it is since it was changed in place; None if it was not. Calls that were written down before keep
-            what it was.
+        value: the value; None if it is not known yet.
+        shared: True for an input whose value other lazy tensors have, too.
+        changed: the lazy tensor that replaces it since a change in place; None without a change. Calls that were
+            written down before keep reading this one.
     """
 
-    # thousands are made
+    # thousands of objects are made
     __slots__ = ("changed", "form", "group", "number", "output", "recording", "shared", "value")
 
     recording: Recording
@@ -120,7 +120,7 @@ class LazyTensor(Tensor):
     def __torch_function__(
         cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Take a call of any function of PyTorch with a lazy tensor among its arguments."""
+        """Hand a call of any function of PyTorch with a lazy tensor among its arguments to a recording."""
         kwargs = kwargs or {}
         if args and type(args[0]) is LazyTensor:
             return recording_of(args).call(func, args, kwargs)
@@ -134,7 +134,9 @@ class LazyTensor(Tensor):
             first = parts[0]
             if func is torch.stack and type(first) is LazyTensor and first.group is not None:
                 return first.recording.stack(parts, dim)
-            if func is torch.cat and dim:  # within a step: deferred, with its lazy tensors as arguments of their own
+            # Along another axis than the first, parts of a step are joined: a call to write down, whose lazy tensors
+            # must be arguments of their own.
+            if func is torch.cat and dim:
                 func = concatenated
                 args = (dim, *args[0])
                 kwargs = {}
@@ -148,7 +150,7 @@ class LazyTensor(Tensor):
     def __torch_dispatch__(
         cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Call a function of C code, such as the copy that ``torch.tensor`` makes, with values.
+        """Call an operation of C code, such as the copy that ``torch.tensor`` makes, with the values of lazy tensors.
 
         Raises:
             CannotDeferError: if a gradient would be lost, as C code sees no history in a lazy tensor.
@@ -185,13 +187,13 @@ class LazyTensor(Tensor):
         return self.form.is_sparse
 
     def without_values(self) -> Tensor:
-        """Return a tensor of its shape, dtype and device with any values."""
+        """Return a tensor of the same shape, dtype and device with any values."""
         # empty_like of a tensor on the meta device imports sympy, half a second and 37 MiB
         return torch.empty(self.form.shape, dtype=self.form.dtype, device=self.device)
 
 
 def recording_of(args: tuple[Any, ...]) -> Recording:
-    """Return where a call is written down: in the recording of the first argument, or in one that goes on."""
+    """Return the recording for a call: the first argument's, or, if that has been computed, one that has not been."""
     recording = args[0].recording
     if recording.flushed:
         for arg in args[1:]:
@@ -208,7 +210,7 @@ def now(value: Any) -> Any:
 
 
 def latest(value: Any) -> Any:
-    """Return what a lazy tensor is since it was last changed in place; another value as it is."""
+    """Return the lazy tensor that replaces one since its last change in place; another value as it is."""
     if type(value) is not LazyTensor or value.changed is None:
         return value
     last = value
@@ -230,7 +232,7 @@ def lazies_in(tree: Any) -> list[LazyTensor]:
 
 
 def replaced(tree: Any) -> Any:
-    """Return nested tuples, lists and dicts with values for lazy tensors; the same object where it holds none."""
+    """Return nested tuples, lists and dicts with values for lazy tensors; an object that holds none as it is."""
     if isinstance(tree, LazyTensor):
         return latest(tree).now()
     if not lazies_in(tree):
@@ -258,4 +260,5 @@ def apply_to_tensors(cls: type[torch.autograd.Function], *args: Any, **kwargs: A
     return _apply(cls, *args, **kwargs)
 
 
+# PyTorch's own `apply` does not ask __torch_function__.
 torch.autograd.Function.apply = classmethod(apply_to_tensors)  # type: ignore[assignment]

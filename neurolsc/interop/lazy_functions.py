@@ -1,4 +1,4 @@
-"""The functions of PyTorch that act on each sample of a step alone, and so on all steps at once.
+"""The functions of PyTorch that act on each step alone, and so may be called for all steps at once.
 
 A *lazy* argument is one that differs from step to step; it comes with the steps along axis 0, (T, ...). Other arguments
 are the same in every step.
@@ -51,9 +51,9 @@ class Rule:
     Attributes:
         batched: calls the function for all steps. It takes the function, its arguments (lazy ones (T, ...)), its
             keyword arguments, and the shapes of the lazy ones in one step; it returns the results (T, ...), or None if
-            the function must be called in each step. In place of it None: always in each step.
+            the function must be called in each step. None in place of a function: it always must.
         repeats: takes the arguments and keyword arguments. It returns True if equal arguments give equal results, False
-            if they may not (random numbers are drawn), and None if the call must not be put off.
+            if they may not (random numbers are drawn), and None if the call must run now.
     """
 
     batched: Batched | None
@@ -68,15 +68,15 @@ def same(args: Sequence[Any], kwargs: dict[str, Any]) -> bool | None:
 def entrywise(
     func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], shapes: Sequence[torch.Size]
 ) -> Tensor | None:
-    """Call a function of each entry for all steps, if PyTorch then broadcasts its arguments as in one step."""
+    """Call an entrywise function for all steps; None if PyTorch would not broadcast its arguments as in one step."""
     axes = len(shapes[0])
     if any(len(shape) != axes for shape in shapes):  # the axes of steps would not meet
         return None
-    dimensions = [arg.ndim for arg in (*args, *kwargs.values()) if isinstance(arg, Tensor)]
-    if max(dimensions) > axes + 1:  # a constant adds axes in front
+    ndims = [arg.ndim for arg in (*args, *kwargs.values()) if isinstance(arg, Tensor)]
+    if max(ndims) > axes + 1:  # a constant has more axes, and would add some in front of that of steps
         return None
-    # A constant with as many axes as lazy arguments have with the axis of steps would be broadcast along that.
-    if dimensions.count(axes + 1) != len(shapes):
+    # Lazy arguments have axes + 1 axes; a constant with as many would be broadcast along that of steps.
+    if ndims.count(axes + 1) != len(shapes):
         return None
     return func(*args, **kwargs)
 
@@ -84,14 +84,14 @@ def entrywise(
 def on_last_axes(
     func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], shapes: Sequence[torch.Size]
 ) -> Tensor | None:
-    """Call a function for all steps that takes any number of axes before those that it acts on."""
+    """Call, for all steps, a function such as ``layer_norm``, which takes any number of axes before its own."""
     if only_first_is_lazy(args, shapes):
         return func(*args, **kwargs)
     return None
 
 
 def only_first_is_lazy(args: Sequence[Any], shapes: Sequence[torch.Size]) -> bool:
-    """True if the first argument has the axis of steps, and no other one."""
+    """True if the first argument, and no other one, has the axis of steps."""
     return len(shapes) == 1 and args[0].ndim == len(shapes[0]) + 1
 
 
@@ -101,7 +101,7 @@ def on_spikes(
     """Call ``linear`` for all steps, by our own function, which skips zeros; None if each step needs a call."""
     if not only_first_is_lazy(args, shapes):  # weights or biases that differ from step to step
         return None
-    if kwargs:  # ours takes none, PyTorch's does
+    if kwargs:  # PyTorch's function takes them, ours does not
         return func(*args, **kwargs)
     return linear(*args)
 
@@ -111,7 +111,7 @@ def on_samples(
 ) -> Tensor | None:
     """Call a function of a batch of samples once, with all samples of all steps (T B, ...) as its batch."""
     x, *rest = args
-    # Another argument may be of samples, too, and only x is flattened.
+    # Another argument may hold samples of steps, too, but only x is flattened.
     if any(isinstance(arg, Tensor) and arg.shape[:2] == x.shape[:2] and arg.ndim == x.ndim for arg in rest):
         return None
     return func(x.flatten(0, 1), *rest, **kwargs).unflatten(0, x.shape[:2])
@@ -136,7 +136,13 @@ def on_views(
     x, *sizes = args
     if len(sizes) == 1 and isinstance(sizes[0], tuple | list):  # x.view((B, -1))
         sizes = list(sizes[0])
-    if kwargs or not sizes or sizes[0] != shapes[0][0] or not all(isinstance(size, int) for size in sizes):
+    if (
+        kwargs
+        or not sizes
+        or not shapes[0]
+        or sizes[0] != shapes[0][0]
+        or not all(isinstance(size, int) for size in sizes)
+    ):
         return None
     return func(x, len(x), *sizes)
 
@@ -144,9 +150,11 @@ def on_views(
 def on_flatten(
     func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], shapes: Sequence[torch.Size]
 ) -> Tensor | None:
-    """Call ``flatten`` for all steps, of the axes of a step that it names."""
+    """Call ``flatten`` for all steps, on the axes that it names in one step."""
     x, *rest = args
     settings = dict(zip(("start_dim", "end_dim"), rest, strict=False)) | kwargs
+    if not shapes[0]:  # a step is one number
+        return x.unsqueeze(1)
     return func(x, after_steps(settings.get("start_dim", 0)), after_steps(settings.get("end_dim", -1)))
 
 
@@ -165,19 +173,19 @@ def on_axes(
 def on_matrices(
     func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], shapes: Sequence[torch.Size]
 ) -> Tensor | None:
-    """Call ``matmul`` for all steps, of matrices in each step; a constant is a matrix, too."""
-    constants = [arg.ndim for arg in args if isinstance(arg, Tensor)]
+    """Call ``matmul`` for all steps; None unless all arguments are matrices in each step."""
+    ndims = [arg.ndim for arg in args if isinstance(arg, Tensor)]
     for shape in shapes:
         if len(shape) != 2:
             return None
-        constants.remove(3)
-    if all(axes == 2 for axes in constants):
+        ndims.remove(3)  # of this lazy argument; those of constants remain
+    if all(axes == 2 for axes in ndims):
         return func(*args, **kwargs)
     return None
 
 
 def sliced(x: Tensor, *index: Any) -> Tensor:
-    """Index a tensor by numbers, None, ... and slices, which come as (start, stop, step), since slices have no hash."""
+    """Index a tensor by numbers, None, ``...`` and slices; a slice, which has no hash, comes as (start, stop, step)."""
     return x[tuple(slice(*part) if isinstance(part, tuple) else part for part in index)]
 
 
@@ -206,7 +214,7 @@ VIEWS.add(sliced)
 
 
 def after_steps(axis: int) -> int:
-    """Return the number that an axis of one step has in (T, ...); one counted from the end keeps its number."""
+    """Return the number that an axis of one step has in (T, ...); a negative number stays the same."""
     if axis >= 0:
         return axis + 1
     return axis
@@ -214,7 +222,7 @@ def after_steps(axis: int) -> int:
 
 def dropout_repeats(args: Sequence[Any], kwargs: dict[str, Any]) -> bool | None:
     """Say True of a dropout that does nothing, False of one that draws, and None of one in place."""
-    # torch.nn.functional hands on all but the tensor as keyword arguments, also of dropout(x, 0.5, True)
+    # torch.nn.functional passes on all arguments after the tensor by name, also those of dropout(x, 0.5, True)
     if kwargs.get("inplace"):
         return None
     return not kwargs.get("training", True)
@@ -257,16 +265,16 @@ def reduced(
         return None
     if isinstance(dim, int):
         dim = [dim]
-    elif not dim:  # None, or no axes, by which PyTorch means all: all but that of steps
+    elif not dim:  # None, or (), by which PyTorch means all axes: all but that of steps
         dim = range(len(shapes[0]))
     axes = tuple(map(after_steps, dim))
     if axes:
         return func(x, dim=axes, **settings)
-    return x  # one number in each step
+    return func(x.unsqueeze(1), dim=1)  # one number in each step
 
 
 def concatenated(dim: int, *parts: Tensor) -> Tensor:
-    """Join tensors along an axis: ``torch.cat`` with its tensors as arguments of their own."""
+    """Join tensors along an axis, as ``torch.cat`` does, with each tensor as an argument of its own."""
     return torch.cat(parts, dim)
 
 
@@ -295,7 +303,7 @@ def with_three(args: Sequence[Any], kwargs: dict[str, Any]) -> bool | None:
 
 def not_in_place(args: Sequence[Any], kwargs: dict[str, Any]) -> bool | None:
     """Say True of an activation, and None of one that changes its argument in place."""
-    if kwargs.get("inplace"):  # torch.nn.functional hands it on as a keyword argument, also of relu(x, True)
+    if kwargs.get("inplace"):  # torch.nn.functional passes it on by name, also for relu(x, True)
         return None
     return True
 
@@ -307,7 +315,7 @@ def without_indices(args: Sequence[Any], kwargs: dict[str, Any]) -> bool | None:
     return True
 
 
-BATCH_NORM = ("input", "running_mean", "running_var", "weight", "bias", "training")
+BATCH_NORM = ("input", "running_mean", "running_var", "weight", "bias", "training")  # arguments in PyTorch's order
 SPATIAL: dict[Callable[..., Any], int] = {}  # the number of spatial axes of convolutions and poolings
 RULES: dict[Callable[..., Any], Rule] = {}
 

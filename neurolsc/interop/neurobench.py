@@ -1,7 +1,7 @@
 r"""A network in NeuroBench's harness, with all of its synapses counted.
 
 The harness finds weights by the class of their module: ``nn.Linear``, a convolution, a recurrent module of PyTorch. The
-weights of our cells are parameters of their own, so that of a bare network it counts the readout alone, without a
+weights of our cells are parameters of their own: of a bare network the harness counts the readout alone, without a
 warning. :func:`model` gives it every matrix as an ``nn.Linear``.
 
 Source: J. Yik et al., Nature Communications 16, 1545 (2025); the surface is that of neurobench 2.3.
@@ -89,7 +89,7 @@ class Synapses(nn.Linear):
 
 
 class Counted(nn.Module):
-    """The layers whose synapses NeuroBench counts; parameters and buffers are those of the network.
+    """The layers whose synapses NeuroBench counts; its parameters and buffers are those of the network.
 
     Args:
         network: the network.
@@ -126,7 +126,7 @@ class NetworkModel(NeuroBenchModel):
 
     Attributes:
         network: the network.
-        readings: what each matrix reads that is no module to be called, by the Synapses that stand for it.
+        readings: the matrices that are no modules to be called and what each reads, by the Synapses that stands for it.
     """
 
     def __init__(self, network: Network) -> None:
@@ -136,7 +136,7 @@ class NetworkModel(NeuroBenchModel):
         for i, cell in enumerate(network.cells):
             readings += [Reading(m, i, reads_output=False) for m in weight_matrices(cell, "depth", inputs=True)]
             readings += [Reading(m, i, reads_output=True) for m in weight_matrices(cell, "time")]
-        # NeuroBench counts a module that is called by itself; the weights of a neuron to itself alone are no matrix.
+        # NeuroBench itself counts modules that are called. Weights by which each neuron reads itself are no matrix.
         readings = [r for r in readings if not is_called(r.matrix) and not isinstance(r.matrix, OneToOne)]
         if isinstance(network.readout, nn.Linear):
             matrix = WeightMatrix(cast(Any, network), "readout.weight")
@@ -147,13 +147,13 @@ class NetworkModel(NeuroBenchModel):
         counted = {id(p) for layer in called for p in layer.parameters()}
         for reading in readings:
             owner, name = owner_of(reading.matrix.cell, reading.matrix.name)
-            counted.add(id(owner._parameters.get(name)))  # of None where the matrix is computed from others
+            counted.add(id(owner._parameters.get(name)))  # of None where the matrix is computed from parameters
         if left := [name for name, p in network.named_parameters() if p.ndim > 1 and id(p) not in counted]:
             raise TypeError(
                 f"network has weights that NeuroBench cannot count: {', '.join(left)}. Counted are those of nn.Linear and "
                 "convolutions, and matrices in a cell's scaled_parameters or input_matrices."
             )
-        # modules that NeuroBench reads in place of the matrices; __net__ fills in the weights when they are asked for
+        # NeuroBench reads these modules in place of the matrices; __net__ gives them the weights, when it is called
         self.readings = {Synapses(*r.matrix.weights.T.shape, bias=False, device="meta"): r for r in readings}
         self._net = Counted(network, [*called, *self.readings])
 
@@ -184,8 +184,8 @@ class NetworkModel(NeuroBenchModel):
         network = self.network
         x = batch.flatten(2).transpose(0, 1).to(network.dtype_and_device["device"])
         with eval_mode(network), torch.no_grad():
-            currents, voltages = self._step_by_step(x)  # a run keeps neither
-            self.reset_hooks()  # of what they have seen in these steps
+            currents, voltages = self._step_by_step(x)  # network.run returns neither
+            self.reset_hooks()  # so that they forget these steps, which the run below repeats
             run = network.run(x)
         self.__net__()  # copies the weights again, as they may have changed since the harness asked for them
         # An input matrix reads the spikes of the layer below; that of a wrapped cell reads what the modules before the
@@ -197,7 +197,7 @@ class NetworkModel(NeuroBenchModel):
                 _, i, reads_output = self.readings[hook.layer]
                 read = run.spikes[i] if reads_output else inputs[i]
                 hook.inputs = [(step,) for step in read]
-        for i, hook in zip(network.spiking, self.activation_hooks, strict=False):
+        for i, hook in zip(network.spiking, self.activation_hooks, strict=False):  # no hooks if no metric needs them
             hook.activation_outputs = [run.spikes[i]]
             hook.pre_fire_mem_potential, hook.post_fire_mem_potential = voltages.get(i, ([], []))
         return run.logits.transpose(0, 1)

@@ -8,9 +8,9 @@ norse's words: rates per second and a step of ``dt`` seconds. norse's steps are 
 
 and from there on the cell counts in steps. There is no synaptic current: an input reaches the voltage in its own step.
 
-norse resets a voltage in the step that fires, so the spike is no function of what is left of it: in a wrapped layer it
-stays in the state. Time constants and thresholds lie in NamedTuples that norse neither registers nor saves; a wrapped
-layer adds those that it moves to its own state_dict.
+norse resets a voltage in the step that fires. The spike then cannot be computed from the voltage that is left, so the
+state of a wrapped layer holds it. Time constants and thresholds lie in NamedTuples that norse neither registers nor
+saves; the cell of a wrapped layer adds those that may be scaled to its own state_dict.
 
 Source: arXiv:2308.12075, eq. 49; the surface is that of norse 1.1.
 """
@@ -61,12 +61,12 @@ class ALIFRecurrentState(NamedTuple):
 
 
 class _Recurrent(SpikingCell):
-    """A spiking cell of ours with norse's names of weights, norse's states, which have the spikes z, and a forward.
+    """A spiking cell of ours with norse's names of weights, a forward, and norse's states, which hold the spikes z.
 
     Args:
         input_size: number of inputs.
         hidden_size: number of neurons.
-        spike: this and all others are described in :class:`LIFRecurrentCell`.
+        spike: this and all further arguments are described in :class:`LIFRecurrentCell`.
     """
 
     state_class: ClassVar[type[Any]]
@@ -95,7 +95,7 @@ class _Recurrent(SpikingCell):
         self.recurrent_synapses = hidden_size - (not autapses)  # of each neuron
         for ours, theirs in WEIGHTS.items():
             self.register_parameter(theirs, self._parameters.pop(ours))
-        for attribute in ("scaled_parameters", "paper_scaled_parameters"):  # under norse's names
+        for attribute in ("scaled_parameters", "paper_scaled_parameters"):  # name the weights as norse does
             scaled = [replace(s, parameter=WEIGHTS.get(s.parameter, s.parameter)) for s in getattr(self, attribute)]
             setattr(self, attribute, tuple(scaled))
         if autapses:
@@ -176,7 +176,7 @@ class _Recurrent(SpikingCell):
 
 
 class _OverTime(_Recurrent):
-    """The same module over a sequence.
+    """The module for one step, run over a sequence.
 
     Args:
         *args: those of the module for one step.
@@ -189,7 +189,7 @@ class _OverTime(_Recurrent):
         self.record_states = record_states
 
     def initial_state(self, batch: int | Tensor) -> Any:
-        """Return the state at rest, as of one step; an input has the axis of time first, (T, ..., input_size)."""
+        """Return the state at rest, as for one step; but an input is a sequence here, (T, ..., input_size)."""
         return super().initial_state(batch if isinstance(batch, int) else batch[0])
 
     def forward(self, input_tensor: Tensor, state: Any = None) -> tuple[Tensor, Any]:
@@ -327,11 +327,11 @@ class ALIFPlusMinusRecurrent(_OverTime, ALIFPlusMinusRecurrentCell):
 WRAPPED = re.compile("(LIF|LIFBox|LSNN|IAF|LI|LIBox)(Recurrent)?(Cell)?|LILinearCell")
 # norse's rates tau_inv in 1/s, and our name of the decay factor 1 - dt tau_inv of each
 RATES = {"tau_mem_inv": "decay_mem", "tau_syn_inv": "decay_syn", "tau_adapt_inv": "decay_adapt"}
-SLOWEST = 1e-5  # decay of an adaptation in a step below which it moves by less than a hundredth in 1,000 steps
+SLOWEST = 1e-5  # share of an adaptation that decays in a step; at less, under a hundredth decays in 1,000 steps
 
 
 class NeuronParameter:
-    """A field of a layer's neuron parameters p, as an attribute of its cell; of a rate, its decay 1 - dt tau_inv."""
+    """A field of a layer's neuron parameters p as an attribute of its cell; for a rate, the decay 1 - dt tau_inv."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -371,10 +371,11 @@ class NorseCell(WrappedCell):
     Attributes:
         has_time: True for a layer with time.
         rates: the rates among the fields of p that the layer has.
-        threshold_names: the fields of p that are scaled with its threshold; empty if it has none that can be.
+        threshold_names: the fields of p that scaling the threshold scales; empty if no threshold can be scaled.
         state_of_layer: the NamedTuple of norse's state.
-        sent: the variable of our state that holds the output: z, v of an integrator, or one of our own.
-        state: the NamedTuple of our state: norse's variables, and what the layer sent if it is none of them.
+        sent: name of the variable of our state that holds the output: v of an integrator, z if norse's state has it,
+            else ``"sent"``.
+        state: the NamedTuple of our state: norse's variables, and ``sent`` if it is none of them.
 
     Raises:
         TypeError: if it cannot be wrapped.
@@ -395,13 +396,13 @@ class NorseCell(WrappedCell):
         self.integrator = kind in ("LI", "LIBox")
         if self.integrator:
             self.reset_gradient = None
-        else:  # norse detaches the spikes that reset a neuron in these two alone
+        else:  # norse detaches the spikes that reset a neuron in these two kinds of layers alone
             self.reset_gradient = kind not in ("LIFRecurrent", "LSNNRecurrent")
         self.rates = [rate for rate in RATES if hasattr(p, rate)]
         self.threshold_names: tuple[str, ...] = ()
-        if hasattr(p, "v_th") and (torch.as_tensor(p.v_th) > 0).all():  # a factor above 1 raises no other threshold
+        if hasattr(p, "v_th") and (torch.as_tensor(p.v_th) > 0).all():  # a factor above 1 would not raise others
             self.threshold_names = tuple(n for n in ("v_th", "beta") if hasattr(p, n))
-        start = _at_rest(layer, torch.zeros(1, 1, 1))
+        start = _at_rest(layer, torch.zeros(1, 1, 1))  # of any shape: its class and fields alone are used
         self.state_of_layer = type(start)
         if self.integrator:
             self.sent = "v"
@@ -414,7 +415,7 @@ class NorseCell(WrappedCell):
         if hasattr(layer, "input_weights"):
             scaled = [ScaledParameter("layer.input_weights", "depth")]
         # The spikes of an LSNN do not depend on the input of the same step: no radius through depth follows from its
-        # input weights. They are named, since they are matrices of the network all the same.
+        # input weights. `input_matrices` names them, since they are matrices of the network all the same.
         if kind.startswith("LSNN"):
             self.input_matrices = tuple(each.parameter for each in scaled)
             scaled = []
@@ -427,7 +428,7 @@ class NorseCell(WrappedCell):
     def closed_form(self) -> Derivatives | None:
         """Return the derivatives neuron by neuron; None if neurons read each other, or the layer has input weights."""
         has_weights = hasattr(self.layer, "recurrent_weights") or hasattr(self.layer, "input_weights")
-        if has_weights or not hasattr(self.layer, "state_fallback"):
+        if has_weights or not hasattr(self.layer, "state_fallback"):  # the second: LILinearCell
             return None
         return NeuronwiseDerivatives(self)
 
@@ -455,7 +456,7 @@ class NorseCell(WrappedCell):
     def reset_switch(self) -> ResetSwitch | None:
         """Return the switch that detaches the reset; None if no gradient passes it.
 
-        norse has no such setting: the switch takes the surrogate away, by which the reset passes its gradient.
+        norse has no such setting: the switch takes away the surrogate, through which the gradient of the reset passes.
         """
         if not self.reset_gradient or not hasattr(self.layer.p, "method"):
             return None
@@ -468,7 +469,7 @@ class NorseCell(WrappedCell):
             shape = current.shape
         else:
             shape = (len(current), int(hidden))
-        # a zero for what the layer sent; it is left out where the layer's own state has it
+        # norse's variables, and a zero for `sent`, which is cut off where it is one of norse's
         variables = [*_at_rest(self.layer, current[None] if self.has_time else current), torch.zeros(())]
         variables = variables[: len(self.state._fields)]
         like = self.dtype_and_device
@@ -482,7 +483,7 @@ class NorseCell(WrappedCell):
         with borrowed(self.layer, record_states=False):
             sent, after = self.layer.forward(current[None] if self.has_time else current, before)
         variables = [*after, sent[0] if self.has_time else sent]
-        return self.state(*variables[: len(state)])  # `sent` only where the layer's own state has it not
+        return self.state(*variables[: len(state)])  # `sent` is cut off where it is one of norse's
 
     def emitted(self, state: State) -> Tensor:
         return getattr(state, self.sent)
@@ -492,14 +493,14 @@ class NorseCell(WrappedCell):
         kernel = prepared(self, x, state, late)
         if kernel is None:
             return None
-        # the kernels number the spikes 0, which are a state of recurrent layers alone
+        # Kernels number the spikes z 0, and the states v, i, b from 1. Only recurrent layers start from spikes, too.
         start = [getattr(state, ("z", "v", "i", "b")[output]) for output in kernel.layer.outputs]
         currents = kernel.currents
         if hasattr(self.layer, "input_weights"):
             currents = linear(currents, self.layer.input_weights)
         z, after, ends = kernel.layer.run(currents, kernel.steps, start, kernel.layer.settings())
         sent = after[0] if self.integrator else z
-        # of each variable its values after all steps, and after the last
+        # of each variable its values after all steps, and after the last; zip stops after the kernel's last state
         variables: dict[str, tuple[Tensor, Tensor]] = dict(zip("vib", zip(after, ends, strict=True), strict=False))
         variables[self.sent] = (sent, sent[-1])
         last = []
@@ -509,7 +510,7 @@ class NorseCell(WrappedCell):
         return sent.flatten(2), self.state(*last)
 
     def get_extra_state(self) -> Tensor:
-        """Return the rates and thresholds that may be moved, stacked along axis 0; empty if there are none."""
+        """Return the rates and thresholds that may be scaled, stacked along axis 0; empty if there are none."""
         values = [torch.as_tensor(getattr(self.layer.p, n)).detach() for n in (*self.rates, *self.threshold_names)]
         if values:
             return torch.stack(torch.broadcast_tensors(*values))
@@ -521,7 +522,7 @@ class NorseCell(WrappedCell):
 
 
 def check_layer(layer: Any) -> None:
-    """Raise a TypeError for a layer that is not wrapped; warn if its adaptation never decays."""
+    """Raise a TypeError for a layer that cannot be wrapped; warn if its adaptation never decays."""
     name = type(layer).__name__
     of_norse = type(layer).__module__.startswith("norse.")
     if not of_norse or not WRAPPED.fullmatch(name):
@@ -533,7 +534,7 @@ def check_layer(layer: Any) -> None:
         raise TypeError(f"norse's {name} cannot be wrapped: {why}.")
     if "adjoint" in getattr(getattr(layer, "activation", None), "__name__", ""):
         raise TypeError(f"norse's {name} with adjoint cannot be wrapped: its backward is not the step's derivative.")
-    rate = torch.as_tensor(getattr(layer.p, "tau_adapt_inv", 1.0)).max().item()  # 1: it has no adaptation
+    rate = torch.as_tensor(getattr(layer.p, "tau_adapt_inv", 1.0)).max().item()  # 1.0: no adaptation
     if rate * layer.dt < SLOWEST:
         warn_of(
             f"{name}: at tau_adapt_inv = {rate:g} and dt = {layer.dt:g} the adaptation never decays (norse's default "
@@ -542,7 +543,7 @@ def check_layer(layer: Any) -> None:
 
 
 def _at_rest(layer: Any, current: Tensor) -> Any:
-    """Return norse's state in which a layer starts; for a layer with time the current is a sequence."""
+    """Return norse's state in which a layer starts, for a current (B, ...), or (T, B, ...) if the layer has time."""
     if not hasattr(layer, "state_fallback"):  # LILinearCell
         return LIState(torch.as_tensor(layer.p.v_leak), current.new_zeros(()))
     with torch.no_grad(), borrowed(layer, p=copy.deepcopy(layer.p)):  # some starts mark shared parameters as learnable

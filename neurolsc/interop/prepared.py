@@ -1,8 +1,8 @@
 """A user's module and a user's input, as the network of its cells and what that network reads.
 
 Every public function that takes a network takes a module of snnTorch, norse, spikingjelly or PyTorch as well, and its
-input as the module takes it. `prepare` is how: one batch; `prepare_batches` does it for all batches of a list or
-loader.
+input as the module takes it. `prepare` makes the network and lays one batch out for it; `prepare_batches` does so for
+all batches of a list or loader.
 """
 
 import random
@@ -26,7 +26,7 @@ from neurolsc.surroundings import original
 from neurolsc.validation import BatchParts, as_batch, dense, numpy_hint, swapped_axes, tensor
 
 AS_READ = "as the network reads it"  # the layout in words, where x is (T, B, n_in)
-# what a module raises that cannot read an x; the last: a module in it reads the tuple that a layer returns
+# errors of a module that cannot read an x; the last one comes from a module that reads the tuple a layer returns
 FAILS = (RuntimeError, ValueError, TypeError, IndexError, AttributeError)
 
 
@@ -38,10 +38,10 @@ class Prepared(NamedTuple):
     targets: Tensor | None  # classes (B,), or targets for every step (T, B, ...)
     mask: Tensor | None  # (T, B), True while a sample lasts
     layout: str  # where time and batch were found in the user's x, such as "batch first (B, T, 784)"
-    turned: str = ""  # why time and batch of the user's x were swapped, if they were
+    turned: str = ""  # why time and batch of the user's x were swapped; empty if they were not
 
     def without_padding(self) -> Tensor:
-        """Return the input as the function :func:`without_padding` cuts it by the mask."""
+        """Return the input, cut by the mask as :func:`without_padding` does."""
         return without_padding(self.x, self.mask)
 
 
@@ -66,11 +66,12 @@ def prepare(
     """Make a network of a user's module, and lay the user's x out as that network reads it.
 
     The module is called with x, in evaluation mode and from rest, and stays as it was: parameters, buffers, hidden
-    states, modes, hooks and torch's random numbers. Where one call of the module is one step, x has time first.
+    states, modes, hooks and torch's random numbers. Where one call of the module is one step, x has time first, unless
+    targets show that it is batch first.
 
     Args:
         net: a :class:`neurolsc.Network`; or a module of snnTorch, norse, spikingjelly or PyTorch, or a list of modules
-            in the order of their use, of which :func:`neurolsc.wrap` makes one.
+            in the order of their use, of which :func:`neurolsc.wrap` makes a network.
         x: what the module takes: time first, batch first, or one input for all steps; of a network (T, B, n_in). Or a
             batch (x, targets) or (x, targets, mask); or a list of batches or a ``DataLoader``, whose first batch is
             taken.
@@ -102,7 +103,7 @@ def prepare(
     turned = swapped_axes(read.x, read.targets)
     if turned and not turn:
         raise ValueError(f"{turned}.")
-    if turned:  # the module is read anew, since it has seen time and batch swapped
+    if turned:  # the first reader saw time and batch swapped: make another one
         batch = batch._replace(x=batch.x.transpose(0, 1))
         reader = Reader.of(net, batch, prefers_membrane=prefers_membrane)
         read = reader.read(batch)
@@ -131,7 +132,7 @@ def prepare_batches(net: nn.Module | Iterable[nn.Module], x: Any, *, prefers_mem
     """
     batches = as_batches(x)
     net = original(net)
-    if isinstance(net, Network):  # reads its batches as they are
+    if isinstance(net, Network):  # a network reads batches as they are
         _refuse_half(net)
         if isinstance(batches, Sequence):
             batches = [_dense_batch(batch) for batch in batches]
@@ -140,15 +141,15 @@ def prepare_batches(net: nn.Module | Iterable[nn.Module], x: Any, *, prefers_mem
     reader = Reader.of(net, first, prefers_membrane=prefers_membrane)
     if swapped := swapped_axes(reader.read(first).x, first.targets):
         raise ValueError(f"{swapped}.")
-    every: Iterable[Any] = ReadBatches(batches, reader)
+    laid_out: Iterable[Any] = ReadBatches(batches, reader)
     if isinstance(batches, Sequence):
-        every = list(every)
+        laid_out = list(laid_out)
     leaves_membranes = reader.layout is not None and reader.layout.leaves_membranes
-    return PreparedBatches(reader.network, every, str(reader), leaves_membranes)
+    return PreparedBatches(reader.network, laid_out, str(reader), leaves_membranes)
 
 
 def _dense_batch(batch: Any) -> Any:
-    """Return a batch with its input made dense; what is no batch is returned as it is, and refused where it is read."""
+    """Return a batch with its input made dense; anything else is returned as it is, and refused where it is read."""
     if isinstance(batch, Tensor):
         return dense(batch)
     if isinstance(batch, tuple) and batch and isinstance(batch[0], Tensor):
@@ -195,8 +196,8 @@ class Reader:
         """Make the reader of a module: its network, and the layout with which the module reads a batch.
 
         Args:
-            net: a module, which is called with the batch to find both; or a network or a list of modules, which read
-                (T, B, n_in) and are not called.
+            net: a module, which is called with the batch's x to find network and layout; or a network or a list of
+                modules, which read (T, B, n_in) and are not called.
             batch: a batch of the user's, whose x has the layout that the module takes.
             prefers_membrane: as in :func:`prepare`.
         """
@@ -208,7 +209,7 @@ class Reader:
             return cls(net, layout=None)
         x = _dense_input(batch.x)
         like = dtype_and_device(net)
-        # Only an embedding reads integers, which no wrapped module has. Those of spikes are taken as floats.
+        # Only an embedding reads integers, and no wrapped module has one. Integers 0 and 1 are spikes, taken as floats.
         if not x.is_floating_point() and not is_binary(x):
             raise TypeError(f"x must be {like['dtype']}, as the weights of net are, got {x.dtype}: give x.float().")
         return cls(*_wrapped(net, batch._replace(x=x.to(**like)), prefers_membrane))
@@ -302,7 +303,7 @@ def without_padding(x: Tensor, mask: Tensor | None) -> Tensor:
     if mask is None:
         return x
     lengths = mask.long().cumprod(0).sum(0)  # steps before the first False, of each sample
-    steps = max(int(lengths.median()), 1)
+    steps = max(int(lengths.median()), 1)  # 1: also a sample without any step is left out
     return x[:steps, (lengths >= steps).to(x.device)]
 
 
@@ -329,7 +330,7 @@ def _wrapped(net: nn.Module, batch: BatchParts, prefers_membrane: bool) -> tuple
             return step_by_step
         if not isinstance(net, nn.Sequential) or type(net).forward is not nn.Sequential.forward:
             raise
-        # Its order of definition is its order of use, even where layers return tuples and it cannot be called.
+        # An nn.Sequential is defined in the order of use, even where it cannot be called, as its layers return tuples.
         if x.ndim < 3:
             raise ValueError(f"x must have time and batch first, (T, B, ...), got {tuple(x.shape)}.") from error
         sample = tuple(x.shape[2:])
@@ -353,12 +354,12 @@ def _wrapped_as_step(net: nn.Module, batch: BatchParts, prefers_membrane: bool) 
     Args:
         net: the module.
         batch: x with an axis of time, and perhaps targets.
-        prefers_membrane: read the voltages of the last layer where the module returns them.
+        prefers_membrane: as in :func:`prepare`.
 
     Returns:
-        The network and the layout of x; None if the module cannot read one step of x, or goes through time in it.
+        The network and the layout of x; None if the module cannot read one step of x, or goes through time within one.
     """
-    # the module, which sees one step, cannot tell; the targets can
+    # only targets can show it: the module sees one step
     batch_first = bool(swapped_axes(batch.x, batch.targets))
     if batch_first:
         x = batch.x.transpose(0, 1)
@@ -366,14 +367,14 @@ def _wrapped_as_step(net: nn.Module, batch: BatchParts, prefers_membrane: bool) 
         x = batch.x
     if x.ndim < 3:  # a step would have no axis of samples
         return None
-    busiest = x.flatten(1).count_nonzero(1).argmax()  # zeros would show little of what a module does
+    # The step with the most nonzero entries: zeros would show little of what the module does.
+    busiest = x.flatten(1).count_nonzero(1).argmax()
     try:
         network, layout = wrap_with_layout(net, x[busiest], prefers_membrane=prefers_membrane)
     except FAILS:
         return None
-    if (
-        layout is None or layout.steps > 1 or layout.axes != "every step"
-    ):  # else it found an axis of time within one step
+    # any other layout has an axis of time within the one step
+    if layout is None or layout.steps > 1 or layout.axes != "every step":
         return None
     axes = "time first"
     if batch_first:
@@ -424,10 +425,10 @@ def as_batches(x: Any, y: Tensor | None = None) -> Iterable[Any]:
         if y is not None:
             raise ValueError("targets are given twice: in the batch (x, targets), and as y.")
         return [tuple(x)]
-    if isinstance(x, Mapping | str | Iterator) or not isinstance(x, Iterable):
+    if isinstance(x, Mapping | str | Iterator) or not isinstance(x, Iterable):  # an iterator can be read only once
         wanted = "a tensor, a batch (x, targets), a list of batches or a DataLoader"
         raise TypeError(f"x must be {wanted}, got {type(x).__name__}{numpy_hint(x)}.")
-    if numpy_hint(x):  # it is iterable, too
+    if numpy_hint(x):  # an array of NumPy, which is iterable, too
         raise TypeError(f"x must be a torch.Tensor, got {type(x).__name__}{numpy_hint(x)}.")
     if y is not None:
         raise ValueError(f"y is for one batch x, but x is a {type(x).__name__}: give batches (x, targets).")
@@ -435,7 +436,10 @@ def as_batches(x: Any, y: Tensor | None = None) -> Iterable[Any]:
 
 
 def _bytes_as_floats(batch: BatchParts, batches: Iterable[Any]) -> BatchParts:
-    """Return a batch with bytes as floats if it is a loader's: its user has no place to convert counts of spikes."""
+    """Return a loader's batch with its bytes, counts of spikes, as floats: its user has no place to convert them.
+
+    A batch that is given alone or in a list is returned as it is.
+    """
     if batch.x.dtype == torch.uint8 and not isinstance(batches, Sequence):
         return batch._replace(x=batch.x.float())
     return batch
@@ -462,7 +466,7 @@ def first_batch(batches: Iterable[Any]) -> Any:
 def some_batches(batches: Iterable[Any], count: int) -> list[Any]:
     """Return a list of the first batches, at most `count`.
 
-    Random numbers that a loader draws for them are drawn again by the next one who reads it.
+    Random numbers that a loader draws for them are put back: whoever reads the loader next draws the same ones.
 
     Raises:
         ValueError: if there is no batch.

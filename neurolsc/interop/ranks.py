@@ -1,4 +1,4 @@
-"""Several processes: what sets a module runs on rank 0, and the others take its values."""
+"""Several processes: a function that sets a module runs on rank 0, and the other ranks take the module's values."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -17,19 +17,17 @@ R = TypeVar("R")
 
 
 def on_rank_0(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function that sets a module, so that it does so once for all processes of a data-parallel module.
+    """Decorate a function that sets a module, so that it runs once for all processes of a data-parallel module.
 
     If an argument is a module in DistributedDataParallel, rank 0 calls the function, with its own batch. All ranks then
-    have the module's values, return what the function returned, or raise its error. Another module is set by each
-    process that calls.
+    have the module's values, and return what the function returned, or raise its error. A module outside of
+    DistributedDataParallel is set by each process that calls.
     """
 
     @wraps(function)
     def inner(*args: P.args, **words: P.kwargs) -> R:
         for value in (*args, *words.values()):
-            wrapped = original(
-                value, parallel=False
-            )  # out of a compiled module, but not out of DistributedDataParallel
+            wrapped = original(value, parallel=False)  # out of torch.compile, not out of DistributedDataParallel
             if isinstance(wrapped, DistributedDataParallel):
                 return call_on_rank_0(wrapped, lambda: function(*args, **words))
         return function(*args, **words)
@@ -59,17 +57,18 @@ def call_on_rank_0(wrapped: DistributedDataParallel, call: Callable[[], R]) -> R
 
 
 def from_rank_0(call: Callable[[], R], group: Any = None) -> R:
-    """Call a function on rank 0 alone, and return what it returns on all ranks, or raise its error there.
+    """Call a function on rank 0 alone; on all ranks return what it returned, or raise its error.
 
-    In one process it is a plain call.
+    If there is only one process, it is a plain call.
 
     Args:
         call: the function.
         group: the processes; None: all.
     """
-    if rank_of_processes()[1] == 1:
+    _, processes = rank_of_processes()
+    if processes == 1:
         return call()
-    sent: list[Any] = [None, None]  # what was returned, and an error
+    sent: list[Any] = [None, None]  # what the function returned, and its error
     if distributed.get_rank(group) == 0:
         try:
             sent[0] = call()
@@ -84,7 +83,7 @@ def from_rank_0(call: Callable[[], R], group: Any = None) -> R:
 
 def share_values(net: nn.Module, group: Any = None) -> None:
     """Give the module of each rank the parameters and buffers of rank 0, and the values outside of its state_dict."""
-    sent: list[Any] = [None, None]
+    sent: list[Any] = [None, None]  # parameters and buffers, and the values outside of the state_dict
     first = distributed.get_rank(group) == 0
     if first:
         sent[0] = {name: value.detach().cpu() for name, value in _tensors(net).items()}
@@ -100,7 +99,7 @@ def share_values(net: nn.Module, group: Any = None) -> None:
 
 
 def _broadcast(sent: list[Any], group: Any) -> None:
-    """Replace what is in a list by what is in that of rank 0."""
+    """Replace the entries of a list by those of the list on rank 0."""
     source = 0 if group is None else distributed.get_global_rank(group, 0)
     distributed.broadcast_object_list(sent, source, group)
 

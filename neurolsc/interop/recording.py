@@ -45,25 +45,25 @@ from neurolsc.neurons.fast.scan import linear
 
 
 class Recording:
-    """The calls of one run of a user's ``forward``, as far as they have been written down.
+    """The calls in one run of a user's ``forward``; with the loop over time outside, in its runs of several steps.
 
     Args:
         device: where all tensors of the run lie.
+        when_flushed: called with the recording once calls have been computed: whoever keeps it has to make a new one.
 
     Attributes:
         count: the number of calls that have been written down.
         pending: the groups with calls that have not been computed, in the order in which they were first called.
         groups: all groups, by what their calls have in common.
         known: results of functions of inputs alone, and objects that must live on, so that no other gets their id.
-        steps_of: of each layer of neurons the most steps that it has run at once, and all of its steps.
+        steps_of: for each layer of neurons, the most steps that it has run at once, and the number of all of its steps.
         flushed: True if calls have been computed.
         running: True inside the user's forward.
         has_changed: True if a lazy tensor was changed in place.
-        families: the tensors that may share the memory of a result, views of it and itself, by its group, number and
-            output.
+        families: for each result, by its :func:`place_of`, references to the tensors that may share its memory: itself
+            and views of it.
         lock: lets one thread compute at a time.
-        has_norms: True if a batch norm in training was called, which collects when it is computed.
-        when_flushed: called with the recording once calls have been computed: whoever keeps it has to make a new one.
+        has_norms: True if a batch norm in training was called, which collects its statistics when it is computed.
     """
 
     def __init__(self, device: torch.device, when_flushed: Callable[[Recording], None] | None = None) -> None:
@@ -88,7 +88,7 @@ class Recording:
         self.steps_of[layer] = max(most_at_once, at_once), max(most_in_all, in_all)
 
     def own(self, value: Any) -> Any:
-        """Return the value of a lazy tensor that is an input or of another recording; all else as it is."""
+        """Return the value of a lazy tensor that is an input or belongs to another recording; all else as it is."""
         value = latest(value)
         if isinstance(value, LazyTensor) and (value.recording is not self or value.group is None):
             return value.now()
@@ -104,21 +104,22 @@ class Recording:
         return LazyTensor.of_call(group, group.add(group.keep(x), reads=()))
 
     def source(self, x: Tensor) -> LazyTensor:
-        """Return a known tensor as a lazy one, an input: its slices along time are steps of the loop."""
+        """Return a known tensor as a lazy tensor, an input, whose slices along time are steps of the loop."""
         return LazyTensor.of_input(self, x)
 
     def call(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a function of lazy tensors: write the call down if a rule knows the function, else run it now.
 
         Returns:
-            A lazy tensor; or what the function returns, if it is run and its result is no input.
+            A lazy tensor if the call is written down or reads inputs alone; else what :meth:`run_or_pick` or
+            :meth:`run` returns.
         """
         if self.has_changed:
             args = tuple(latest(arg) for arg in args)
         rule = RULES.get(func)
         if rule is None:
             return self.run_or_pick(func, args, kwargs)
-        # `same` never returns None: it is not called, since this line runs at every call of every step
+        # None: the call must run now. `same` never says so, and is not asked: each call of each step comes here.
         if (rule.repeats is not same and rule.repeats(args, kwargs) is None) or "out" in kwargs:
             return self.run(func, args, kwargs)
         if torch.is_autocast_enabled(self.device_type):  # calls are computed later, without it
@@ -151,6 +152,7 @@ class Recording:
             places = [LAZY if any(arg is lazy for lazy in deferred) else replaced(arg) for arg in args]
             group = FunctionGroup(self, func, rule, places, kwargs)
             group.fix([*places, *kwargs.values()])
+            # a batch norm changes its statistics in training, and may later read them in evaluation
             if func is functional.batch_norm and (self.has_norms or not rule.repeats(args, kwargs)):
                 self.in_order(group)
             self.groups[tuple(key)] = group
@@ -160,7 +162,7 @@ class Recording:
         return result
 
     def alias(self, lazy: LazyTensor, view: Tensor) -> None:
-        """Note that a tensor is a view of a result, or may be."""
+        """Note that a tensor is, or may be, a view of a result."""
         family = self.families.setdefault(place_of(lazy), [])
         if not family:
             family.append(ref(lazy))
@@ -169,18 +171,22 @@ class Recording:
             self.families[place_of(view)] = family
 
     def has_views(self, lazy: LazyTensor) -> bool:
-        """True if tensors that may share the memory of a result are in use."""
+        """True if other tensors that may share the memory of a result are in use."""
         family = self.families.get(place_of(lazy), [])
         return any((member := each()) is not None and member is not lazy for each in family)
 
     def run_or_pick(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Write down that a step of an input is picked; run any other function, without a value where it reads none."""
+        """Call a function that has no rule.
+
+        A selection is written down: of a step of an input, or of a part of a step. A function that reads no values is
+        called with a tensor of any values; every other one is run now.
+        """
         lazy = args[0]
         if not isinstance(lazy, LazyTensor):
             return self.run(func, args, kwargs)
         if func in OF_FORM:
             return func(lazy.without_values(), *args[1:], **kwargs)
-        if lazy.group is not None:
+        if lazy.group is not None:  # a result of a call, such as one step
             if func in OF_GRADIENTS:
                 raise CannotDeferError(
                     f"{func.__name__} is called of a single step, which has no gradient of its own: call it of what "
@@ -192,7 +198,7 @@ class Recording:
                     return self.call(sliced, (lazy, *index), {})
             elif func in (torch.chunk, Tensor.chunk, torch.split, Tensor.split):
                 return self.parts(func, lazy, args[1:], kwargs)
-        elif not kwargs:
+        elif not kwargs:  # an input
             if func is Tensor.__getitem__:
                 index = args[1]
                 axis = time_axis(index)
@@ -209,9 +215,9 @@ class Recording:
         self, func: Callable[..., Any], lazy: LazyTensor, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, ...]:
         """Write down a ``chunk`` or ``split`` of a step as a slice for each part."""
-        settings = dict(enumerate(args, start=1)) | kwargs
+        settings = dict(enumerate(args, start=1)) | kwargs  # argument 2, or "dim", is the axis
         axis = settings.get(2, settings.get("dim", 0)) % lazy.ndim
-        before = ((None, None, None),) * axis
+        before = ((None, None, None),) * axis  # all of the axes before it
         found = []
         start = 0
         for part in func(lazy.form, *args, **kwargs):
@@ -221,7 +227,7 @@ class Recording:
         return tuple(found)
 
     def pick(self, lazy: LazyTensor, axis: int, time: int) -> LazyTensor:
-        """Write down the use of one step of an input along its axis of time; IndexError if it has no such step."""
+        """Return one step of an input along its axis of time as a lazy tensor; IndexError if there is no such step."""
         source = lazy.now()
         length = source.shape[axis]
         if not -length <= time < length:
@@ -235,7 +241,10 @@ class Recording:
         return LazyTensor.of_call(group, group.add(time % length, reads=()))
 
     def in_order(self, group: FunctionGroup) -> None:
-        """Let the calls of a batch norm be computed in the order of the user's loop, as each in training changes it."""
+        """Let a batch norm's calls be computed in the order of the user's loop, as they change its statistics.
+
+        Calls of one batch norm may be in several groups, or in another recording: these have the same fixed tensors.
+        """
         self.has_norms = True
         fixed = {id(tensor) for tensor, _ in group.fixed}
         for identity in fixed:  # another sequence, or network, that waits may have called the same batch norm before
@@ -246,13 +255,13 @@ class Recording:
         for other in self.groups.values():
             is_norm = isinstance(other, FunctionGroup) and other.func is group.func
             if is_norm and any(id(tensor) in fixed for tensor, _ in other.fixed):
-                other.reads.add(group)  # a circle, whose calls are computed one by one
+                other.reads.add(group)  # groups that read each other are a circle: their calls are computed one by one
                 group.reads.add(other)
 
     def of_inputs(
         self, func: Callable[..., Any], rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any
     ) -> Any:
-        """Run a function of inputs alone, once however often it is called with the same ones; return an input.
+        """Run a function of inputs alone, once for all calls with the same inputs; return its result as an input.
 
         Args:
             func: the function.
@@ -264,9 +273,9 @@ class Recording:
         Raises:
             TypeError: if the key has no hash.
         """
-        if not any(type(arg) is LazyTensor for arg in args):  # the lazy ones lie in a list or tuple
+        if not any(type(arg) is LazyTensor for arg in args):  # the lazy tensors are in a list or tuple
             return self.run(func, args, kwargs)
-        known = self.known.get(key)  # the result, and what was read: an id is unique while its object lives
+        known = self.known.get(key)  # the result, and the arguments, whose ids in the key are unique while they live
         if known is None or not rule.repeats(args, kwargs):
             function = func
             if func is functional.linear and not kwargs:
@@ -287,7 +296,7 @@ class Recording:
         """
         name = getattr(func, "__name__", "")
         if name in IN_PLACE or (name.endswith("_") and not name.endswith("__")) or kwargs.get("inplace"):
-            self.known.clear()  # what was computed of a tensor that now changes
+            self.known.clear()  # it may hold results of the tensor that changes now
             target = latest(args[0])
             if isinstance(target, LazyTensor) and target.group is not None:
                 changed = self.change(func, name, args, kwargs)
@@ -301,8 +310,8 @@ class Recording:
                         "would not follow. Change a clone."
                     )
             if isinstance(target, LazyTensor) and (target.group is not None or target.shared):
-                # Others read the value: calls that wait, the backward pass, other lazy tensors. From now on it is a
-                # tensor of its own, with the history that it has.
+                # Others read the value: calls that wait, the backward pass, other lazy tensors. So a clone of it is
+                # changed in its place, which keeps its history.
                 value = target.now()
                 with torch.inference_mode(value.is_inference()), torch.set_grad_enabled(value.requires_grad):
                     own = LazyTensor.of_input(self, value.clone())
@@ -323,20 +332,24 @@ class Recording:
     def change(
         self, func: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> LazyTensor | None:
-        """Write down a change in place as a new tensor, which all that hold the old one see; None if that cannot be.
+        """Write down a change in place as a new tensor, which replaces the old one for all that hold it.
 
         Args:
-            func: a function, which changes its argument in place if it is called with ``inplace=True``.
+            func: a function that changes its first argument in place, by its name or by ``inplace=True``.
             name: its name, such as "add_".
             args: its arguments, the first of them a result of a call.
             kwargs: its keyword arguments.
+
+        Returns:
+            The first argument, now with the new value; None if the change cannot be written down.
         """
         target = latest(args[0])
         of_step = isinstance(target.group, SliceGroup | InputGroup)  # a part of the user's own tensor
         out_of_place = func if kwargs.get("inplace") else OUT_OF_PLACE.get(name)
         if out_of_place is None or of_step or place_of(target) in target.recording.families:
             return None
-        if mode() != target.group.mode:  # without gradients a change in place keeps the history that was there
+        # A change under no_grad keeps the history of its target, which a new tensor would lose.
+        if mode() != target.group.mode:
             return None
         new = self.call(out_of_place, args, {name: value for name, value in kwargs.items() if name != "inplace"})
         if type(new) is not LazyTensor or new.group is None:
@@ -347,7 +360,7 @@ class Recording:
         return target
 
     def replace(self, old: LazyTensor, new: LazyTensor) -> None:
-        """Let all that hold a lazy tensor see another one, but the calls that were written down."""
+        """Let all that hold a lazy tensor see another one, except the calls that were written down before."""
         old.changed = new
         old.recording.has_changed = True
         self.has_changed = True
@@ -362,7 +375,7 @@ class Recording:
         stacked = gathered(tensors)
         if dim != 0:
             stacked = stacked.movedim(0, dim)
-        stacked = stacked.clone(memory_format=torch.contiguous_format)  # which may be changed
+        stacked = stacked.clone(memory_format=torch.contiguous_format)  # the caller may change it in place
         if self.running:
             return self.source(stacked)
         return stacked
@@ -371,7 +384,7 @@ class Recording:
         """Compute all calls that have been written down and not computed.
 
         Args:
-            wanted: only those of these groups, and of all groups that they read; None: of all groups.
+            wanted: groups whose calls are computed, with those of all groups that they read; None: all groups.
         """
         self.flushed = True
         with self.lock:
@@ -385,33 +398,33 @@ class Recording:
         if wanted is not None:
             read = ancestors(wanted)
             waiting = [group for group in waiting if group in read]
-        # First groups that read no circle, all of their steps at once.
+        # First the groups that read no circle of groups, each for all steps at once.
         ready, left = ordered(waiting)
         for group in ready:
             compute(group, last=len(group.calls) - 1)
-        # Then the groups of circles, one call after the other as the user's loop made them.
+        # Then the groups of circles, one call after the other, in the order in which the user's loop made them.
         behind, circle = ordered(left, downwards=True)
         calls = [(place, group) for group in circle for place in group.order[group.done :]]
         for _, group in sorted(calls, key=itemgetter(0)):
             compute(group, last=group.done)
-        # Then those that read a circle and are in none, again all steps at once; they come with readers first.
+        # Last the groups that read a circle and are in none, again all steps at once; `behind` has readers first.
         for group in reversed(behind):
             compute(group, last=len(group.calls) - 1)
         for group in waiting:
             del self.pending[group]
 
 
-# the last recordings that called batch norms, by the id of a tensor that these read
+# the last recording that called a batch norm, by the id of each tensor that the batch norm reads
 WITH_NORMS: WeakValueDictionary[int, Recording] = WeakValueDictionary()
 
 
 def place_of(lazy: LazyTensor) -> tuple[int, int, int]:
-    """Return where the value of a result is computed: its group, the number of the call, and the output."""
+    """Return what identifies a result: the id of its group, the number of its call, and the number of its output."""
     return id(lazy.group), lazy.number, lazy.output
 
 
 def key_of(value: Any) -> Any:
-    """Return a key that is equal for equal arguments: of a tensor its identity and state, else type and value."""
+    """Return a key that is equal for equal arguments: a tensor's identity and state; else type and value."""
     if isinstance(value, Tensor):
         return (id(value), state_of(value))
     return (type(value), value)
@@ -436,5 +449,5 @@ def time_axis(index: Any) -> int | None:
 
 
 def picks_one(part: Any) -> bool:
-    """True for a whole number; True and False are none: in an index they add an axis."""
+    """True for an int, except True and False, which add an axis to what they index."""
     return isinstance(part, int) and not isinstance(part, bool)

@@ -1,7 +1,7 @@
 """Files of modules of other libraries, with the values that their own state_dict leaves out.
 
-norse keeps thresholds and time constants of a layer in a NamedTuple ``p``, spikingjelly in plain numbers: neither is in
-``net.state_dict()``, and so is not what an initialisation has set there. A file of :func:`save` holds both.
+norse keeps thresholds and time constants of a layer in a NamedTuple ``p``, spikingjelly in plain numbers. Neither are
+in ``net.state_dict()``, even if an initialisation has set them. A file of :func:`save` holds them, too.
 """
 
 import copy
@@ -20,23 +20,24 @@ from neurolsc.interop.wrapped import plain_module
 from neurolsc.network import Network
 from neurolsc.surroundings import original
 
+SHOWN = 3  # names in a remark, since a large module has very many
 OF_SPIKINGJELLY = ("v_threshold", "v_reset", "tau")  # attributes of its neurons that are plain numbers
-# What comes before the names in a file.
-LIKE_STATE = "state/"  # of values of net.state_dict()
-OUTSIDE = "outside/"  # of values that it leaves out
+# what comes before the name of a value in a file
+LIKE_STATE = "state/"  # if net.state_dict() has it
+OUTSIDE = "outside/"  # if net.state_dict() leaves it out
 
 
 def save(net: nn.Module, path: str | PathLike[str]) -> None:
-    """Write a network, or the values of a module of another library, whole or not at all.
+    """Write a file of a network, or of the values of a module of another library, whole or not at all.
 
     The values of a module are its ``state_dict``, and the thresholds and time constants of norse's and spikingjelly's
     layers, which the ``state_dict`` leaves out; :func:`load` puts them into a new module of the same classes.
 
     Args:
-        net: a network of cells and surrogates of this package, and registered ones (:func:`neurolsc.register`): its
-            layout, parameters and buffers are written bit by bit, and which are frozen. A network made by
-            :func:`neurolsc.wrap` is written in our own cells (:func:`neurolsc.export.from_wrapped`) where these have
-            the same spikes; :func:`load` returns those, with default surrogates. Or a module.
+        net: a module of another library; or a network of cells and surrogates of this package, and registered ones
+            (:func:`neurolsc.register`): its layout, its parameters and buffers bit by bit, and which are frozen. A
+            network made by :func:`neurolsc.wrap` is written in our own cells (:func:`neurolsc.export.from_wrapped`)
+            where these have the same spikes; :func:`load` returns those, with default surrogates.
         path: the file, usually ``*.safetensors``.
 
     Raises:
@@ -68,13 +69,13 @@ def save(net: nn.Module, path: str | PathLike[str]) -> None:
 
 
 def load(path: str | PathLike[str], net: nn.Module | None = None) -> Any:
-    """Read what :func:`save` wrote: a network, or into a module of another library the values of one like it.
+    """Read a file of :func:`save`: return its network, or set a module of another library to its values.
 
     Args:
         path: the file, or the name of a trained network in the package: ``"sl-mnist-alif"`` or
             ``"spoken-digits-alif"``. Cards in neurolsc/trained give the commands that made them.
-        net: for a file of a module, the module that is to have the values; it must be made of the same classes. Not for
-            a network, which is made anew, on the CPU and in its dtypes.
+        net: for a file of a module, the module that is to have the values; it must be made of the same classes. For a
+            file of a network None: the network is made anew, on the CPU and in its dtypes.
 
     Returns:
         The network, or net.
@@ -101,10 +102,16 @@ def load(path: str | PathLike[str], net: nn.Module | None = None) -> Any:
         raise ValueError(
             f"{path} is of a {content['class']} whose layers keep other values than those of net: {differing}."
         )
+    for name, value in known.items():
+        if outside[name].shape != value.shape:
+            shapes = f"{tuple(outside[name].shape)}, in net {tuple(value.shape)}"
+            raise ValueError(
+                f"{path} is of a {content['class']} with another {name} than net: it is of shape {shapes}."
+            )
     before = {name: value.detach().clone() for name, value in net.state_dict().items()}
     try:
         net.load_state_dict(state)
-    except RuntimeError as error:  # names and shapes; what fits is set all the same
+    except RuntimeError as error:  # names or shapes differ; torch has set what fits all the same
         net.load_state_dict(before)
         raise ValueError(f"{path} is of a {content['class']} with other parameters than net: {error}") from error
     # the names have been compared above
@@ -128,8 +135,7 @@ def _places(net: nn.Module | Iterable[nn.Module]) -> Iterator[tuple[str, Place]]
     """Yield the names and places of numbers and tensors of norse's and spikingjelly's layers that no state_dict holds.
 
     Those are the fields of norse's ``p``, and attributes of spikingjelly's neurons that are neither parameters nor
-    buffers.
-    A name is the path of the layer and that of the value, such as ``"1.p.v_th"``.
+    buffers. A name is the path of the layer and that of the value, such as ``"1.p.v_th"``.
     """
     if not isinstance(net, nn.Module):  # a list of modules
         net = nn.ModuleList(net)
@@ -166,11 +172,11 @@ def values_outside(net: nn.Module | Iterable[nn.Module]) -> dict[str, Tensor]:
 
 
 def set_values_outside(net: nn.Module, values: Mapping[str, Tensor]) -> None:
-    """Set all values that :func:`values_outside` returns, each in the kind that the layer keeps.
+    """Set all values that :func:`values_outside` returns; each stays a parameter, a tensor or a number, as it was.
 
     Args:
         net: the module.
-        values: a value for each name.
+        values: the values by name.
 
     Raises:
         KeyError: if a name is missing.
@@ -217,7 +223,7 @@ def left_out(net: nn.Module | Iterable[nn.Module], before: Mapping[str, Tensor])
     changed = [name for name, value in values_outside(net).items() if not torch.equal(value, before[name])]
     if not changed:
         return ""
-    names = ", ".join(changed[:3])
-    if len(changed) > 3:
-        names += f" and {len(changed) - 3} more"
+    names = ", ".join(changed[:SHOWN])
+    if len(changed) > SHOWN:
+        names += f" and {len(changed) - SHOWN} more"
     return f"not in net.state_dict(): {names}; neurolsc.save(net, path) keeps them, neurolsc.load(path, net) sets them."

@@ -39,7 +39,12 @@ class SharedParameter(NamedTuple):
     places: tuple[str, ...]  # "layer 2", "the readout"
 
     def refusal(self, network: Network, net: Modules) -> SharedParameterError:
-        """Return the error for what would set it, by the names that it and the layers have in the user's module."""
+        """Return the error for setting the parameter, with its name and those of the layers in the user's module.
+
+        Args:
+            network: the network.
+            net: the module that it was made of; or the network.
+        """
         net = original(net)
         if not isinstance(net, nn.Module):  # a list of modules
             net = nn.ModuleList(net)
@@ -50,7 +55,7 @@ class SharedParameter(NamedTuple):
         places = []
         for place in self.places:
             number = place.removeprefix("layer ")
-            layer: Any = None
+            layer: Any = None  # the user's layer in this place, if it is a wrapped one
             if number.isdecimal():
                 layer = getattr(network.cells[int(number) - 1], "layer", None)
             places.append(f"{place} ({modules[layer]})" if layer in modules else place)
@@ -63,7 +68,7 @@ class SharedParameter(NamedTuple):
 
 
 def shared_parameters(network: Network) -> list[SharedParameter]:
-    """List the parameters of a network, but frozen ones, that several cells, or a cell and the readout, hold."""
+    """List the trained parameters of a network that several of its cells, readout and embedding hold."""
     parts: list[tuple[str, nn.Module | None]] = [(f"layer {i}", cell) for i, cell in enumerate(network.cells, start=1)]
     parts += [("the readout", network.readout), ("the embedding", network.embedding)]
     parameters: dict[tuple[Any, ...], nn.Parameter] = {}
@@ -84,7 +89,7 @@ def shared_with(network: Network, index: int, names: Sequence[str] = ()) -> list
     Args:
         network: the network.
         index: the layer, counted from 0.
-        names: count only parameters that store these quantities of a neuron; empty: all.
+        names: count only parameters that store these quantities of a neuron, such as "threshold"; empty: all.
     """
     memories = []
     for name, parameter in _parameters(network.cells[index]):
@@ -106,18 +111,18 @@ def refuse_shared(network: Network, net: Modules) -> None:
         network: the network.
         net: the module that it was made of, whose names the error has; or the network.
     """
-    moved = {_memory(parameter) for cell in network.cells for parameter in cell.pretrained()}
+    pretrained = {_memory(parameter) for cell in network.cells for parameter in cell.pretrained()}
     surrogates = [module for module in network.modules() if isinstance(module, Surrogate)]
     by_intent = {_memory(parameter) for surrogate in surrogates for parameter in surrogate.parameters()}
     for shared in shared_parameters(network):
         memory = _memory(shared.parameter)
-        if memory in moved and memory not in by_intent:  # layers may learn one surrogate together
+        if memory in pretrained and memory not in by_intent:  # layers may learn one surrogate together
             raise shared.refusal(network, net)
 
 
 @contextmanager
 def shared_kept(network: Network, net: Modules) -> Iterator[None]:
-    """If the block has set a shared parameter, raise a ValueError; put all values back after any error.
+    """Raise a ValueError if the block has set a shared parameter; put all values back after any error.
 
     Args:
         network: the network.
@@ -127,7 +132,7 @@ def shared_kept(network: Network, net: Modules) -> Iterator[None]:
     with restored_on_error(network):
         try:
             yield
-        except SharedParameterError as error:  # of a method inside, which has the network alone
+        except SharedParameterError as error:  # of a method inside, which knows no names of the user's module
             raise error.shared.refusal(network, net) from None
         for shared, value in before:
             if not torch.equal(shared.parameter, value):
@@ -135,7 +140,7 @@ def shared_kept(network: Network, net: Modules) -> Iterator[None]:
 
 
 def _parameters(part: nn.Module | None) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yield what a cell or readout trains, with its name. A cell that holds a whole nn.LSTM has one layer of it."""
+    """Yield names and parameters that a cell or readout trains; of a whole nn.LSTM those of the cell's own layer."""
     if part is None:
         return
     for name, parameter in part.named_parameters():
@@ -145,5 +150,5 @@ def _parameters(part: nn.Module | None) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def _memory(value: Tensor) -> tuple[Any, ...]:
-    """Return where the values of a tensor begin."""
+    """Return the device and address at which the values of a tensor begin."""
     return (value.device, value.data_ptr())

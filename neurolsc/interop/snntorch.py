@@ -60,9 +60,9 @@ class LIF(snn.RLeaky):
         learn_recurrent: train ``recurrent.weight`` (linear_features, linear_features); entry [i, j] leads from j to i.
         reset_mechanism: ``"subtract"``, ``"zero"`` or ``"none"``; it may be set later.
         output: with init_hidden, return the states too.
-        graded_spikes_factor: factor of a spike where it leaves, not zero.
+        graded_spikes_factor: factor of the spikes that the layer returns, not zero.
         reset_gradient: let a gradient through the reset. False detaches the whole term threshold · spk (snnTorch
-            detaches the spike in it alone); spikes are equal either way.
+            detaches spk alone); spikes are equal either way.
 
     Raises:
         TypeError: at a call, if not all states are passed, or any with ``init_hidden=True``.
@@ -76,8 +76,8 @@ class LIF(snn.RLeaky):
         6.0
     """
 
-    # snntorch.utils.reset knows nine classes, RLeaky among them: hence the base class. Its constructor is left out: it
-    # makes a layer that snntorch.export_nir takes for a plain LIF.
+    # snntorch.utils.reset knows nine classes, RLeaky among them: hence the base class. RLeaky's constructor is left
+    # out: snntorch.export_nir takes the layer that it makes for a plain LIF.
 
     states: ClassVar[tuple[str, ...]] = ("spk", "mem")  # in the order in which they are returned
     beta: Tensor
@@ -134,7 +134,7 @@ class LIF(snn.RLeaky):
     def rest(self, like: Tensor) -> tuple[Tensor, ...]:
         """Return the states at rest for an input, each of its shape, in the order in which forward returns them.
 
-        Gradients reach the parameters on which they depend.
+        Gradients reach the parameters on which the states depend.
         """
         return torch.zeros_like(like), torch.zeros_like(like)
 
@@ -176,9 +176,9 @@ class LIF(snn.RLeaky):
 
         Args:
             input_: the current (..., linear_features).
-            *passed: the states from which the step starts, as they are returned. By default these are those of the
-                last call; as in snnTorch, an input of another shape starts from rest.
-            **named: the same by their names.
+            *passed: the states from which the step starts, in the order in which they are returned. By default these
+                are the states after the last call; as in snnTorch, an input of another shape starts from rest.
+            **named: the same states by their names.
 
         Returns:
             Spikes and the other states, each of the shape of the current; with ``init_hidden=True`` the spikes alone,
@@ -198,7 +198,7 @@ class LIF(snn.RLeaky):
         for name, state in states.items():
             if state is None or not state.numel():  # an empty one is at rest, as snnTorch initialises states
                 continue
-            if getattr(state, "at_rest", False) and state.shape != input_.shape:  # which fits an input of any shape
+            if getattr(state, "at_rest", False) and state.shape != input_.shape:  # reset_mem's: at rest in any shape
                 continue
             if state.shape != input_.shape:
                 raise ValueError(f"{name} must have the input's shape {tuple(input_.shape)}, got {tuple(state.shape)}.")
@@ -241,7 +241,7 @@ class LIF(snn.RLeaky):
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         super()._load_from_state_dict(*args, **kwargs)
-        # The number of the reset is a buffer, and has been loaded; its name is derived.
+        # The number of the reset is a buffer, and has been loaded; the name of the reset follows from it.
         self._reset_mechanism = list(self.reset_dict)[int(self.reset_mechanism_val)]
 
     def extra_repr(self) -> str:
@@ -278,7 +278,7 @@ class _ALIF(LIF):
         n = self.linear_features
         tau_theta = positive("tau_theta", _numbers(tau_theta))
         if adaptation is None:
-            adaptation = self.cell.draw_adaptation(1.8, n, n)  # Table S1
+            adaptation = self.cell.draw_adaptation(1.8, n, n)  # 1.8: the paper's Table S1
         _register(self, "tau_theta", tau_theta.expand(n).clone(), learn_tau_theta)
         _register(self, "adaptation", _numbers(adaptation).expand(n).clone(), learn_adaptation)
 
@@ -287,11 +287,11 @@ class _ALIF(LIF):
         return spk, self.threshold.to(like).expand_as(like).clone(), mem
 
     def step(self, input_: Tensor, spk: Tensor, thr: Tensor, mem: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
-        """Return spikes, threshold and membrane after one step, from those of the step before."""
+        """Return spikes, threshold and membrane after one step, from the current and those of the step before."""
         mem = self._next_mem(input_, spk, mem, thr)
         rate = 1 / self.tau_theta.clamp(min=SHORTEST)
         thr = torch.exp(-rate) * thr + -torch.expm1(-rate) * self.threshold
-        thr = thr + self.adaptation * (spk / self.graded_spikes_factor)  # of spikes 0 or 1
+        thr = thr + self.adaptation * (spk / self.graded_spikes_factor)  # without their factor spikes are 0 or 1
         return self.emit(mem - thr), thr, mem
 
 
@@ -334,8 +334,8 @@ class ALIFPlusMinus(_ALIF):
 def reset(net: nn.Module) -> None:
     """Put all states of a network's spiking layers, ours and snnTorch's, to rest, nested ones too.
 
-    ``snntorch.utils.reset`` resets the direct children of the network, and then every layer of their classes in the
-    process.
+    ``snntorch.utils.reset`` looks at the direct children of the network alone, and then resets every layer of their
+    classes in the process.
     """
     for module in net.modules():
         if isinstance(module, snn.SpikingNeuron) and hasattr(module, "reset_mem"):
@@ -370,7 +370,7 @@ VARIABLES = {
 def ignores_reset_delay(layer: Any) -> bool:
     """True for an RSynaptic of snnTorch 1.0 with ``reset_delay=False``.
 
-    There the reset of the same step acts on the arguments of ``forward``, not on the states of the layer: without
+    There the reset within the step acts on the arguments of ``forward``, not on the states of the layer: without
     arguments (``init_hidden=True``) it is an error, with them it has no effect. A later snnTorch may have mended that:
     so the layer takes a step in which all neurons fire, with and without the delay, and the membranes are compared.
     """
@@ -383,7 +383,7 @@ def ignores_reset_delay(layer: Any) -> bool:
         shape = (1, recurrent.in_features)
     else:  # one weight for each neuron
         shape = (1, layer.V.numel())
-    x = layer.threshold.new_zeros(shape) + 10 * (1 + layer.threshold.max())  # all fire
+    x = layer.threshold.new_zeros(shape) + 10 * (1 + layer.threshold.max())  # far above the threshold: all fire
     membranes = []
     with torch.no_grad():
         for delay in (True, False):
@@ -416,13 +416,13 @@ class SnnTorchCell(WrappedCell):
         layer: the layer.
         before: as in :class:`~neurolsc.interop.wrapped.WrappedCell`.
         input_shape: as there.
-        last: nothing follows the layer: it becomes an integrator, if it is a Leaky or Synaptic that nothing resets and
-            that returns its membrane.
+        last: True if nothing follows the layer: then the cell is an integrator, if the layer is a Leaky or Synaptic
+            without a reset that returns its membrane.
 
     Attributes:
         ours: True for a layer of this file.
         resets_late: True if snnTorch resets the layer a step later than its settings say.
-        spike_is_state: True if the spike stays in the state, since mem has been reset since.
+        spike_is_state: True if the state holds the spike, since mem is reset in the step of the spike.
         state: the NamedTuple of the state variables, each (B, ...).
 
     Raises:
@@ -465,7 +465,7 @@ class SnnTorchCell(WrappedCell):
         else:
             names = VARIABLES[name]
         self.state = state_class(*names, *(["spk"] if self.spike_is_state else []))
-        # snnTorch detaches the spikes of a reset that comes in the next step, and no others.
+        # snnTorch detaches the spikes by which it resets in the next step; a reset within the step carries gradient.
         if self.ours:
             self.reset_gradient = layer.reset_gradient
         else:
@@ -476,9 +476,9 @@ class SnnTorchCell(WrappedCell):
             weights = ["lstm_cell.weight_hh"]
             scaled = [ScaledParameter("layer.lstm_cell.weight_ih", "depth")]
         else:
-            recurrent = getattr(layer, "recurrent", nn.Identity())  # which has neither a weight nor a V
+            recurrent = getattr(layer, "recurrent", nn.Identity())  # an Identity has neither a weight nor a V
             learnt = (n for n in ("weight", "V") if n in recurrent._parameters or parametrized_by(recurrent, n))
-            weights = [f"recurrent.{name}" for name in learnt]
+            weights = [f"recurrent.{n}" for n in learnt]
             scaled = weight_before(before)
         decays = [name for name in ("alpha", "beta") if hasattr(layer, name)]
         scaled += [ScaledParameter(f"layer.{name}", "time", through="decay_factor") for name in decays]
@@ -546,7 +546,7 @@ class SnnTorchCell(WrappedCell):
         return self.state(*(current.new_zeros(shape) for _ in self.state._fields))
 
     def advance(self, current: Tensor, z: Tensor, state: State) -> State:
-        """Return the state after a step of the layer's own forward, to which its states are lent for this one step.
+        """Return the state after a step of the layer's own forward. The layer holds the cell's state for this one step.
 
         Args:
             current: the layer's input (B, ...).
@@ -556,14 +556,14 @@ class SnnTorchCell(WrappedCell):
         lent = state._asdict()
         if "spk" in self.layer._buffers:  # recurrent layers read their last spikes
             if self.integrator:
-                lent["spk"] = self.spikes(state)  # an integrator has sent its membrane
+                lent["spk"] = self.spikes(state)  # z is the membrane of an integrator
             else:
                 lent["spk"] = z
         spike = self.layer.spike_grad
         if not isinstance(spike, nn.Module):  # snnTorch's surrogates return float32
             lent["spike_grad"] = lambda v: spike(v).to(v.dtype)
         if self.resets_late:
-            lent["reset_delay"] = True  # what snnTorch does whenever states are passed; stored states are an error
+            lent["reset_delay"] = True  # as snnTorch does with passed states; with stored ones False raises an error
         # With init_hidden the layer reads its states from its attributes, stores the next there, and returns spikes.
         with borrowed(self.layer, **lent, init_hidden=True, output=False):
             spk = self.layer.forward(current)  # not a call of the layer: hooks of its user must not see this step
@@ -583,7 +583,7 @@ class SnnTorchCell(WrappedCell):
             return None
         start = list(state)
         if self.spike_is_state:
-            start.pop()  # the last variable, which is no state of the kernel
+            start.pop()  # the spikes, the last variable; they are no state of the kernel
         if "spk" in self.layer._buffers:  # kernels of recurrent layers take the last spikes first
             start.insert(0, self.spikes(state))
         z, after, ends = kernel.layer.run(kernel.currents, kernel.steps, start, kernel.layer.settings())

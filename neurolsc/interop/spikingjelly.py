@@ -7,8 +7,9 @@ spike s = H(v - v_threshold) is no state of its own, as in snnTorch; the reset a
 - then, with rest at v_reset or 0, v + (x - (v - rest)) / tau, or with ``decay_input=False`` v - (v - rest) / tau + x;
   an IFNode has v + x.
 
-A neuron fires at its threshold, too, where ours and snnTorch's fire above it. ``step_mode`` changes nothing: a cell
-takes one step, and modules in multi-step mode before it read sequences of one. Nothing here imports spikingjelly.
+A neuron of spikingjelly fires at its threshold, too, while ours and snnTorch's fire only above it. ``step_mode``
+changes nothing: a cell takes one step, and modules in multi-step mode before it read sequences of one step. Nothing
+here imports spikingjelly.
 """
 
 from collections.abc import Iterable
@@ -31,7 +32,7 @@ class Columns:
     """An attribute of a cell: the columns of its container's weight that read the input, or those that read the output.
 
     Args:
-        of_output: the columns that read the output (n, n), which are the last ones; else those of the input (n, n_in).
+        of_output: True for the last columns, which read the output (n, n); False for those of the input (n, n_in).
     """
 
     def __init__(self, *, of_output: bool) -> None:
@@ -111,7 +112,7 @@ class SpikingJellyCell(WrappedCell):
 
     def pretrained(self) -> Iterable[nn.Parameter]:
         yield from super().pretrained()
-        if self.recurrent:  # w_in and w_rec are no parameters, but parts of this one
+        if self.recurrent:  # w_in and w_rec are no parameters, but parts of the container's weight
             yield self.layer.rc.weight
 
     def closed_form(self) -> Derivatives | None:
@@ -138,7 +139,7 @@ class SpikingJellyCell(WrappedCell):
     # tau and v_threshold are numbers, which the layer neither registers nor saves, unless its user made them parameters
     @property
     def threshold(self) -> Tensor:
-        """The distance from rest to the threshold, in float64; rest stays when it is set."""
+        """The distance from rest to the threshold, in float64; setting it leaves rest as it is."""
         return _double(self.node.v_threshold) - _rest(self.node)
 
     @threshold.setter
@@ -161,7 +162,7 @@ class SpikingJellyCell(WrappedCell):
             _set_number(self.node, "tau", 1 / (1 - value))
 
     def start(self, current: Tensor) -> State:
-        # a container has another width than its input
+        # the neurons of a container are not as many as its inputs
         shape = (*current.shape[:-1], getattr(self.layer, "sub_module_out_features", current.shape[-1]))
         return VoltageState(current.new_zeros(shape) + _rest(self.node).to(current))
 
@@ -213,7 +214,7 @@ class SpikingJellyCell(WrappedCell):
         start = self._reset(state.v, self.emitted(state))
         z, (after_reset,), _ = kernel.layer.run(kernel.currents, kernel.steps, [start], kernel.layer.settings())
         uncharged = torch.cat([start[None], after_reset[:-1]])  # what each step starts from (T, B, ...)
-        if lengths is None:
+        if lengths is None:  # the last step alone has to be charged
             last = self._charged(uncharged[-1], kernel.currents[-1])
         else:
             charged = self._charged(uncharged, kernel.currents)
@@ -221,7 +222,7 @@ class SpikingJellyCell(WrappedCell):
         return z.flatten(2), VoltageState(last)
 
     def get_extra_state(self) -> Tensor:
-        """Return decay and threshold, stacked along axis 0 in float64; numbers of the layer are in no state_dict."""
+        """Return decay and threshold, stacked along axis 0 in float64; a layer's own state_dict holds no numbers."""
         return torch.stack(torch.broadcast_tensors(self.decay.detach().double().cpu(), self.threshold.cpu()))
 
     def set_extra_state(self, state: Tensor) -> None:
@@ -229,7 +230,7 @@ class SpikingJellyCell(WrappedCell):
 
 
 def _rest(node: Any) -> Tensor:
-    """Return the voltage at rest in float64: the one to which a spike resets it, or 0 if spikes subtract."""
+    """Return the voltage at rest in float64: that to which a spike resets a neuron, or 0 if spikes subtract."""
     return _double(0.0 if node.v_reset is None else node.v_reset)
 
 
@@ -239,7 +240,7 @@ def _double(value: float | Tensor) -> Tensor:
 
 
 def _set_number(node: Any, name: str, value: Tensor) -> None:
-    """Set a number of a neuron, as what it is: a parameter in place, a tensor by a new one, else a float."""
+    """Set a value of a neuron in the kind that it has: a parameter in place, a tensor by a new one, else a float."""
     before = getattr(node, name)
     if isinstance(before, nn.Parameter):
         with torch.no_grad():
@@ -278,7 +279,7 @@ class EachStep(nn.Module):
 
 
 def step_of(module: Any) -> nn.Module:
-    """Return a module that takes one step (B, ...) as a module without state does in a model.
+    """Return a module between layers in a form that takes one step (B, ...).
 
     It is the module itself, unless that reads sequences (spikingjelly's multi-step mode) or is spikingjelly's dropout.
     """
@@ -286,6 +287,7 @@ def step_of(module: Any) -> nn.Module:
         return EachStep(module)
     # spikingjelly's Linear has a step mode, too, but reads any axes before the last
     parts = [m for m in module.modules() if hasattr(m, "supported_step_mode") and not isinstance(m, nn.Linear)]
+    # a part without a mode of its own has the first that it supports
     multi = any(getattr(part, "_step_mode", part.supported_step_mode()[0]) == "m" for part in parts)
     if multi:
         return OneStep(module)

@@ -24,7 +24,7 @@ from neurolsc.neurons.cell import Cell, dtype_and_device
 from neurolsc.surroundings import HALF, eval_mode, in_full_precision
 from neurolsc.validation import dense, one_of, shown
 
-MOST_CALLS = 500  # calls by which a state of modules is looked for; a longer delay line is not noticed
+MOST_CALLS = 500  # rounds of two calls that look for a state in modules; a longer delay line is not noticed
 
 
 def wrap(
@@ -45,19 +45,20 @@ def wrap(
     With an example input x the order is that of use, and the network is compared with the model from rest: what every
     layer reads and sends and what the model returns must agree to 1e-4 of the largest value, but for one value in
     10,000. The model runs in evaluation mode and is afterwards as before. Random numbers replace the spikes of layers
-    that do not read them themselves, so that a relu behind them shows, which changes no spike but its derivative.
+    that do not read them themselves: so a relu behind a layer shows, although it changes no spike, only a derivative.
 
     Args:
         module: an ``nn.Sequential`` or norse's ``SequentialState``; a recurrent layer; a list of modules in the order
             in which a step goes through them; or a module of your own. Of that one, without x, the order of definition
             is taken: it must be the order of use.
         x: what the model itself takes: ``module(x)`` is called once. Time is its first or second axis, or x is the same
-            in every step; a layer with ``batch_first=True`` reads it so.
+            in every step; a layer with ``batch_first=True`` reads the batch first.
         input_shape: shape of one sample of a step's input, such as 784 or (1, 28, 28); by default that of x, or of the
             first Linear or recurrent layer. The network itself reads flat inputs (T, B, n_in), time first.
         output: what is read of a layer of snnTorch at the very end, its spikes or its membrane; by default what the
-            model returns first of the two, without x its spikes. With ``"membrane"`` the cell sends mem, resets as
-            ever, and is an :attr:`~neurolsc.Cell.integrator`, like norse's LI.
+            model returns first of the two, and without x its spikes; of a layer without a reset see above. With
+            ``"membrane"`` the cell sends mem, resets as ever, and is an :attr:`~neurolsc.Cell.integrator`, like
+            norse's LI.
 
     Returns:
         The network. What it computes at each step is what the model computes; its states are its own.
@@ -104,14 +105,14 @@ def wrap_with_layout(
         _refuse_values(part)
     one_of("output", output or "spikes", ("spikes", "membrane"))
 
-    # The parts in the order of use: with x one call of the model shows it, else the order of definition stands for it.
+    # Put the parts in the order of use: with x a call of the model shows it, else the order of definition is taken.
     run = None
     if x is None:
         _refuse_broken(modules)
         parts = list(parts_of(modules))
     elif isinstance(module, nn.Module):
         x = _finite(x)
-        if x.dtype in HALF:  # as the module was, which is of float32 for a while
+        if x.dtype in HALF:  # so was the module, which is of float32 inside of this function
             x = x.to(dtype_and_device(module)["dtype"])
         _refuse_broken(modules)
         run = ExampleRun(module, x)
@@ -164,7 +165,7 @@ def wrap_with_layout(
         _refuse_state(before, shapes[0])  # what is left in `before` follows the last layer
         readout: nn.Module = nn.Sequential(nn.Unflatten(1, shapes[0]), *before, nn.Flatten())
         if len(before) == 1 and isinstance(before[0], nn.Linear) and not any(isinstance(c, WrappedCell) for c in cells):
-            readout = before[0]  # of our own cells, which a file and an export describe with it
+            readout = before[0]  # behind our own cells: a file and an export can describe a bare Linear
         network = Network(cells, readout, layer_delay=0)
     except RuntimeError as error:  # of shapes
         if run is not None:
@@ -175,7 +176,7 @@ def wrap_with_layout(
             "or those that a step goes through as a list, in the order of their use: wrap([fc1, lif1, fc2, lif2])."
         ) from error
 
-    # What is read of the last layer: its spikes or its membrane, which only snnTorch's have at the end of a model.
+    # Decide what is read of the last layer: its spikes, or its membrane, which only a layer of snnTorch offers.
     last: Any = cells[-1]
     has_mem = not before and library_of(layers[-1]) == "snntorch" and last.membrane() is not None
     if run is not None:
@@ -186,7 +187,7 @@ def wrap_with_layout(
         outputs = ["spikes"]
     read: str = output or outputs[0]
     if output is None and "membrane" in outputs:
-        # An integrator is read by its membrane, if the model returns it.
+        # A layer without a reset integrates: it is read by its membrane, if the model returns it.
         integrates = run is not None and last.layer.reset_mechanism == "none"
         if prefers_membrane or integrates:
             read = "membrane"
@@ -202,7 +203,7 @@ def wrap_with_layout(
 
 
 def as_modules(net: Any) -> list[nn.Module]:
-    """Return a module, or those of a list, as a list; TypeError if it is something else."""
+    """Return a list of the modules of a net, which is a module or a list of some; TypeError if it is neither."""
     modules: list[Any] = [net]
     if isinstance(net, Iterable) and not isinstance(net, nn.Module | str):
         modules = list(net)
@@ -224,7 +225,7 @@ def _finite(x: Tensor) -> Tensor:
 
 
 def _refuse_broken(modules: Iterable[nn.Module]) -> None:
-    """Refuse layers of snnTorch whose parameters are of no use."""
+    """Refuse layers that snnTorch itself cannot step."""
     for part in modules:
         for layer in part.modules():
             if library_of(layer) == "snntorch":
@@ -239,6 +240,7 @@ def _refuse_missing_modules(parts: Sequence[nn.Module]) -> None:
     Then the order of definition is not that of use: a Linear between the two is defined elsewhere.
     """
     for below, part in pairwise(parts):
+        # library None: a module between layers; input_weights: of norse's recurrent layers
         has_weights = hasattr(part, "input_weights") or library_of(part) in (None, "torch", "neurolsc")
         if library_of(below) and not has_weights:
             raise ValueError(
@@ -263,13 +265,13 @@ def _refuse_values(module: nn.Module) -> None:
 
 
 def _cells(layer: nn.Module, before: list[nn.Module], shape: tuple[int, ...], *, last: bool) -> list[Cell]:
-    """Make the cells of a layer, of which the first goes through the modules before it.
+    """Make the cells of a layer; the first of them takes in the modules before the layer.
 
     Args:
         layer: the layer; of PyTorch it may have several sublayers, each of which becomes a cell.
         before: modules without state that its input goes through first.
-        shape: shape of one sample of the input of those.
-        last: let the cell be an integrator, if it is one of snnTorch that nothing resets.
+        shape: shape of one sample of the input of those modules, or of the layer if there are none.
+        last: let the cell be an integrator, if its layer is one of snnTorch without a reset.
     """
     match library_of(layer):
         case "snntorch":
@@ -287,7 +289,7 @@ def _cells(layer: nn.Module, before: list[nn.Module], shape: tuple[int, ...], *,
     cell: Any = layer
     if before or shape != (cell.n_in,):
         return [CellWithModules(cell, before, shape)]
-    return [cell]  # itself, with its closed form
+    return [cell]  # as it is: behind no modules it keeps its closed form
 
 
 def _cells_for(
@@ -314,10 +316,11 @@ def _cells_for(
 
 def _first_shape(parts: list[nn.Module]) -> tuple[int, ...]:
     """Return the shape of one sample of a step's input, as the first module states it; ValueError if it does not."""
+    # these three read any shape
     first: Any = next(part for part in parts if not isinstance(part, nn.Flatten | nn.Dropout | nn.Identity))
     for name in ("in_features", "n_in", "input_size"):
         size = getattr(first, name, None)
-        if isinstance(size, int | Tensor):
+        if isinstance(size, int | Tensor):  # a tensor in norse's recurrent layers
             return (int(size),)
     raise ValueError(
         f"the shape of an input is not known from {type(first).__name__}; pass an example of the model's input, "
@@ -328,11 +331,12 @@ def _first_shape(parts: list[nn.Module]) -> tuple[int, ...]:
 def _refuse_state(modules: list[nn.Module], shape: tuple[int, ...]) -> None:
     """Refuse modules whose output depends on what they have read before.
 
-    Such modules send two outputs for one input, at once or, as a delay line, after some calls. So modules that hold
-    something else after a call than before are called again, until they do not. The calls are made on a copy.
+    Such modules send different outputs for equal inputs, from the second call on or, as a delay line, after some calls.
+    So modules are called in up to MOST_CALLS rounds, as long as calls change what they hold; on a copy if there can be
+    one.
     """
     chain: nn.Module = nn.Sequential(*modules)
-    with suppress(RuntimeError, TypeError):  # of what cannot be copied
+    with suppress(RuntimeError, TypeError):  # some modules cannot be copied
         chain = copied(chain)
     x = torch.ones(1, *shape, **dtype_and_device(chain))
     with torch.no_grad(), eval_mode(chain), torch.random.fork_rng(devices=[]):
@@ -344,7 +348,7 @@ def _refuse_state(modules: list[nn.Module], shape: tuple[int, ...]) -> None:
             if stateful or held_now == held:
                 break
             held = held_now
-            chain(torch.rand_like(x))
+            chain(torch.rand_like(x))  # another input, which a state would keep
             stateful = not torch.equal(chain(x), first)
     if stateful:
         names = ", ".join(type(m).__name__ for m in modules)
@@ -352,14 +356,14 @@ def _refuse_state(modules: list[nn.Module], shape: tuple[int, ...]) -> None:
 
 
 class _TensorVersion:
-    """A tensor as it is now, equal to another one of the same memory that no one has written to since.
+    """The present version of a tensor; two are equal if they have the same memory, unwritten in between.
 
-    It keeps the tensor alive, so that no other gets the same memory.
+    It keeps the tensor alive, so that no other tensor gets the same memory.
     """
 
     def __init__(self, value: Tensor) -> None:
         self.value = value
-        version = -1  # of an inference tensor, which no one writes to
+        version = -1  # of an inference tensor, which counts no versions
         if not value.is_inference():
             version = value._version
         self.key = (value.data_ptr(), version)
@@ -371,7 +375,7 @@ class _TensorVersion:
 
 
 def _held_by(module: nn.Module) -> list[object]:
-    """List all that a module and its parts hold besides parameters, in a form that is equal while nothing changes."""
+    """List all that a module and its parts hold besides parameters; two lists are equal if nothing has changed."""
 
     def comparable(value: object) -> object:
         if isinstance(value, Tensor):

@@ -1,4 +1,4 @@
-"""A recurrent layer of another library as a cell over the same parameters; PyTorch's own; our cells behind modules."""
+"""Cells over the parameters of another library's layer, and of PyTorch's; and our own cells behind modules."""
 
 import dataclasses
 import inspect
@@ -79,7 +79,7 @@ def library_of(module: nn.Module) -> str | None:
     roots = {kind.__name__: kind.__module__.partition(".")[0] for kind in kinds}
     is_neuron = any(kind.__module__.startswith("spikingjelly.activation_based.neuron.") for kind in kinds)
     has_memory = roots.get("MemoryModule") == "spikingjelly"
-    # a neuron such as PSN is no MemoryModule
+    # either will do: a neuron such as PSN is no MemoryModule
     if (is_neuron or has_memory) and not is_dropout(module):
         return "spikingjelly"
     if "norse" in roots.values():
@@ -134,7 +134,7 @@ class WrappedCell(Cell):
         layer: the recurrent layer.
         before: modules without state that the input goes through first: Linear, Conv2d, pooling, ...
         input_shape: shape of one sample of the input.
-        scaled: the parameters that a rule may move. Of a layer with unknown decays these are its weights only.
+        scaled: the parameters that a rule may scale. Of a layer with unknown decays these are its weights only.
 
     Attributes:
         current_shape: shape of one sample of what the layer itself reads.
@@ -148,7 +148,7 @@ class WrappedCell(Cell):
     def __init__(
         self, layer: nn.Module, before: list[nn.Module], input_shape: tuple[int, ...], scaled: Iterable[ScaledParameter]
     ) -> None:
-        super().__init__(math.prod(input_shape), 1)  # the number of neurons is found below, by a first state
+        super().__init__(math.prod(input_shape), 1)  # 1: the first state below gives the number of neurons
         self.layer = layer
         self.before = nn.Sequential(*before)
         self.input_shape = input_shape
@@ -205,11 +205,11 @@ class WrappedCell(Cell):
         return self.advance(self.current(x), z.view(-1, *self.output_shape), state)
 
     def pretrained(self) -> Iterable[nn.Parameter]:
-        """Yield the parameters that pre-training changes: those that scale a radius, so no biases or norms."""
+        """Yield the parameters that pre-training changes: those that scale a radius, and no biases or norms."""
         for scaled in self.scaled_parameters:
             owner, name = owner_of(self, scaled.parameter)
             parameter = owner._parameters.get(name)
-            if parameter is None:  # computed from others, as by torch's weight_norm
+            if parameter is None:  # a number, or computed from other parameters, as by torch's weight_norm
                 yield from parametrized_by(owner, name)
             else:
                 yield parameter
@@ -225,10 +225,23 @@ class WrappedCell(Cell):
 AFFINE = ("Linear", "BatchNorm1d", "Dropout", "Identity", "Flatten")  # the second and third in evaluation
 
 
+def has_hooks(module: nn.Module) -> bool:
+    """True if a module has a forward or a backward hook."""
+    return bool(
+        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    )
+
+
+def is_plain_sequential(module: nn.Sequential) -> bool:
+    """True if a Sequential does nothing but call its parts: it has no hooks and no forward of its own."""
+    has_own_forward = "forward" in vars(module) or type(module).forward is not nn.Sequential.forward
+    return not has_own_forward and not has_hooks(module)
+
+
 def is_affine(module: nn.Module) -> bool:
     """True if a module of PyTorch or spikingjelly is known to be an affine function in its present mode."""
     if isinstance(module, nn.Sequential):
-        return all(is_affine(part) for part in module)
+        return is_plain_sequential(module) and all(is_affine(part) for part in module)
     kind = type(module)
     known = kind.__name__ in AFFINE and kind.__module__.startswith(("torch.nn.modules.", "spikingjelly."))
     if not known or module._forward_hooks or module._forward_pre_hooks:
@@ -236,14 +249,14 @@ def is_affine(module: nn.Module) -> bool:
     if isinstance(module, nn.Dropout):
         return not module.training
     if isinstance(module, nn.BatchNorm1d):
-        return not module.training and module.running_mean is not None
+        return not module.training and module.running_mean is not None  # else it takes the batch's own statistics
     return True
 
 
 def weight_before(before: list[nn.Module]) -> list[ScaledParameter]:
-    """Return the nearest weight in the modules before a layer, which scales the radius through depth, in a list.
+    """Return, in a list, the last weight of a Linear or convolution before a layer; it scales the radius through depth.
 
-    The list is empty if they have no weight of a Linear or a convolution.
+    The list is empty if there is none.
     """
     kinds = nn.Linear | nn.modules.conv._ConvNd
     names = [name for name, module in nn.Sequential(*before).named_modules() if isinstance(module, kinds)]
@@ -261,9 +274,15 @@ class CellWithModules(WrappedCell):
     layer: Cell
 
     def __init__(self, layer: Cell, before: list[nn.Module], input_shape: tuple[int, ...]) -> None:
-        scaled = (dataclasses.replace(s, parameter=f"layer.{s.parameter}") for s in layer.scaled_parameters)
+        scaled = []
+        for each in layer.scaled_parameters:
+            limit = each.limit and f"layer.{each.limit}"
+            scaled.append(dataclasses.replace(each, parameter=f"layer.{each.parameter}", limit=limit))
         super().__init__(layer, before, input_shape, scaled)
         self.integrator = layer.integrator
+        self.recurrent_synapses = layer.recurrent_synapses
+        self.input_matrices = tuple(f"layer.{name}" for name in layer.input_matrices)
+        self.recurrent_vectors = tuple(f"layer.{name}" for name in layer.recurrent_vectors)
 
     def thresholds(self) -> Thresholds | None:
         return self.layer.thresholds()
@@ -294,7 +313,8 @@ class TorchCell(WrappedCell):
         layer: the module of PyTorch, which may have more layers.
         before: as in :class:`WrappedCell`.
         input_shape: as in :class:`WrappedCell`.
-        suffix: the end of the names of this layer's parameters, ``"_l0"``, ``"_l1"``, ...; empty for a cell.
+        suffix: the end of the names of this layer's parameters, ``"_l0"``, ``"_l1"``, ...; empty for a cell of
+            PyTorch.
 
     Attributes:
         kind: ``"rnn"``, ``"gru"`` or ``"lstm"``.
@@ -307,7 +327,7 @@ class TorchCell(WrappedCell):
             ScaledParameter(f"layer.weight_ih{suffix}", "depth"),
             ScaledParameter(f"layer.weight_hh{suffix}", "time"),
         ]
-        if self.kind != "rnn" and layer.bias:  # the gate that retains the old state is moved by its bias
+        if self.kind != "rnn" and layer.bias:  # a bias of the gate that retains the old state sets its retention
             scaled.append(ScaledParameter("retention", "time", through="decay_factor"))
             self.stored_in = (("retention", f"layer.bias_hh{suffix}"),)
         super().__init__(layer, before, input_shape, scaled)
@@ -315,7 +335,7 @@ class TorchCell(WrappedCell):
     def _gate_biases(self) -> list[Tensor]:
         """Return both biases of the gate that retains the old state, each (n_hidden,), as views of the parameters.
 
-        That is the second block of PyTorch's: the forget gate of an LSTM, the update gate of a GRU.
+        It is the second block of PyTorch's biases: the forget gate of an LSTM, the update gate of a GRU.
         """
         blocks = 4 if self.kind == "lstm" else 3
         return [getattr(self.layer, f"{name}{self.suffix}").chunk(blocks)[1] for name in ("bias_ih", "bias_hh")]
@@ -342,10 +362,10 @@ class TorchCell(WrappedCell):
         return state_class(*names)(*zeros)
 
     def advance(self, current: Tensor, z: Tensor, state: State) -> State:
-        """Return the state after one step of PyTorch's own cell; z is h of the state, and not read."""
+        """Return the state after one step of PyTorch's own cell; z is not read, as it is the state's h."""
         names = (f"{name}{self.suffix}" for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
         weights: list[Any] = [getattr(self.layer, name, None) for name in names]  # None: without bias
-        if self.suffix not in ("", "_l0"):  # PyTorch drops outputs between its layers
+        if self.suffix not in ("", "_l0"):  # PyTorch's dropout is between its layers, here before all but the lowest
             current = dropout(current, float(self.layer.dropout), self.training)
         if self.kind == "lstm":
             return type(state)(*torch.lstm_cell(current, state, *weights))
@@ -364,8 +384,8 @@ def torch_cells(layer: Any, before: list[nn.Module], input_shape: tuple[int, ...
 
     Args:
         layer: the module.
-        before: modules without state that the input of the lowest goes through first.
-        input_shape: shape of one sample of the input of those.
+        before: modules without state that the input of the lowest layer goes through first.
+        input_shape: shape of one sample of the input of those modules, or of that layer if there are none.
 
     Raises:
         TypeError: if the module cannot be wrapped.

@@ -6,10 +6,9 @@ voltage after the reset of its spike,
 .. math::
     u[t] &= \alpha\, r[t-1] + (1-\alpha) (I - w), \quad z[t] = H(u[t] - \vartheta)
 
-where w is the current of the step before (explicit Euler: :class:`EFAdLIF`) or the new one (symplectic Euler:
-:class:`SEAdLIF`, :class:`RadLIF`). A state has u before the reset, so that spikes are a function of it. In the state
-of a symplectic cell w has not yet read the u beside it; the next step adds it first. All run step by step, and have
-derivatives in closed form.
+where w is w[t-1] in explicit Euler steps (:class:`EFAdLIF`), and the new w[t] in symplectic ones (:class:`SEAdLIF`,
+:class:`RadLIF`). The u of a state is that before the reset, so that the spikes are a function of the state. These cells
+run step by step, and have derivatives in closed form.
 """
 
 import math
@@ -49,56 +48,56 @@ class AdaptiveLIF(NeuronCell):
     )
     block_terms = (MEMBRANE, RESET, ADAPTATION)
     state_type = AdLIFState
-    explicit = False  # True if u reads the w of the step before, False if the new one
+    explicit = False  # True if u[t] reads w[t-1], False if it reads w[t]
     unit_of_a = ""  # what a is multiplied by where a voltage is added to w, for messages
     a: nn.Parameter
     b: nn.Parameter
 
     @abstractmethod
     def coefficients(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return alpha, beta, and what a voltage of 1 adds to w in a step, and what a spike does, each (n_hidden,)."""
+        """Return alpha, beta, and what a voltage of 1 and what a spike add to w in a step, each (n_hidden,)."""
 
     def shares(self) -> Tensor:
-        decay, _, _, _ = self.coefficients()
-        return (1 - decay) * super().shares()
+        decay_u, _, _, _ = self.coefficients()
+        return (1 - decay_u) * super().shares()
 
     def step_blocks(self, z: Tensor, reset: Tensor | float, by_u: Tensor, leak: Tensor | float) -> dict[str, Tensor]:
         """Return the blocks of a step, named terms (P, 2, 2, n) over the variables (u, w).
 
         Args:
             z: the spikes (P, n).
-            reset: derivative by u of r, the voltage after the reset, by way of the spike.
-            by_u: derivative of the next w by u.
-            leak: derivative of r by u at a fixed spike.
+            reset: derivative by u of r, the voltage after the reset, by way of the spike, (P, n) or one number.
+            by_u: derivative of the next w by u (P, n).
+            leak: derivative of r by u at a fixed spike, (P, n) or one number.
         """
-        decay, slow, _, _ = self.coefficients()
-        pull = decay - 1  # of w on u
+        decay_u, decay_w, _, _ = self.coefficients()
+        pull = decay_u - 1  # derivative of the next u by the w that it reads
         feedback: list[list[Tensor | float]] = [[0.0, pull], [by_u, 0.0]]
-        if not self.explicit:  # u reads the new w, which is by_u u + slow w
-            feedback[0] = [pull * by_u, pull * slow]
+        if not self.explicit:  # u reads the new w, which is by_u u + decay_w w
+            feedback[0] = [pull * by_u, pull * decay_w]
         return {
-            "membrane": matrix_of([[decay * leak, 0.0], [0.0, slow]], z),
-            "reset": matrix_of([[decay * reset, 0.0], [0.0, 0.0]], z),
+            "membrane": matrix_of([[decay_u * leak, 0.0], [0.0, decay_w]], z),
+            "reset": matrix_of([[decay_u * reset, 0.0], [0.0, 0.0]], z),
             "adaptation": matrix_of(feedback, z),
         }
 
     def bounds(self) -> tuple[Bound, ...]:
         # Both eigenvalues of the 2 x 2 matrix below threshold are inside the unit circle if and only if its trace and
         # determinant are within these bounds on gain, what a voltage of 1 adds to w.
-        decay, slow, gain, _ = self.coefficients()
+        decay_u, decay_w, gain, _ = self.coefficients()
         if self.explicit:
-            highest = (1 - decay * slow) / (1 - decay)
+            highest = (1 - decay_u * decay_w) / (1 - decay_u)
             text = "(1 - alpha beta) / (1 - alpha)"
             above = "take SEAdLIF, or clamp a to less"
         else:
-            highest = (1 + decay) * (1 + slow) / (1 - decay)
+            highest = (1 + decay_u) * (1 + decay_w) / (1 - decay_u)
             text = "(1 + alpha) (1 + beta) / (1 - alpha)"
             above = "lengthen tau_w, or clamp a to less"
         below = "clamp a to 0 or more"
         if not self.unit_of_a:  # RadLIF
             below = "clamp a to -(1 - beta) or more, or take parametrisation='cadlif'"
         return (
-            Bound(f"{self.unit_of_a}a < -(1 - beta)", gain + 1 - slow, below),
+            Bound(f"{self.unit_of_a}a < -(1 - beta)", gain + 1 - decay_w, below),
             Bound(f"{self.unit_of_a}a > {text}", highest - gain, above),
         )
 
@@ -136,9 +135,9 @@ class _QAdLIF(AdaptiveLIF):
         if self.clamp:
             a = a.clamp(*self.a_range)
             b = b.clamp(*self.b_range)
-        slow = torch.exp(-1 / self.tau_w)
-        factor = (1 - slow) * self.q
-        return torch.exp(-1 / self.tau_u), slow, factor * a, factor * b
+        decay_w = torch.exp(-1 / self.tau_w)
+        factor = (1 - decay_w) * self.q
+        return torch.exp(-1 / self.tau_u), decay_w, factor * a, factor * b
 
     def blocks(self, state: AdLIFState, s: Tensor, z: Tensor) -> dict[str, Tensor]:
         _, _, a, b = self.coefficients()
@@ -152,17 +151,17 @@ class EFAdLIF(_QAdLIF):
 
     .. math:: w[t] = \beta w[t-1] + (1-\beta)\, q\, (a\, r[t-1] + b\, z[t-1]), \quad r = u (1 - z)
 
-    with no gradient through the reset. Below threshold :math:`\det = \alpha\beta + (1-\alpha)(1-\beta) q a`, so that it
-    is stable if and only if :math:`-1 < q a < (1 - \alpha\beta) / ((1-\alpha)(1-\beta))`. Of the ranges below 3.6 % of
-    the neurons are outside.
+    with no gradient through the reset. The determinant of a step below threshold is :math:`\alpha\beta +
+    (1-\alpha)(1-\beta) q a`, so that a neuron is stable there if and only if :math:`-1 < q a < (1 - \alpha\beta) /
+    ((1-\alpha)(1-\beta))`. With the default ranges 3.6 % of the neurons are not.
 
     Args:
-        tau_u_range: range of the initial time constants of u, in steps; even draws, as from all ranges.
+        tau_u_range: range of the initial time constants of u, in steps; draws from all ranges are uniform.
         tau_w_range: likewise of w.
-        a_range: likewise of what the voltage adds to w.
-        b_range: likewise of what a spike adds to w.
-        q: factor of both.
-        clamp: read a and b within their ranges, whatever an optimizer makes of them, as the work does.
+        a_range: range of the initial a, the weight of the voltage in w.
+        b_range: range of the initial b, the weight of a spike in w.
+        q: factor of both a and b.
+        clamp: clamp a and b to their ranges wherever a step reads them, as the publication does.
         **settings: ``spike`` and ``threshold`` of :class:`NeuronCell`.
 
     Attributes:
@@ -175,10 +174,10 @@ class EFAdLIF(_QAdLIF):
     explicit = True
 
     def update(self, x: Tensor, z: Tensor, state: AdLIFState) -> AdLIFState:
-        decay, slow, a, b = self.coefficients()
+        decay_u, decay_w, a, b = self.coefficients()
         r = state.u * (1 - z.detach())
-        u = decay * r + (1 - decay) * (self.current(x, z) - state.w)
-        return AdLIFState(u, slow * state.w + a * r + b * z)
+        u = decay_u * r + (1 - decay_u) * (self.current(x, z) - state.w)
+        return AdLIFState(u, decay_w * state.w + a * r + b * z)
 
     blocks = _QAdLIF.blocks  # named in the class of its step, or they would not count as this step's
 
@@ -187,21 +186,22 @@ class EFAdLIF(_QAdLIF):
 class SEAdLIF(_QAdLIF):
     r"""SE-adLIF: adaptive LIF by symplectic Euler steps (:mod:`neurolsc.neurons.adaptive`).
 
-    .. math:: w[t] = \beta w[t-1] + (1-\beta)\, q\, (a\, r[t] + b\, z[t]), \quad r = u (1 - z)
+    .. math:: w[t] = \beta w[t-1] + (1-\beta)\, q\, (a\, r[t-1] + b\, z[t-1]), \quad r = u (1 - z)
 
-    with no gradient through the reset. Below threshold the determinant is :math:`\alpha\beta` whatever a is, so that an
-    oscillation decays by :math:`\sqrt{\alpha\beta}` a step; it is stable if and only if
-    :math:`-1 < q a < (1+\alpha)(1+\beta) / ((1-\alpha)(1-\beta))`. With the ranges of :class:`EFAdLIF`, whose arguments
-    and parameters these are, no neuron is outside, and 97 % oscillate (4 % without the factor q).
+    where u[t] reads this new w[t], which the publication calls w[t-1]. No gradient passes the reset. The
+    determinant of a step below threshold is :math:`\alpha\beta` whatever a is, so that an oscillation decays by
+    :math:`\sqrt{\alpha\beta}` a step; a neuron is stable there if and only if :math:`-1 < q a < (1+\alpha)(1+\beta) /
+    ((1-\alpha)(1-\beta))`. Arguments and parameters are those of :class:`EFAdLIF`. With its default ranges all neurons
+    are stable, and 97 % oscillate (4 % without the factor q).
 
     Source: Baronig et al., Nature Communications 2025, arXiv:2408.07517; github.com/IGITUGraz/SE-adlif.
     """
 
     def update(self, x: Tensor, z: Tensor, state: AdLIFState) -> AdLIFState:
-        decay, slow, a, b = self.coefficients()
+        decay_u, decay_w, a, b = self.coefficients()
         r = state.u * (1 - z.detach())
-        w = slow * state.w + a * r + b * z
-        return AdLIFState(decay * r + (1 - decay) * (self.current(x, z) - w), w)
+        w = decay_w * state.w + a * r + b * z
+        return AdLIFState(decay_u * r + (1 - decay_u) * (self.current(x, z) - w), w)
 
     blocks = _QAdLIF.blocks  # as in EFAdLIF
 
@@ -212,8 +212,8 @@ DECAYS: dict[str, tuple[Range, Range]] = {
     "sparch": ((math.exp(-1 / 5), math.exp(-1 / 25)), (math.exp(-1 / 30), math.exp(-1 / 120))),
     "cadlif": ((0.36, 0.96), (0.96, 0.99)),
 }
-RATES = ((10.0, 250.0), (2.5, 10.0))  # silif's ranges, of u and of w, per second; logarithms are drawn evenly
-SILIF_STEP = 0.004  # its step, seconds
+RATES = ((10.0, 250.0), (2.5, 10.0))  # silif's ranges for u and w, per second; logarithms are drawn uniformly
+SILIF_STEP = 0.004  # in seconds
 RANGE_OF_B = (0.0, 2.0)
 
 
@@ -223,23 +223,25 @@ class RadLIF(AdaptiveLIF):
 
     .. math:: w[t] = \beta w[t-1] + a\, u[t-1] + b\, z[t-1], \quad r = u - \vartheta z
 
-    with a gradient through the reset, and no self-connections. Below threshold it is stable if and only if
+    with a gradient through the reset, and no self-connections. Below threshold a neuron is stable if and only if
     :math:`-(1-\beta) < a < (1+\alpha)(1+\beta) / (1-\alpha)`.
 
     Args:
-        parametrisation: ``"sparch"``: a from -1 to 1, of which **48.9 % of the neurons are unstable**, to a radius of
-            1.42 a step. ``"cadlif"``: a from 0 to 1, other decays. ``"silif"``: a from 0 to 1, decays exp(-0.004 r)
-            with rates r drawn evenly in their logarithm. Of the latter two none is. b is from 0 to 2 in all.
-        clamp: read a, b and, but for silif, the decays within these ranges, as the works do.
+        parametrisation: ``"sparch"``: a from -1 to 1, with which **48.9 % of the neurons are unstable**, up to a radius
+            of 1.42 a step. ``"cadlif"``: a from 0 to 1, other decays. ``"silif"``: a from 0 to 1, decays exp(-0.004 r)
+            with rates r whose logarithms are drawn uniformly. With the latter two no neuron is unstable. b is from 0 to
+            2 in all three.
+        clamp: clamp a, b and, except for silif, the decays to these ranges wherever a step reads them, as the
+            publications do.
         **settings: ``spike`` and ``threshold`` of :class:`NeuronCell`.
 
     Attributes:
-        tau_u: time constants (n_hidden,), in steps; the works train decays, here as everywhere logarithms of time
-            constants are trained. Likewise ``tau_w``.
+        tau_u: time constants (n_hidden,), in steps, trained as logarithms; the publications train decays. Likewise
+            ``tau_w``.
         a: (n_hidden,), trainable. Likewise ``b``.
         w_rec: recurrent weights, orthogonal; the diagonal is not read. cAdLIF and SiLIF have none: set it to 0.
 
-    The works normalise each layer's input over the batch; here nothing does.
+    The publications normalise each layer's input over the batch; here nothing does.
 
     Source: Bittar & Garner 2022 (github.com/idiap/sparch); Deckers et al. 2024, and Fabre et al. 2025
     (github.com/Maxtimer97/SSM-inspired-LIF).
@@ -279,21 +281,21 @@ class RadLIF(AdaptiveLIF):
         return self.w_rec - torch.diag(self.w_rec.diagonal())
 
     def coefficients(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        decay = torch.exp(-1 / self.tau_u)
-        slow = torch.exp(-1 / self.tau_w)
+        decay_u = torch.exp(-1 / self.tau_u)
+        decay_w = torch.exp(-1 / self.tau_w)
         if not self.clamp:
-            return decay, slow, self.a, self.b
+            return decay_u, decay_w, self.a, self.b
         if self.parametrisation in DECAYS:  # not silif
             range_of_alpha, range_of_beta = DECAYS[self.parametrisation]
-            decay = decay.clamp(*range_of_alpha)
-            slow = slow.clamp(*range_of_beta)
-        return decay, slow, self.a.clamp(*self.range_of_a), self.b.clamp(*RANGE_OF_B)
+            decay_u = decay_u.clamp(*range_of_alpha)
+            decay_w = decay_w.clamp(*range_of_beta)
+        return decay_u, decay_w, self.a.clamp(*self.range_of_a), self.b.clamp(*RANGE_OF_B)
 
     def update(self, x: Tensor, z: Tensor, state: AdLIFState) -> AdLIFState:
-        decay, slow, a, b = self.coefficients()
+        decay_u, decay_w, a, b = self.coefficients()
         r = state.u - self.theta * z
-        w = slow * state.w + a * state.u + b * z
-        return AdLIFState(decay * r + (1 - decay) * (self.current(x, z) - w), w)
+        w = decay_w * state.w + a * state.u + b * z
+        return AdLIFState(decay_u * r + (1 - decay_u) * (self.current(x, z) - w), w)
 
     def blocks(self, state: AdLIFState, s: Tensor, z: Tensor) -> dict[str, Tensor]:
         _, _, a, b = self.coefficients()

@@ -20,7 +20,7 @@ from neurolsc.surrogate import FastSigmoid, Surrogate, in_two_methods
 from neurolsc.validation import number
 
 Spike = Callable[[Tensor], Tensor]  # of v - theta, returns spikes: a surrogate of ours, or of another library
-Range = tuple[float, float]
+Range = tuple[float, float]  # the lower and the upper end
 
 RECURRENCE = Term(
     "recurrence",
@@ -220,13 +220,13 @@ class NeuronCell(Cell):
         self.recurrent_synapses = n_hidden
 
     def draw(self, name: str, ends: Range, *, positive: bool = False, in_log: bool = False) -> Range:
-        """Draw a parameter (n_hidden,) evenly from a range, or its logarithm if `in_log`, and set it on the cell.
+        """Draw a parameter (n_hidden,), or its logarithm if `in_log`, uniformly from a range, and set it on the cell.
 
         Args:
             name: the parameter; the range is the constructor's argument ``<name>_range``, so named in errors.
             ends: the range, the lower end first.
             positive: refuse a range that reaches 0.
-            in_log: draw the logarithm evenly.
+            in_log: draw the logarithm uniformly.
 
         Returns:
             The range as two floats.
@@ -295,7 +295,7 @@ class NeuronCell(Cell):
     def linearised(self, state: State) -> NeuronStep:
         """The derivative of the step at the P points of a state, as an operator."""
         s = self.spike_derivative(state)
-        z = self.output(state).detach()  # a number here: derivatives of the derivative do not pass it
+        z = self.output(state).detach()  # a constant here: second derivatives do not pass the spikes
         return self.operator(
             blocks=self.blocks(state, s, z), slopes=self.slopes(s), w_rec=self.weights_between(), shares=self.shares()
         )
@@ -308,7 +308,7 @@ class NeuronCell(Cell):
     def subthreshold(self, slope: float | Tensor = 0.0) -> Tensor | None:
         state = self.initial_state(1)
         membrane = self.membrane()
-        # a spike has the derivative `slope` at the threshold, so the voltage goes there
+        # spikes have the derivative `slope` at the threshold: put the voltage there
         if torch.as_tensor(slope).any() and membrane is not None:
             state = membrane.moved(state, membrane.thresholds(state) - membrane.voltage(state))
         silent = torch.zeros(1, self.n_hidden, **self.dtype_and_device)
@@ -316,8 +316,8 @@ class NeuronCell(Cell):
         return reduce(torch.add, blocks.values())[0].permute(2, 0, 1)
 
     def _defined_with_its_step(self, method: str) -> bool:
-        # What an abstract base (a class without update) defines follows from the blocks, which a subclass defines for
-        # its own step. It is valid if the blocks are defined with that step.
+        # A method of an abstract base (a class without update) follows from the blocks, which a subclass defines for
+        # its own step. So the method is valid if the blocks are.
         if "update" in definer(type(self), method).__abstractmethods__:
             method = "blocks"
         return super()._defined_with_its_step(method)
@@ -363,5 +363,5 @@ def spike_function(name: str, spike: Any) -> Spike:
 class SpikingStep(NeuronStep):
     """The derivative of a LIF (v) or an ALIF (v, theta): spikes follow v - theta, and a current goes into v alone.
 
-    Its type tells :mod:`neurolsc.stability.isolated` so, which then may find its radius from single neurons.
+    By this type :mod:`neurolsc.stability.isolated` knows it, and may find its radius from single neurons.
     """

@@ -18,7 +18,7 @@ from neurolsc.surrogate import Surrogate
 from neurolsc.validation import meant, tensor, whole
 
 State = Any  # of a cell: a NamedTuple of tensors (B, ...)
-AtOnce = tuple[Tensor, State] | None  # the outputs of all steps (T, B, n_hidden) and the last state; None: not at once
+AtOnce = tuple[Tensor, State] | None  # outputs of all steps (T, B, n_hidden) and the last state; None: take plain steps
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,12 @@ class ScaledParameter:
 
     Attributes:
         parameter: its name on the cell; dotted, ``"layer.weight"``, where it belongs to a module of the cell.
-        radius: the radius that grows with it, through ``"time"`` or ``"depth"``.
+        radius: the radius that depends on it, through ``"time"`` or ``"depth"``.
         through: what a multiplier multiplies. ``"value"``: the parameter. ``"decay"``: exp(-1/tau) of a time constant
             tau in steps. ``"decay_factor"``: the parameter, which is a decay and stays below 1.
         sign: +1 where the radius grows with the parameter, -1 where it shrinks: a multiplier k acts as k**sign.
-        limit: name of a method of the cell that returns the magnitude beyond which the radius would move the other way;
-            a multiplier stops there.
+        limit: name of a method of the cell that returns the largest magnitude to which a multiplier may raise the
+            parameter; beyond it the radius would change in the other direction. None: no limit.
     """
 
     parameter: str
@@ -46,7 +46,7 @@ class ScaledParameter:
 class Membrane:
     """The voltage of a cell, which spikes where it is above the threshold."""
 
-    name: str  # the state variable that is the voltage; after the reset if a spike resets it at once, as in norse
+    name: str  # the state variable that is the voltage; if a spike resets it at once, as in norse, after the reset
     threshold: Callable[[Any], Tensor]  # the threshold in a state, (B, n_hidden) or broadcast to it
     spike: Callable[[Tensor], Tensor]  # the output at a distance v - theta, elementwise
 
@@ -72,7 +72,7 @@ class Bound(NamedTuple):
 
 
 class ResetSwitch(NamedTuple):
-    """An attribute and its value with which a cell's reset passes no gradient, and spikes are the same."""
+    """An attribute, and the value with which a cell's reset passes no gradient while its spikes stay the same."""
 
     owner: Any  # the object to set it on
     name: str  # the attribute
@@ -86,7 +86,7 @@ class Thresholds:
     Args:
         cell: the cell.
         names: attributes of the cell; multiplying all of them by a factor multiplies the thresholds by it.
-        rest_name: attribute that is the resting threshold, if a time constant moves it too; else None.
+        rest_name: attribute that is the resting threshold, if a time constant changes it as well; else None.
     """
 
     def __init__(self, cell: nn.Module, names: tuple[str, ...], rest_name: str | None = None) -> None:
@@ -102,7 +102,7 @@ class Thresholds:
                 set_value(self._cell, name, value * factor)
 
     def rest(self) -> Tensor | None:
-        """A copy of the resting threshold (n_hidden,); None if no time constant moves it."""
+        """A copy of the resting threshold (n_hidden,); None without a `rest_name`."""
         if self._rest is None:
             return None
         return getattr(self._cell, self._rest).detach().clone()
@@ -130,9 +130,9 @@ class Cell(nn.Module, ABC):
     Attributes:
         state_type: the class of a state.
         settings: names of attributes that are further arguments of the constructor, for :meth:`config`.
-        scaled_parameters: the parameters that multipliers scale, as the derivatives say.
-        paper_scaled_parameters: the same after the paper, Sec. II-D and App. H.
-        recurrent_synapses: neurons of its own layer that read a neuron; None if not known.
+        scaled_parameters: the parameters that multipliers scale, chosen from the derivatives of the step.
+        paper_scaled_parameters: those that the paper's multipliers scale, Sec. II-D and App. H.
+        recurrent_synapses: the number of neurons of the layer that read each neuron; None if not known.
         stored_in: pairs of a settable quantity and the parameter of another name that stores it, as a gate's retention.
         integrator: True if it sends its voltage and no spikes: initialisers of thresholds or rates, and diagnoses, pass
             over it; Glorot, He and LSCSingular set its weights.
@@ -188,7 +188,7 @@ class Cell(nn.Module, ABC):
     def run(
         self, x: Tensor, state: State, *, lengths: Tensor | None = None, late: Tensor | None = None
     ) -> tuple[Tensor, State]:
-        """Many time steps: by :meth:`run_at_once` where that knows the step, else one by one.
+        """Run many time steps, by :meth:`run_at_once` where it takes these inputs, else one by one.
 
         Args:
             x: the input (T, B, n_in), of any real dtype.
@@ -237,7 +237,11 @@ class Cell(nn.Module, ABC):
         return None
 
     def _defined_with_its_step(self, method: str) -> bool:
-        """True if the class that defines a method defines the whole step, and the instance changes no part of it."""
+        """True if a method is valid for this cell's step.
+
+        That is so if the class that defines the step, or a subclass, defines the method, and the instance overrides no
+        part of the step.
+        """
         step = step_of(type(self))
         return issubclass(definer(type(self), method), step) and _parts_of_step(step).isdisjoint(vars(self))
 
@@ -254,21 +258,21 @@ class Cell(nn.Module, ABC):
         return None
 
     def subthreshold(self, slope: float | Tensor = 0.0) -> Tensor | None:
-        """The derivative of each neuron's step by its own k state variables (n_hidden, k, k), without weights.
+        """The derivative of each neuron's next state by its own last one, k variables each, without weights.
 
-        It is taken at rest, without a spike. :func:`neurolsc.stability.below_threshold` uses it, if the class that
-        defines it defines the step.
+        No neuron spikes. The state is that at rest; where a `slope` is given, the voltage is at the threshold.
+        :func:`neurolsc.stability.below_threshold` uses this method if the class that defines it defines the step.
 
         Args:
             slope: the derivative of the spike by the voltage, one for all neurons or one for each (n_hidden,).
 
         Returns:
-            The derivative; None if it is not known.
+            The derivative (n_hidden, k, k); None if it is not known.
         """
         return None
 
     def bounds(self) -> tuple[Bound, ...]:
-        """Conditions on parameters under all of which :meth:`subthreshold` at slope 0 has a radius below 1."""
+        """Conditions on the parameters; where all hold, :meth:`subthreshold` at slope 0 has a radius below 1."""
         return ()
 
     def gains(self) -> dict[str, float]:
@@ -283,7 +287,7 @@ class Cell(nn.Module, ABC):
         return ", ".join([f"{self.n_in}, {self.n_hidden}", *(f"{n}={getattr(self, n)!r}" for n in self.settings)])
 
     def pretrained(self) -> Iterable[nn.Parameter]:
-        """What pre-training may optimize and shuffle: by default all parameters."""
+        """The parameters that pre-training may optimize and shuffle: by default all."""
         return self.parameters()
 
     @property
@@ -297,14 +301,14 @@ class Cell(nn.Module, ABC):
 
 
 def refuse_wrong_step(cell: Cell) -> None:
-    """Refuse a cell whose methods return something else than :class:`Cell` says: step two samples, and look.
+    """Refuse a cell whose methods, in a step of two samples, return something else than :class:`Cell` says.
 
     Raises:
         TypeError: if a method returns a value of another type or shape; the message names the class and the method.
     """
     name = type(cell).__name__
     like = cell.dtype_and_device
-    if like["device"].type == "meta":  # which holds no values to step
+    if like["device"].type == "meta":  # its tensors hold no values to step
         return
 
     def wrong(method: str, wanted: str, got: object) -> TypeError:
@@ -439,12 +443,12 @@ class WeightMatrix:
 
     @property
     def fan_in(self) -> int:
-        """How many weights a neuron reads by."""
+        """The number of weights by which a neuron reads."""
         return self.weights[0].numel()
 
     @property
     def fan_out(self) -> int:
-        """How many weights read an input."""
+        """The number of weights that read an input."""
         return self.weights[:, 0].numel()
 
     def set(self, weights: Tensor) -> None:
@@ -475,7 +479,7 @@ class OneToOne(WeightMatrix):
         return 1
 
     def overwrite(self, weights: Tensor) -> None:
-        """Set the weights to the diagonal of a matrix; one that several neurons share, to the mean of theirs."""
+        """Set the weights to the diagonal of a matrix; a weight that neurons share, to the mean of their entries."""
         stored = self._stored()
         by_neuron = weights.diagonal().to(stored).view(self._shape)
         sharing = by_neuron.numel() / stored.numel()  # neurons for each stored weight
@@ -498,8 +502,8 @@ WIDEST = 4096  # neurons of a layer up to which one-to-one weights are taken as 
 def weight_matrices(cell: Cell, radius: Literal["time", "depth"], *, inputs: bool = False) -> tuple[WeightMatrix, ...]:
     """Return the weight matrices of a cell that scale a radius.
 
-    They are those among ``scaled_parameters``. One-to-one weights (:attr:`neurolsc.Cell.recurrent_vectors`) count as a
-    matrix in layers of at most 4096 neurons, and are left out in wider ones.
+    They are the matrices among ``scaled_parameters``. One-to-one weights (:attr:`neurolsc.Cell.recurrent_vectors`)
+    count as a matrix in layers of at most 4096 neurons, and are left out in wider ones.
 
     Args:
         cell: the cell.
@@ -574,7 +578,7 @@ class Table(dict[str, type[T]]):
         if name not in self:
             cure = "Your own, by neurolsc.register: import its module first, or give the command package.module:Class."
             same = NAMES_ELSEWHERE.get(name)
-            if same in self:  # names elsewhere are of cells, which the table of surrogates has not
+            if same in self:  # True in the table of cells alone: no surrogate has such a name
                 near = f"; {name} of other libraries is {same} here."
             else:
                 near = meant(self, name)

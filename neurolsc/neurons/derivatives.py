@@ -36,8 +36,8 @@ class EigenpairHint(NamedTuple):
 
     value: Tensor  # the eigenvalue (P,), complex
     vector: Tensor  # (P, n) complex, of norm 1; a right or a left eigenvector
-    exists: Tensor  # (P,) bool: True if the matrix has such an eigenvalue, within half the tolerance
-    largest: Tensor  # (P,) bool: True if it exists, and no other is larger by more than the tolerance
+    exists: Tensor  # (P,) bool: True if an eigenvalue is within half the tolerance of `value`, relative to it
+    largest: Tensor  # (P,) bool: True if it exists, and no other is larger in modulus by more than the tolerance
 
 
 class LinearOperator(ABC):
@@ -64,7 +64,7 @@ class LinearOperator(ABC):
         return None
 
     def eigenpair_hint(self, right: bool, tolerance: float) -> EigenpairHint | None:
-        """Return the largest eigenvalue with its right or left eigenvector; None if products are needed for it."""
+        """Return the largest eigenvalue with its right or else left eigenvector; None if finding it takes products."""
         return None
 
 

@@ -40,27 +40,26 @@ class LRU(Cell):
         y[t] &= \Re(C x[t]) + D \circ v[t] \\
         o[t] &= u[t] + \mathrm{GLU}(\mathrm{GELU}(y[t]))
 
-    with GLU(g) = (P g + p) sigmoid(Q g + q). u is the input, through W_in first where it has another width, and the
-    exterior dropout; another follows GELU and GLU. Derivatives in closed form are those of the memory x alone, as in
-    the paper: the radius through depth leaves out the skip connection, which is the identity, and D.
+    with GLU(g) = (P g + p) sigmoid(Q g + q). u is the input after W_in, where its width is not n_hidden, and after the
+    exterior dropout; a dropout follows GELU, and another one GLU. Derivatives in closed form are those of the memory x
+    alone, as in the paper: the radius through depth leaves out the skip connection, which is the identity, and D.
 
     Args:
         n_hidden: width of the block, and so of its output.
         n_state: complex numbers of the memory; by default n_hidden.
         dropout: probability of the two dropouts inside, while training.
-        exterior_dropout: likewise of the one before the block, skip connection included.
+        exterior_dropout: likewise of the one before the block, which the skip connection also passes.
 
     Attributes:
         w_in: (n_hidden, n_in), Glorot uniform; None where n_in is n_hidden.
         nu_log, phase, gamma_log: ν, φ and γ (n_state,): before training \|λ\| is uniform in [0.5, 1], the phase in [0,
-            π/10], and e^γ is the root of 1 - \|λ\|².
+            π/10], and e^γ is the square root of 1 - \|λ\|².
         b_real, b_imag: B (n_state, n_hidden), Gaussian of deviation 1/√n_hidden each.
         c_real, c_imag: C (n_hidden, n_state), of deviation 1/√(2 n_state).
         d: D (n_hidden,), of deviation 1.
         norm_weight, norm_bias: of the layer norm, (n_hidden,), 1 and 0.
         glu_weight, glu_bias: P above Q, (2 n_hidden, n_hidden), Glorot uniform each, and p above q.
-        modulus: \|λ\| (n_state,), which holds the radius through time: it is exactly the largest of them; settable, by
-            ``nu_log``.
+        modulus: \|λ\| (n_state,), the largest of which is exactly the radius through time; settable, by ``nu_log``.
 
     Source: arXiv:2308.12075v2, eq. 50 and 51, App. H; A. Orvieto et al., "Resurrecting recurrent neural networks for
     long sequences", ICML 2023.
@@ -202,17 +201,19 @@ class DiagonalRNN(Cell):
         n_state: complex numbers of the memory; by default n_hidden.
         form: ``"complex"``, ``"lru"`` or ``"s4"``.
         memory: the least \|λ\| before training, in [0, 1): λ is uniform on the ring between it and 1.
-        angle: the largest angle of λ before training, either sign; of ``"lru"``, whose angles are positive, this one.
+        angle: the largest angle of λ before training: angles are uniform in ±angle; those of ``"lru"``, which are
+            positive, in [0, angle].
 
     Attributes:
         lambda_real, lambda_imag: of ``"complex"`` (n_state,).
-        nu_log, theta_log, gamma_log: ν, θ and log γ of ``"lru"``; before training γ is the root of 1 - \|λ\|².
+        nu_log, theta_log, gamma_log: ν, θ and log γ of ``"lru"``; before training γ is the square root of
+            1 - \|λ\|².
         a_real, a_imag, delta_raw: a and δ of ``"s4"``; before training Δ is 1.
         b_real, b_imag: B (n_state, n_in), Gaussian of deviation 1/√(2 n_in) each.
         c_real, c_imag: C (n_hidden, n_state), of deviation 1/√n_state.
         d: D (n_hidden, n_in), of deviation 1/√n_in.
-        eigenvalues: λ (n_state,), complex; settable, Δ and γ stay. Angles of ``"lru"`` lose their sign.
-        modulus: \|λ\| (n_state,), the largest of which is the radius through time; settable, angles stay.
+        eigenvalues: λ (n_state,), complex; settable: Δ and γ stay as they are, and angles of ``"lru"`` lose their sign.
+        modulus: \|λ\| (n_state,), the largest of which is the radius through time; settable: angles stay as they are.
 
     Source: arXiv:2405.21064, App. A.2 and A.3, eq. 16 to 25.
     """
@@ -298,7 +299,8 @@ class DiagonalRNN(Cell):
                 return
             self.modulus = value.abs()
             if self.form == "lru":
-                self.theta_log.copy_(value.angle().abs().clamp(min=torch.finfo(self.theta_log.dtype).tiny).log())
+                tiny = torch.finfo(self.theta_log.dtype).tiny  # an angle of 0 has no finite logarithm
+                self.theta_log.copy_(value.angle().abs().clamp(min=tiny).log())
             else:
                 self.a_imag.copy_(value.angle() / softplus(self.delta_raw))
 
@@ -310,9 +312,9 @@ class DiagonalRNN(Cell):
     @modulus.setter
     def modulus(self, value: Tensor) -> None:
         with torch.no_grad():
-            eps = torch.finfo(value.dtype).eps
+            eps = torch.finfo(value.dtype).eps  # 0 has no finite logarithm, and 1 no logarithm of its logarithm
             log = value.clamp(eps, 1 - eps).log()
-            if self.form == "complex":  # not clamped: the length of a complex number may be anything
+            if self.form == "complex":  # no logarithm is stored, so that every modulus from 0 on is possible
                 ratio = value / self.modulus.clamp(min=eps)
                 self.lambda_real.mul_(ratio)
                 self.lambda_imag.mul_(ratio)
@@ -332,7 +334,7 @@ class DiagonalRNN(Cell):
 
 
 class LRUDerivatives(Derivatives):
-    """Derivatives of an LRU or DiagonalRNN by way of its memory x alone: through time lambda, else by autograd."""
+    """Derivatives of an LRU or DiagonalRNN by way of its memory x alone: lambda by the state, else by autograd."""
 
     terms = (Term("memory", "make lambda smaller", "make lambda larger", "#0072b2"),)
     reads_input = False
@@ -373,7 +375,7 @@ class LRUDerivatives(Derivatives):
 
 
 class Rotation(StepMap):
-    """The derivative of (x', u') by (x, u), with x' = lambda x, and u' = 0, since every step reads its u anew.
+    """The derivative of (x', u') by (x, u): lambda for x' by x, else 0, since every step reads its u anew.
 
     Vectors have the real and imaginary part of each x side by side, then u. The eigenvalues are those of lambda, their
     conjugates, and 0.
@@ -396,7 +398,7 @@ class Rotation(StepMap):
         return pad(torch.view_as_real(turned).flatten(-2), (0, self.n_inputs))  # zeros for u
 
     def rmatvec(self, y: Tensor) -> Tensor:
-        # the transpose of a rotation turns back
+        # on (real, imaginary) the transpose of a product with lambda is that with its conjugate
         return Rotation(self.eigenvalues.conj(), self.n_inputs, self.points).matvec(y)
 
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
@@ -428,7 +430,7 @@ class LinearScan(torch.autograd.Function):
 
     Two steps are one step of the square of λ. So the odd steps are a recurrence of the same kind, half as long,
     :math:`x[2k+1] = \lambda^2 \circ x[2k-1] + (\lambda \circ b[2k] + b[2k+1])`, and the even ones follow from them.
-    That takes twice the products of a loop over steps, all of them in place. Where one step alone keeps a processor
+    That takes twice as many products as a loop over steps, all of them in place. Where one step alone keeps a processor
     busy, a CPU runs the loop instead.
 
     ``linear_scan`` takes λ (N,), b (T, B, N) with T >= 1, and the value before the first step (B, N). It returns the

@@ -1,6 +1,6 @@
 r"""Layers whose neurons do not read each other: a block of V x V for each neuron, V being its state variables.
 
-Wrapped layers without recurrent weights have all their blocks from V backward passes. Radii and singular values of the
+V backward passes give all blocks of a wrapped layer without recurrent weights. Radii and singular values of the
 blocks are in :mod:`neurolsc.stability.isolated`.
 
 Shapes: P points (an input and a state each), V state variables of a neuron, n neurons. Blocks (P, V, V, n) hold the
@@ -73,8 +73,8 @@ class NeuronwiseDerivatives(Derivatives):
     V backward passes give all blocks.
 
     Args:
-        cell: the layer. That its neurons do not read each other must follow from its type: nothing here can see it.
-        one_to_one: True if every neuron reads its own last output through a recurrent weight, and nothing else does.
+        cell: the layer. That its neurons do not read each other must follow from its type: nothing here checks it.
+        one_to_one: True if every neuron reads its own last output through a recurrent weight, and nowhere else.
     """
 
     def __init__(self, cell: NeuronwiseCell, *, one_to_one: bool = False) -> None:

@@ -17,8 +17,8 @@ from neurolsc.validation import positive
 class LogParameter:
     """A descriptor that stores a positive tensor as the trainable parameter ``log_<name>``.
 
-    Reading returns ``exp(log_<name>)``, with a gradient, within 4e-18 to 2e17; assigning a positive tensor or number
-    sets it in place. No optimizer step can therefore make it zero, negative or infinite.
+    Reading returns ``exp(log_<name>)``, within 4e-18 to 2e17, with a gradient; assigning a positive tensor or number
+    sets the parameter in place. No optimizer step can therefore make it zero, negative or infinite.
     """
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -83,7 +83,10 @@ def parametrized_by(module: nn.Module, name: str) -> list[nn.Parameter]:
 
 
 def _set_parametrized(module: nn.Module, name: str, value: Tensor, originals: list[nn.Parameter]) -> None:
-    """Set a quantity through its parametrisation; if it does not take the value, restore the originals and raise."""
+    """Set a quantity through its parametrisation; if that cannot give the value, restore the originals and raise."""
+    # rounding leaves about 1e-7 of the largest entry (in half precision 1e-2), a spectral norm that cannot give the
+    # value about 1
+    tolerance = max(1e-3, 4 * torch.finfo(value.dtype).eps)
     before = [original.detach().clone() for original in originals]
     failed: Exception | None = None
     largest = value.abs().max().item()
@@ -99,7 +102,7 @@ def _set_parametrized(module: nn.Module, name: str, value: Tensor, originals: li
             except (NotImplementedError, RuntimeError, ValueError) as error:  # the parametrisation has no inverse
                 failed = error
                 error_left = math.inf
-            if error_left <= 1e-3 * largest:  # False for NaN
+            if error_left <= tolerance * largest:  # False for NaN
                 return
         for original, values in zip(originals, before, strict=True):
             original.copy_(values)
@@ -112,7 +115,7 @@ def _set_parametrized(module: nn.Module, name: str, value: Tensor, originals: li
 
 
 class Constant(nn.Module):
-    """Stands for the parametrisation of a quantity that has one value."""
+    """A stand-in for a parametrisation, which gives a quantity one fixed value."""
 
     def __init__(self, value: Tensor) -> None:
         super().__init__()
@@ -126,8 +129,8 @@ class Constant(nn.Module):
 def replaced(places: Iterable[tuple[nn.Module, str, Tensor]]) -> Iterator[None]:
     """Give quantities other values inside the block: (module, name, value) each. Afterwards all is as it was.
 
-    A parametrised quantity is read from a stand-in meanwhile. Set through its parametrisation it might not come back
-    bit for bit, and an orthogonal matrix cannot be 0.
+    Inside, a parametrised quantity is read from a stand-in. Its parametrisation could not give every value (no
+    orthogonal matrix is 0), and might not give back the old one bit for bit.
     """
     with ExitStack() as undo:
         for module, name, value in places:
@@ -138,7 +141,7 @@ def replaced(places: Iterable[tuple[nn.Module, str, Tensor]]) -> Iterator[None]:
             elif name in module._parameters:
                 undo.callback(set_value, module, name, getattr(module, name).detach().clone())
                 set_value(module, name, value)
-            else:  # a buffer or an attribute, which setting exchanges, or what a hook computes before each call
+            else:  # a buffer or an attribute, which is exchanged; or a quantity that a hook computes before each call
                 hooks = module._forward_pre_hooks
                 undo.callback(setattr, module, "_forward_pre_hooks", hooks)
                 undo.callback(setattr, module, name, getattr(module, name))

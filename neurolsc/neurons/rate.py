@@ -40,7 +40,7 @@ class HiddenState(NamedTuple):
 
 
 class LSTMState(NamedTuple):
-    """State of an LSTM; for radii h and c side by side."""
+    """State of an LSTM; radii are those of h and c side by side."""
 
     h: Tensor  # the output (B, n_hidden)
     c: Tensor  # its memory (B, n_hidden)
@@ -48,7 +48,7 @@ class LSTMState(NamedTuple):
 
 
 def inputs_of(x: Tensor, late: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Return what each step reads (T, B, n_in): x, or, with the input `late` (B, n_in), x one step later after it."""
+    """Return the input of each step (T, B, n_in): x; or, if `late` (B, n_in) is given, late and x[:-1]."""
     x = x.to(dtype)
     if late is None:
         return x
@@ -159,13 +159,13 @@ class RNN(GatedCell):
 
     .. math:: h[t] = a(W_{rec}\, h[t-1] + W_{in}\, x[t] + b)
 
-    ``activation="linear"`` with a `memory` is the linear RNN of the curse of memory.
+    ``activation="linear"`` with a `memory` is the linear RNN of "the curse of memory", arXiv:2405.21064.
 
     Args:
         activation: a, by name (:data:`neurolsc.neurons.rate.ACTIVATIONS`).
         memory: ν, in [0, 1): before training all \|λ\| of W_rec are at least ν. The eigenvalues of a Gaussian matrix of
             deviation 1/√n keep their angles and get the moduli :math:`\nu + (1 - \nu) \tanh|\lambda|`, and biases are
-            0. None: as below.
+            0. None: w_rec and bias as below.
 
     Attributes:
         w_in: input weights (n_hidden, n_in), Glorot uniform.
@@ -184,9 +184,9 @@ class RNN(GatedCell):
             least = probability("memory", memory)
             gaussian = torch.randn(n_hidden, n_hidden, dtype=torch.float64) / n_hidden**0.5
             values, vectors = torch.linalg.eig(gaussian)
-            moved = torch.polar(least + (1 - least) * values.abs().tanh(), values.angle())
+            eigenvalues = torch.polar(least + (1 - least) * values.abs().tanh(), values.angle())
             # real up to rounding, since pairs of conjugate eigenvalues stay pairs
-            self.w_rec.data.copy_((vectors @ torch.diag(moved) @ torch.linalg.inv(vectors)).real)
+            self.w_rec.data.copy_((vectors @ torch.diag(eigenvalues) @ torch.linalg.inv(vectors)).real)
             return
         bound = math.sqrt(3 / n_hidden)  # fan in and fan out of a vector are both its length
         nn.init.uniform_(self.bias, -bound, bound)
@@ -220,7 +220,7 @@ class GRU(GatedCell):
             PyTorch's kernels run: the reset acts after the recurrent weights, which have a bias of their own, :math:`r
             \circ (U_h h[t-1] + b'_h)`, and z is the retention.
         memory: ν, in [0, 1): before training retentions are :func:`~neurolsc.neurons.rate.chrono`'s, within [ν, 1].
-            With ``reset_after`` that is the Chrono-GRU of the curse of memory. None: 1/2.
+            With ``reset_after`` that is the Chrono-GRU of arXiv:2405.21064. None: all are 1/2.
 
     Attributes:
         w_in: W of r, z and h (3 n_hidden, n_in), Glorot uniform.
@@ -255,7 +255,7 @@ class GRU(GatedCell):
         in_r, in_z, in_h = current.chunk(3, 1)
         rec_r, rec_z, rec_h = linear(z, self.w_rec, self.recurrent_bias).chunk(3, 1)
         candidate = torch.tanh(in_h + torch.sigmoid(in_r + rec_r) * rec_h)
-        retention = torch.sigmoid(in_z + rec_z)  # its dtype is another under autocast
+        retention = torch.sigmoid(in_z + rec_z)  # under autocast neither has the dtype of h
         return HiddenState(torch.lerp(candidate.to(state.h.dtype), state.h, retention.to(state.h.dtype)))
 
     def _eq_48(self) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
@@ -270,7 +270,7 @@ class GRU(GatedCell):
             to_rz, to_h = current.split_with_sizes(sizes, 1)
             r, z = torch.addmm(to_rz, output, u_rz).sigmoid().chunk(2, 1)
             candidate = torch.addmm(to_h, r * output, u_h).tanh()
-            return torch.lerp(h, candidate.to(h.dtype), z.to(h.dtype))  # their dtype is another under autocast
+            return torch.lerp(h, candidate.to(h.dtype), z.to(h.dtype))  # as in update
 
         return step
 
@@ -298,7 +298,7 @@ class GRU(GatedCell):
             weights = (self.w_in, self.w_rec, self.bias, self.recurrent_bias)
             outputs, _ = torch.gru(x, state.h[None], weights, *ONE_LAYER)
             return outputs, HiddenState(last_of(outputs, state.h, lengths))
-        # eq. 48 has none: its input is projected for all steps at once, and the steps follow one by one
+        # PyTorch has no kernel for eq. 48: the input is projected for all steps at once, then the steps run one by one
         step = self._eq_48()
         h = state.h
         hidden = []
@@ -321,7 +321,7 @@ class LSTM(GatedCell):
 
     Args:
         memory: ν, in [0, 1): before training retentions are :func:`~neurolsc.neurons.rate.chrono`'s, within [ν, 1], and
-            the gate i is 1 - f at input and output 0. None: both 1/2.
+            the gate i is 1 - f at input and output 0. None: both gates are 1/2 there.
 
     Attributes:
         w_in: W of i, f, c and o, PyTorch's order (4 n_hidden, n_in), Glorot uniform.

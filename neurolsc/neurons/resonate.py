@@ -12,7 +12,7 @@ boundary
 
 .. math:: p(\omega) = \frac{-1 + \sqrt{1 - (dt\,\omega)^2}}{dt}.
 
-All run step by step, and have derivatives in closed form.
+The cells here run step by step, and have derivatives in closed form.
 
 Source: Izhikevich 2001; Higuchi et al., ICML 2024, arXiv:2402.14603; github.com/AdaptiveAILab/brf-neurons.
 """
@@ -103,11 +103,11 @@ class EulerResonator(NeuronCell):
         return (torch.sqrt(1 - self.angle() ** 2) - 1) / self.dt
 
     def most_damping(self) -> Tensor:
-        """The damping at which the step is a pure rotation by dt omega, its smallest radius: b = -1 / dt."""
+        """The damping at which the radius of a step is smallest, dt omega: b = -1 / dt, where 1 + dt b is 0."""
         return torch.full_like(self.damping, 1 / self.dt)
 
     def rotation(self, b: Tensor) -> tuple[Tensor, Tensor]:
-        """Return 1 + dt b, the diagonal entry of the step of (u, v), and dt omega, the other one; b is the damping."""
+        """Return 1 + dt b and dt omega, the entries of the step of (u, v) on and off its diagonal; b is the damping."""
         return 1 + self.dt * b, self.angle()
 
     def shares(self) -> Tensor:
@@ -125,10 +125,10 @@ class RF(EulerResonator):
     r"""Resonate-and-fire by Euler steps, with b = -|damping| and no reset (:mod:`neurolsc.neurons.resonate`).
 
     Args:
-        omega_range: range of the initial frequencies; even draws. dt times the upper end must be at most 1.
-        damping_range: likewise of the damping. The defaults are those published for SHD, of which no neuron is
-            unstable; of those for permuted sequential MNIST, (15, 85) and (0.1, 1), **all** are, to a radius of 1.31 a
-            step.
+        omega_range: range of the initial frequencies, drawn uniformly. dt times the upper end must be at most 1.
+        damping_range: likewise of the damping. The two defaults are those published for SHD, with which no neuron is
+            unstable; with those for permuted sequential MNIST, (15, 85) and (0.1, 1), **all** are, up to a radius of
+            1.31 a step.
         dt: length of a step.
         **settings: ``spike`` and ``threshold`` of :class:`neurolsc.neurons.NeuronCell`.
 
@@ -168,7 +168,7 @@ class BRF(EulerResonator):
         z[t] = H(u[t] - \vartheta - q[t-1])
 
     without a reset. A neuron is stable below threshold whatever its damping is, up to
-    :math:`2 \sqrt{1 - (dt\,\omega)^2} / dt`: of no published initialisation a neuron is outside.
+    :math:`2 \sqrt{1 - (dt\,\omega)^2} / dt`: with the published initialisations no neuron is unstable.
 
     Arguments and attributes are those of :class:`RF`. Published for permuted sequential MNIST:
     ``omega_range=(15, 85)``, ``damping_range=(0.1, 1)``.
@@ -194,8 +194,8 @@ class BRF(EulerResonator):
     def blocks(self, state: BRFState, s: Tensor, z: Tensor) -> dict[str, Tensor]:
         diagonal, angle = self.rotation(self.boundary() - self.damping.abs() - Q_DECAY * state.q - z)
         zero = torch.zeros_like(s)
-        # Derivatives by (u, v, q) of the new q, which adds z = H(u - theta - q). The new q lowers b, and so moves the
-        # new u and v, by -dt u and -dt v.
+        # of_q: derivatives by (u, v, q) of the new q, which adds z = H(u - theta - q). An increase of the new q by 1
+        # lowers b by 1, and so adds -dt u to the new u and -dt v to the new v.
         of_q = (s, zero, Q_DECAY - s)
         of_u = [-self.dt * state.u * by for by in of_q]
         of_v = [-self.dt * state.v * by for by in of_q]
@@ -223,14 +223,14 @@ class ExactRF(NeuronCell):
     Args:
         damping: initial damping b, positive.
         omega: initial frequency.
-        dt_range: range of the initial steps, whose logarithms are drawn evenly.
+        dt_range: range of the initial dt, whose logarithms are drawn uniformly.
         **settings: ``spike`` and ``threshold`` of :class:`neurolsc.neurons.NeuronCell`.
 
     Attributes:
         damping: (n_hidden,), trainable, positive.
         omega: (n_hidden,), trainable.
-        dt: (n_hidden,), trainable, positive.
-        w_in: input weights, uniform in ±1/sqrt(n_in), each row times a number from 0 to 2.
+        dt: length of a step (n_hidden,), trainable, positive.
+        w_in: input weights, uniform in ±1/sqrt(n_in), each row times a number drawn uniformly from 0 to 2.
 
     Source: the defaults are those of C-SiLIF, Fabre et al. 2025 (github.com/Maxtimer97/SSM-inspired-LIF), which spikes
     where 2 u > 1: u here is its 2 u. Recurrent weights are ours.

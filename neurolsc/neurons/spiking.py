@@ -71,13 +71,13 @@ class Reset:
         .. math:: D = \frac{\partial v[t]}{\partial v[t-1]}\Big|_z, \quad
             E = \frac{\partial v[t]}{\partial \vartheta[t-1]}\Big|_z, \quad R = -\frac{\partial v[t]}{\partial z[t-1]}
 
-        E is 0 where theta does not move or is detached. Of a LIF it has no meaning.
+        E is 0 where the reset subtracts no state variable, or detaches it. A LIF does not use E: its theta is fixed.
 
         Args:
             decay: d (n_hidden,).
             v: the voltage before the step (B, n_hidden).
-            z: its spikes, likewise.
-            theta: the threshold to subtract, likewise or (n_hidden,).
+            z: the spikes at that voltage (B, n_hidden).
+            theta: the threshold to subtract, (B, n_hidden) or (n_hidden,).
         """
         e = torch.zeros_like(v)
         r = torch.zeros_like(v)
@@ -88,7 +88,7 @@ class Reset:
             return d, e, r
         if self.gradient:
             r = theta.expand_as(v)
-            if self.name == "subtract":  # the threshold that it subtracts is a state; the resting one is none
+            if self.name == "subtract":  # this reset subtracts a state variable; the resting threshold is none
                 e = -z
         return decay.expand_as(v), e, r
 
@@ -100,7 +100,8 @@ class SpikingCell(NeuronCell):
         spike: the surrogate; by default a new ``FastSigmoid()``.
         tau_v: mean initial time constant of the voltage, in time steps, positive. The paper's 0.1 means a decay of
             4.5e-5: a voltage without memory.
-        reset: ``"subtract"`` the current threshold (eq. 49), ``"static"``: the resting threshold, or to ``"zero"``.
+        reset: ``"subtract"``: subtract the current threshold (eq. 49); ``"static"``: the resting one; ``"zero"``: reset
+            to 0.
         reset_gradient: let a gradient through the reset term; False detaches the whole term.
         recurrent_init: ``"glorot"`` uniform (App. H) or ``"orthogonal"`` (Sec. II-E).
 
@@ -230,7 +231,7 @@ class ALIFState(NamedTuple):
 
 
 class ALIF(SpikingCell):
-    r"""Neurons whose threshold moves at their own spikes: :class:`ALIFPlus` or :class:`ALIFPlusMinus`.
+    r"""Neurons whose own spikes change their threshold; base of :class:`ALIFPlus` and :class:`ALIFPlusMinus`.
 
     .. math:: \vartheta[t] = e^{-1/\tau_\vartheta} \vartheta[t-1] + b_\vartheta + \beta z[t-1]
 
@@ -370,7 +371,7 @@ class ALIFPlus(ALIF):
 class ALIFPositive(ALIFPlus):
     """ALIF+ whose adaptation and b_theta stay positive in training, as on chips: both are trained as logarithms.
 
-    ALIF+ only *starts* with positive values (arXiv:2308.12075, Sec. II-E), and training turns some of them.
+    ALIF+ only *starts* with positive values (arXiv:2308.12075, Sec. II-E); training makes some of them negative.
     """
 
     b_theta = LogParameter()  # type: ignore[assignment]

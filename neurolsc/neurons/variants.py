@@ -148,7 +148,7 @@ class ALIFLowPass(ALIFPlus):
         b_theta: resting threshold (n_hidden,), trainable; theta_rest is the same.
         adaptation: rise of the threshold of a neuron that fires at every step (n_hidden,), trainable.
         retention: share of the threshold that a step leaves, exp(-1/tau_theta) (n_hidden,), below 1. Setting it sets
-            tau_theta, and moves the adaptation so that a spike adds as much as before. Frozen parameters stay.
+            tau_theta, and changes the adaptation so that a spike adds as much as before. Frozen parameters stay.
 
     Source: the released code of Herranz-Celotti & Rouat, arXiv:2308.12075.
     """
@@ -183,7 +183,7 @@ class ALIFLowPass(ALIFPlus):
     def retention(self, value: Tensor) -> None:
         if is_frozen(self, "tau_theta"):
             return
-        # A spike raises the threshold by (1 - retention) * adaptation, which stays the same.
+        # a spike raises the threshold by (1 - retention) * adaptation: keep this product
         rise = self._new_share * self.adaptation
         self.tau_theta = -1 / torch.log(value.clamp(min=torch.finfo(value.dtype).tiny))  # a retention of 0 has no tau
         if not is_frozen(self, "adaptation"):
@@ -232,7 +232,7 @@ class PLIF(NeuronCell):
     Attributes:
         w: (1,), trainable.
         decay: 1 - k, (1,); settable.
-        w_rec: recurrent weights, orthogonal; the work has none: set it to 0.
+        w_rec: recurrent weights, orthogonal; the published neuron has none: set them to 0 for it.
 
     Source: Fang et al., ICCV 2021, arXiv:2007.05785; spikingjelly's ``ParametricLIFNode``.
     """
@@ -258,7 +258,7 @@ class PLIF(NeuronCell):
 
     @decay.setter
     def decay(self, value: Tensor) -> None:
-        set_value(self, "w", -torch.logit(value.detach(), eps=1e-6))  # eps: 0 and 1 have no finite logit
+        set_value(self, "w", -torch.logit(value.detach(), eps=1e-6))  # eps: decays 0 and 1 have no finite logit
 
     def shares(self) -> Tensor:
         return torch.sigmoid(self.w).expand(1, self.n_hidden)  # k

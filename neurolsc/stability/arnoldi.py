@@ -1,12 +1,13 @@
 r"""Spectral radii of linear operators from their products with vectors, many operators at once.
 
-`radii` takes a square operator at P points. Small ones become matrices (:mod:`neurolsc.stability.eigen`); of some a
-cell knows the radius. The rest follow the products of a random start on a basis of each point's own (Arnoldi), which
-is never restarted. Points that do not settle, as where hundreds of eigenvalues are about as large, become matrices,
-whose radius is bounded from both sides by squaring; where these bounds do not meet, LAPACK finds it, and the radius is
-counted as exact.
+`radii` takes a square operator at P points. A small operator becomes a matrix (:mod:`neurolsc.stability.eigen`). An
+LRU states its radius, and single neurons often tell that of their layer (:mod:`neurolsc.stability.isolated`). All other
+points go by Arnoldi's process: products with the operator build a basis at each point, from a random start and without
+restarts. A point that does not settle, as where hundreds of eigenvalues are about as large as the largest, becomes a
+matrix, whose radius repeated squaring bounds from both sides. Where these bounds do not meet, LAPACK finds the radius,
+which then counts as exact.
 
-**A value counts** if nothing larger is left out, and if it is an eigenvalue.
+**Arnoldi's value is accepted** if no larger eigenvalue is left out, and if it is an eigenvalue itself.
 
 *Nothing larger is left out.* On the basis v_0 = q, v_1, ... each vector is a polynomial of the matrix applied to the
 start, :math:`v_k = \varphi_k(M) q`, and of all polynomials of degree m with p(μ) = 1 the smallest has
@@ -14,16 +15,17 @@ start, :math:`v_k = \varphi_k(M) q`, and of all polynomials of degree m with p(�
 .. math:: \min_p \|p(M) q\| = K_m(\mu)^{-1/2}, \qquad K_m(\mu) = \sum_{k \le m} |\varphi_k(\mu)|^2.
 
 If μ is an eigenvalue of M with left eigenvector y of norm 1, :math:`y^H p(M) q = p(\mu) y^H q`, so
-:math:`|y^H q| \le K_m(\mu)^{-1/2}`, whether M is normal or not. With n numbers of q drawn at random
-:math:`\sqrt n |y^H q|` is about 1, and below a small z in z of all cases for a real y, in z² for a complex one. So an
-eigenvalue at μ is excluded, but for one start in four hundred, where :math:`z^2 K_m(\mu) \ge n`. That is checked at
-some angles on the circle of the radius enlarged by the tolerance.
+:math:`|y^H q| \le K_m(\mu)^{-1/2}`, whether M is normal or not. For a random q (n,) of norm 1,
+:math:`\sqrt n |y^H q|` is about 1. It is below a small z with a probability of about z for a real y, and of z² for a
+complex one. So an eigenvalue at μ is excluded, but for one start in four hundred, where :math:`z^2 K_m(\mu) \ge n`.
+That is checked at some angles on a circle around 0, whose radius is the modulus of the value enlarged by the tolerance.
 
-*It is an eigenvalue* if its residual times the condition number of the eigenvalue is small. On a basis that number is
-found too low as long as the left eigenvector does not lie in it, so a fifth of the tolerance may be used up. Rounding
-counts like a residual: a nilpotent matrix, whose radius is 0, has eigenvalues of :math:`\sqrt[k]{\epsilon}\,\|M\|` when
-it is rounded. So no value counts below 1 % of the norm, nor where products fall below 7e-16, whose squares float32
-cannot hold. Errors of radii are relative to no less than 1e-4 of the norm.
+*It is an eigenvalue* if its residual times the condition number of the eigenvalue is small. The condition number is
+taken from the basis, and is too low as long as the left eigenvector does not lie in the basis; so the product may be at
+most a fifth of the tolerance. Rounding counts like a residual: a nilpotent matrix, whose radius is 0, has eigenvalues
+of :math:`\sqrt[k]{\epsilon}\,\|M\|` when it is rounded. So no value is accepted below 1 % of the norm, nor where
+products are smaller than 7e-16, since squares of their entries underflow in float32. A radius below 1e-4 of the norm is
+lost in float32: errors of radii are relative to the radius, or to 1e-4 of the norm if that is more.
 
 Source: Arnoldi 1951; Saad, Numerical Methods for Large Eigenvalue Problems (2011), ch. 6; two passes of
 orthogonalisation after Giraud et al. 2005; Kuczynski and Wozniakowski, SIAM J. Matrix Anal. Appl. 13 (1992), for
@@ -59,23 +61,27 @@ Method = Literal["krylov", "exact"]  # by products with vectors where that pays,
 METHODS: tuple[Method, ...] = ("krylov", "exact")
 
 DENSE_BELOW = 75  # size up to which dense eigenvalues cost no more than a basis (benchmarks/radii.py)
-# size up to which matrices are squared, and eigenvectors come from factorisations, one point at a time
+# size up to which matrices are squared, and up to which eigenvectors come from factorisations, one point at a time
 FACTORED_BELOW = 1024
 TOLERANCE = 0.01  # largest relative error of a radius that is not from dense eigenvalues
 # largest relative residual of an eigenvalue
 RESIDUAL_TOL = 0.5 * TOLERANCE
-GRAD_RESIDUAL_TOL = 0.3 * TOLERANCE  # where its gradient is wanted, too
-TWO_SIDED_RESIDUAL_TOL = 0.1 * TOLERANCE  # where left and right eigenvector come from two bases
+GRAD_RESIDUAL_TOL = 0.3 * TOLERANCE  # the same where the gradient of the eigenvalue is wanted, too
+TWO_SIDED_RESIDUAL_TOL = 0.1 * TOLERANCE  # the same where left and right eigenvector come from two bases
 CONDITIONED_RESIDUAL_TOL = 0.2 * TOLERANCE  # largest relative residual times condition number
-SMALLEST_MODULUS = 0.01  # modulus relative to the norm of the matrix below which no value counts
-# Products below this power of a precision's smallest number, 7e-16 in float32, cannot be squared.
+SMALLEST_MODULUS = 0.01  # modulus relative to the norm of the matrix below which no value is accepted
+# Norms of products below this power of the dtype's smallest number (7e-16 in float32) are too small: squares of entries
+# underflow.
 SQUARES = 0.4
 FIRST = 36  # size of the first basis
-FIRST_OF_FEW = 60  # of few points: a look at their bases takes as long as fifty products
-LAST = 108  # size of the last basis; none is larger than three quarters of the matrix
+FIRST_OF_FEW = 60  # of at most FEW points: the eigenvalues on their bases take as long as fifty products
+LAST = 108  # size of the last basis, or three quarters of the matrix if that is less
 SETTLED_FRACTION = 0.3  # share of the points expected to settle at the next size
-ONE_PASS_FRACTION = 0.5  # share of a product outside the basis from which one pass of orthogonalisation will do
-ANGLES = 16  # parts of the half circle, at whose ends eigenvalues are excluded, and at the angle of the value itself
+# One pass of orthogonalisation will do if the part of a product outside the basis is at least half the part within it.
+ONE_PASS_FRACTION = 0.5
+# Eigenvalues are excluded at the ends of so many parts of the half circle, and at the angle of the value itself; those
+# of real matrices are symmetric.
+ANGLES = 16
 # z of the module's text: a left eigenvector has so small a share of a random start in one of 400 cases.
 CHANCE_REAL = 0.003  # of a real eigenvalue
 CHANCE_COMPLEX = 0.05  # of one of a complex pair
@@ -90,7 +96,7 @@ class Radii(NamedTuple):
     """Radii of a batch of derivatives."""
 
     radius: Tensor  # (P,) largest eigenvalue modulus
-    exact: Tensor  # (P,) bool: from dense eigenvalues, or from the blocks of single neurons
+    exact: Tensor  # (P,) bool: True if it is from dense eigenvalues, or from the blocks of single neurons
 
     def at(self, index: Tensor) -> "Radii":
         """The radii at some points, in the order of their indices."""
@@ -110,11 +116,12 @@ def radii(operator: OperatorProduct, like: Tensor, method: Method = "krylov") ->
     """Return the spectral radii of an operator at all P points, differentiable by the parameters behind its products.
 
     Where several eigenvalues share the largest modulus, or lie within the tolerance of it, the gradient is that of one
-    of them. The gradient of the radius 0 is 0. Nearly defective matrices go by LAPACK, where their gradient is capped.
+    of them. The gradient of the radius 0 is 0. For nearly defective matrices LAPACK finds the eigenvalue, and their
+    gradient is capped.
 
     Args:
         operator: the operator, square.
-        like: a tensor of its dtype and device.
+        like: a tensor of the operator's dtype and device.
         method: as in :func:`neurolsc.radius_profile`.
 
     Returns:
@@ -136,7 +143,7 @@ def radii(operator: OperatorProduct, like: Tensor, method: Method = "krylov") ->
         if torch.is_grad_enabled():
             radii_of = _radii_with_gradient
     indices = torch.arange(operator.points, device=like.device).split(points_at_once)
-    if len(indices) == 1:
+    if len(indices) == 1:  # without the copies of `take`
         return radii_of(operator, like)
     parts = [radii_of(operator.take(index), like) for index in indices]
     return Radii(*(torch.cat(part) for part in zip(*parts, strict=True)))
@@ -152,7 +159,7 @@ def _dense_radii(operator: OperatorProduct, like: Tensor) -> Radii:
 
 
 def _radii_without_gradient(operator: OperatorProduct, like: Tensor) -> Radii:
-    """Radii by products; by LAPACK, one point after the other, where these do not settle."""
+    """Radii by products; by LAPACK, one point after the other, where products do not settle a point."""
     largest = _dominant(operator, like, RESIDUAL_TOL)
     radius = largest.value.abs()
     for i in (~largest.settled).nonzero().flatten().tolist():
@@ -173,14 +180,15 @@ def _radii_with_gradient(operator: OperatorProduct, like: Tensor) -> Radii:
     imaginary = (by_real * x.imag - by_imaginary * x.real).sum(1)
     phase = torch.where(pairs.value == 0, 0, pairs.value / pairs.value.abs())
     with_gradient = phase.real * real + phase.imag * imaginary
-    return Radii(radius + (with_gradient - with_gradient.detach()), exact)  # the value of one, the other's gradient
+    # the value is `radius`, the gradient that of `with_gradient`
+    return Radii(radius + (with_gradient - with_gradient.detach()), exact)
 
 
 @torch.no_grad()
 def leading_pairs(operator: OperatorProduct, like: Tensor) -> Pairs:
     """Return the largest eigenvalue and its eigenvectors at every point, without gradient.
 
-    The ways are those of :func:`radii`: blocks of single neurons, products, or LAPACK for small matrices.
+    They are found as in :func:`radii`: by blocks of single neurons, by products, or by LAPACK for small matrices.
     """
     blocks = operator.blocks()
     if blocks is None and operator.size > DENSE_BELOW:
@@ -203,17 +211,17 @@ def safe_sqrt(radius: Tensor) -> Tensor:
 
 
 def points_with_bases(like: Tensor, size: int) -> int:
-    """Points done at a time so that bases of vectors of this size fit into memory."""
+    """Return how many points are done at a time, so that bases of vectors of this size fit into memory."""
     if like.device.type == "cpu":
-        numbers = 2**17
+        numbers = 2**17  # in one vector of every basis: LAST + 1 vectors take 57 MB in float32
     else:
-        numbers = 2**20
+        numbers = 2**20  # 460 MB
     return max(1, numbers // size)
 
 
 def points_with_matrices(size: int) -> int:
-    """Points done at a time so that matrices of this size fit into memory."""
-    return max(1, 2**23 // size**2)
+    """Return how many points are done at a time, so that matrices of this size fit into memory."""
+    return max(1, 2**23 // size**2)  # 64 MiB in float64
 
 
 def finite(m: Tensor) -> Tensor:
@@ -226,9 +234,10 @@ def finite(m: Tensor) -> Tensor:
 def _dominant(operator: OperatorProduct, like: Tensor, residual: float, *, right: bool = False) -> Dominant:
     """Find the largest eigenvalue of each point with its left eigenvector, or with ``right=True`` its right one.
 
-    Left ones take products with the transpose, which are cheaper by autograd. The ways are tried from the cheapest on:
-    hints of isolated neurons, Arnoldi, squaring. Where none of them settles a point, its values are a guess: the caller
-    takes LAPACK there. `residual` is the largest relative residual of Arnoldi's eigenvalues.
+    Left ones take products with the transpose, which are cheaper by autograd. The methods are tried from the cheapest
+    on: hints of isolated neurons or of an LRU, Arnoldi, squaring. Where none of them settles a point, its value and
+    vector are a guess: the caller takes LAPACK there. `residual` is the largest relative residual of Arnoldi's
+    eigenvalues.
     """
     points = operator.points
     hint = operator.eigenpair_hint(right, TOLERANCE)
@@ -274,7 +283,11 @@ def _dominant(operator: OperatorProduct, like: Tensor, residual: float, *, right
 
 
 def _by_squaring(operator: OperatorProduct, like: Tensor, points: Tensor, found: Dominant, *, right: bool) -> bool:
-    """Square the matrices of some points (p,), and write what that settles into `found`; True if it settles any."""
+    """Square the matrices at some points (p,), and write the pairs that settle into `found`, which has all points.
+
+    Returns:
+        True if any settles.
+    """
     kind = like.dtype.to_complex()
     for index in points.split(points_with_matrices(operator.size)):
         m = finite(operator.take(index).matrices(like))
@@ -299,7 +312,7 @@ class Basis:
 
     Args:
         products: for the indices of points (p,), the function that multiplies vectors (p, n) with the matrices there.
-        first: the first vectors (P, n), of any length.
+        first: the first vectors (P, n), of any norm.
         most: largest number of products m.
 
     Attributes:
@@ -314,7 +327,7 @@ class Basis:
         self.count = 0
         self.points = torch.arange(len(first), device=first.device)
         self._vectors = first.new_empty(len(first), most + 1, first.shape[1])
-        self._columns = first.new_zeros(len(first), most, most + 1)  # of H
+        self._columns = first.new_zeros(len(first), most, most + 1)  # H by its columns
         self._vectors[:, 0] = first / norm(first).unsqueeze(1)
 
     @property
@@ -338,8 +351,8 @@ class Basis:
     def extend(self, count: int) -> None:
         """Go on until there are `count` products; after a product that lies in the basis all vectors are 0."""
         points_at_once = len(self.points)
-        if self.points.device.type == "cpu":  # so few that their vectors stay in the cache
-            points_at_once = max(8, 2**20 // (count * self._vectors.shape[2]))
+        if self.points.device.type == "cpu":  # so few that their vectors, 4 MiB in float32, stay in the cache
+            points_at_once = max(8, 2**20 // (count * self._vectors.shape[2]))  # at least 8: calls cost too
         for first in range(0, len(self.points), points_at_once):
             some = slice(first, first + points_at_once)
             product = self.products(self.points[some])
@@ -348,7 +361,7 @@ class Basis:
             for m in range(self.count, count):
                 orthogonalise(vectors, columns, m + 1, product(vectors[:, m]))
         self.count = count
-        if not self.h.sum().isfinite():  # also if one entry is not
+        if not self.h.sum().isfinite():  # as soon as one entry is not
             raise FloatingPointError("a product with a derivative holds NaN or infinity.")
 
 
@@ -365,7 +378,7 @@ def orthogonalise(vectors: Tensor, columns: Tensor, m: int, product: Tensor) -> 
             in the basis.
         columns: H by its columns (p, most, most + 1), of which column m - 1, zero so far, is written.
         m: number of vectors so far.
-        product: M times vector m - 1 (p, n).
+        product: M times vector m - 1 at each point (p, n).
     """
     eps = 10 * torch.finfo(vectors.dtype).eps  # rounding leaves a smaller share of a product that lies in the basis
     if _has_loops(vectors):
@@ -403,7 +416,8 @@ def arnoldi(products: Products, first: Tensor, least: Tensor, residual: float) -
         residual: largest norm of M x - value x, relative to the modulus of the value.
 
     Returns:
-        Values, vectors, and which of them are settled; the others are those of the last basis.
+        Values, vectors, and which of them are settled; the others are those of the last basis. Where a settled value is
+        below that of `least`, the largest eigenvalue is that of `least`.
     """
     n = first.shape[1]
     count = min(FIRST if len(first) > FEW else FIRST_OF_FEW, n)
@@ -418,22 +432,24 @@ def arnoldi(products: Products, first: Tensor, least: Tensor, residual: float) -
     basis.select((~zero).nonzero().squeeze(1))
     while len(basis.points):
         basis.extend(count)
-        # Of the square part of H; an eigenvector of M has the `weights` (p, m) on the basis.
+        # Eigenpairs of the square part of H, to a third of the residual: an eigenvector of M has the `weights` (p, m)
+        # on the basis.
         value, weights, condition = dominant_pairs(basis.h[:, :-1], min(SMALLEST_MISS, residual / 3))
         modulus = value.abs()
         known = least[basis.points]
 
-        # It is an eigenvalue of M if its residual is small, also times the condition number: `excess` at most 1.
+        # The value is an eigenvalue of M if its residual is small, also times the condition number: `excess` at most 1.
         image = rows_times(weights, basis.h.mT)
         image[:, :-1] -= value.unsqueeze(1) * weights
         miss = norm(image) / torch.where(value == 0, 1, modulus)  # the relative residual
         columns = norm(basis.h.mT)  # norms of M times each vector
         largest = columns.amax(1)
-        # How large M is: by the products, or by the root of its sum of squares, as the random start shows it.
+        # The norm of M: at least the largest product. The Frobenius norm is about sqrt(n) times the product with the
+        # random first vector.
         size = torch.maximum(largest, n**0.5 * columns[:, 0])
-        exposed = (miss + eps * size / modulus) * condition
-        excess = torch.maximum(miss / residual, exposed / CONDITIONED_RESIDUAL_TOL)
-        lost = (modulus < SMALLEST_MODULUS * largest) | (largest < tiny**SQUARES)
+        error = (miss + eps * size / modulus) * condition  # bounds the relative error of the value, with its rounding
+        excess = torch.maximum(miss / residual, error / CONDITIONED_RESIDUAL_TOL)
+        lost = (modulus < SMALLEST_MODULUS * largest) | (largest < tiny**SQUARES)  # rounding hides such values
         excess[lost] = torch.inf
         excess[modulus <= (1 + TOLERANCE / 2) * known.abs()] = 0  # the known value stands
 
@@ -460,16 +476,16 @@ def arnoldi(products: Products, first: Tensor, least: Tensor, residual: float) -
 
 
 def excluded(h: Tensor, value: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """Say how safely eigenvalues larger than values (P,) by the tolerance are excluded, by H (P, m + 1, m) of bases.
+    """Measure how safely bases exclude eigenvalues that are larger than given values by the tolerance.
 
     Args:
-        h: H.
-        value: the values, complex.
+        h: H of the bases (P, m + 1, m).
+        value: the values (P,), complex.
         n: size of the matrices.
 
     Returns:
-        z² K / n at the worst of the angles (P,): eigenvalues are excluded where it is at least 1. It is 0 for the
-        value 0. And how much its logarithm grows with each product (P,).
+        Two tensors (P,). The first is z² K / n at the worst of the angles: eigenvalues are excluded where it is at
+        least 1. It is 0 for the value 0. The second is the growth of its logarithm with each product.
     """
     radius = (1 + TOLERANCE) * value.abs()
     around = torch.arange(ANGLES + 1, device=h.device, dtype=h.dtype) * (math.pi / ANGLES)
@@ -487,9 +503,10 @@ def kernel(h: Tensor, at: Tensor) -> Tensor:
     """The kernels K_0 to K_m of the module's text at complex numbers (P, k), from H (P, m + 1, m): (P, m + 1, k)."""
     kind = torch.promote_types(h.dtype, torch.float32)
     columns, real, imaginary = (part.to("cpu", kind).contiguous() for part in (h.mT, at.real, at.imag))
-    size = columns.new_empty(len(columns), columns.shape[1] + 1, at.shape[1])
-    compiled(_write_kernel)(columns.numpy(), real.numpy(), imaginary.numpy(), size.numpy())
-    return size.nan_to_num_(1e30, 1e30).to(h)  # after a product that lies in the basis, H divides by 0: K is infinite
+    kernels = columns.new_empty(len(columns), columns.shape[1] + 1, at.shape[1])
+    compiled(_write_kernel)(columns.numpy(), real.numpy(), imaginary.numpy(), kernels.numpy())
+    # After a product that lies in the basis, H divides by 0: K is infinite, which 1e30 stands for.
+    return kernels.nan_to_num_(1e30, 1e30).to(h)
 
 
 # ---- compiled loops over the points of bases: the vectors of a point are read while they are in the cache
@@ -508,15 +525,16 @@ def _widen(
 ) -> None:
     """:func:`orthogonalise` in loops, over four vectors at a time: the product is read and written a quarter as often.
 
-    `rest` is the norm of the product outside the basis, and `whole`, from the first pass, that within it.
+    `rest` is the norm of the part of a product outside the basis; `whole` is that of the part within it, from the first
+    pass.
 
     Args:
         vectors: V (P, most + 1, n), of which vector m is written.
         columns: H by its columns (P, most, most + 1), of which column m - 1 is written.
         products: the products M v of vector m - 1 (P, n).
         m: number of vectors so far.
-        again: with this share of a product outside the basis, one pass will do.
-        eps: up to this share, what is outside is rounding.
+        again: one pass will do if the part outside the basis is more than this times the part within it.
+        eps: the part outside is rounding if it is at most this times the part within.
         zero: 0 in the dtype of the vectors, so that sums have that dtype, too.
         one: 1, likewise.
     """
@@ -531,7 +549,7 @@ def _widen(
         whole = rest = zero
         for turn in range(2):  # once is not enough where a product lies nearly in the basis
             for i in range(0, fours, 4):
-                a = b = c = d = zero
+                a = b = c = d = zero  # scalar products of the product with vectors i to i + 3
                 for k in range(n):
                     a += basis[i, k] * product[k]
                     b += basis[i + 1, k] * product[k]
@@ -569,17 +587,17 @@ def _widen(
                 whole = size
             if rest > again * size:
                 break
-        share = zero
+        scale = zero
         column[m] = zero
         if rest > eps * whole:
-            share = one / rest
+            scale = one / rest
             column[m] = rest
         for k in range(n):
-            basis[m, k] = product[k] * share
+            basis[m, k] = product[k] * scale
 
 
-def _write_kernel(columns: Array, real: Array, imaginary: Array, size: Array) -> None:
-    r"""Write the kernels K (P, m + 1, k) at numbers (P, k) into `size`, from the columns of H (P, m, m + 1).
+def _write_kernel(columns: Array, real: Array, imaginary: Array, kernels: Array) -> None:
+    r"""Write the kernels K (P, m + 1, k) at numbers (P, k) into `kernels`, from the columns of H (P, m, m + 1).
 
     .. math:: \varphi_{j+1}(\mu) = \Big(\mu\, \varphi_j(\mu) - \sum_{r \le j} H_{rj}\, \varphi_r(\mu)\Big) / H_{j+1,j},
               \qquad K_{j+1} = K_j + |\varphi_{j+1}|^2
@@ -591,7 +609,7 @@ def _write_kernel(columns: Array, real: Array, imaginary: Array, size: Array) ->
     for p in range(points):
         a[0] = 1
         b[0] = 0
-        size[p, 0] = 1
+        kernels[p, 0] = 1
         for j in range(steps):
             for i in range(k):
                 a[j + 1, i] = real[p, i] * a[j, i] - imaginary[p, i] * b[j, i]
@@ -605,7 +623,7 @@ def _write_kernel(columns: Array, real: Array, imaginary: Array, size: Array) ->
             for i in range(k):
                 a[j + 1, i] /= h
                 b[j + 1, i] /= h
-                size[p, j + 1, i] = size[p, j, i] + a[j + 1, i] ** 2 + b[j + 1, i] ** 2
+                kernels[p, j + 1, i] = kernels[p, j, i] + a[j + 1, i] ** 2 + b[j + 1, i] ** 2
 
 
 # ---- gradients
@@ -626,7 +644,7 @@ def _pairs(operator: OperatorProduct, like: Tensor) -> tuple[Tensor, Pairs, Tens
     modulus = pairs.value.abs()
     # The iteration may have gone to a smaller eigenvalue than that from which it started.
     good = largest.settled & pairs.found & (modulus >= (1 - TOLERANCE / 2) * radius)
-    radius = torch.where(good, torch.maximum(radius, modulus), radius)
+    radius = torch.where(good, torch.maximum(radius, modulus), radius)  # a larger eigenvalue may have been found
     for i in (~good).nonzero().flatten().tolist():
         value, right, left = leading_pair(finite(operator.matrix(i, like)))
         radius[i] = value.abs()
@@ -637,16 +655,17 @@ def _pairs(operator: OperatorProduct, like: Tensor) -> tuple[Tensor, Pairs, Tens
 
 
 def _pairs_of_two_bases(operator: OperatorProduct, like: Tensor) -> Pairs:
-    """Find right and left eigenvectors on two bases: they are a pair where both bases have the same eigenvalue."""
+    """Find right and left eigenvectors of large matrices on two bases; they are a pair where the eigenvalues agree."""
     right = _dominant(operator, like, TWO_SIDED_RESIDUAL_TOL, right=True)
     left = _dominant(operator, like, TWO_SIDED_RESIDUAL_TOL)
     value = right.value
-    swap = (left.value.conj() - value).abs() < (left.value - value).abs()  # they found both of a complex pair
+    # If the bases have found the two eigenvalues of a complex pair, the left one is conjugated.
+    swap = (left.value.conj() - value).abs() < (left.value - value).abs()
     other = torch.where(swap, left.value.conj(), left.value)
     y = torch.where(swap.unsqueeze(1), left.vector.conj(), left.vector)
     overlap = (right.vector.conj() * y).sum(1)
     agree = (other - value).abs() <= TWO_SIDED_RESIDUAL_TOL * value.abs()
-    # nearly defective matrices are left to LAPACK
+    # Nearly defective matrices are left to LAPACK. The value 0 has vectors of 0, which do not overlap.
     sound = (overlap.abs() > torch.finfo(y.dtype).eps ** 0.5) | (value == 0)
     y = y / torch.where(overlap == 0, 1, overlap).unsqueeze(1)
     return Pairs(value, right.vector, y, right.settled & left.settled & agree & sound)
@@ -655,8 +674,8 @@ def _pairs_of_two_bases(operator: OperatorProduct, like: Tensor) -> Pairs:
 def pairs_near(operator: OperatorProduct, values: Tensor, lefts: Tensor) -> Pairs:
     """Refine eigenvalues (P,) and left vectors (P, n) to eigenpairs, by two-sided Rayleigh quotient iteration.
 
-    Its error is cubed at each step; one matrix of one point is factorised at a time. ``found`` of the result is False
-    where it does not converge. A value of 0 has vectors of 0.
+    Each step cubes the error. One matrix is factorised at a time. ``found`` of the result is False where the iteration
+    does not converge. A value of 0 has vectors of 0.
 
     Source: Ostrowski 1959; Parlett, Math. Comp. 28 (1974).
     """
@@ -700,7 +719,7 @@ def _pair_near(operator: OperatorProduct, point: int, value: Tensor, y: Tensor) 
         miss = torch.maximum((m_x - value * x).norm(), (m_y - value.conj() * y).norm()) / value.abs()
         if miss <= eps**0.75:  # another step would change no digit of the gradient
             break
-    if not miss <= eps**0.5:  # also for NaN
+    if not miss <= eps**0.5:  # not converged, or NaN
         return None
     return value, x, y / torch.vdot(x, y)
 

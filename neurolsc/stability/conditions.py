@@ -1,7 +1,7 @@
 r"""What a cell shows by itself: faults of its surrogate, its time constants, its stability below threshold.
 
-**Below threshold** a neuron without spikes and weights is a linear map of its variables with a constant matrix M, which
-the cell gives (:meth:`neurolsc.Cell.subthreshold`). For two variables the radius follows from trace and determinant,
+**Below threshold** the step of a neuron without spikes and weights is a linear map of its variables. The cell gives its
+constant matrix M (:meth:`neurolsc.Cell.subthreshold`). For two variables the radius follows from trace and determinant,
 
 .. math:: \rho = \sqrt{\det M} \;\text{ if }\; (\mathrm{tr}\,M)^2 < 4 \det M, \quad\text{else}\quad
     \rho = \tfrac12 \Big( |\mathrm{tr}\,M| + \sqrt{(\mathrm{tr}\,M)^2 - 4 \det M} \Big)
@@ -31,11 +31,12 @@ if TYPE_CHECKING:
 DEAD = "dead layer"
 NOT_FINITE = "surrogate not finite"
 NO_SURROGATE = "no surrogate"
-REACH = 20.0  # a surrogate's derivative has to be finite up to so many thresholds (of at least 1) from the threshold
+# A surrogate's derivative has to be finite up to this many thresholds from the threshold; one below 1 counts as 1.
+REACH = 20.0
 # If a decay changes by less than STUCK per unit of log tau, float32 does not see an optimizer move it: a hundred steps
-# of 1e-3 move a decay near 1 by less than its resolution, 1.2e-7.
+# of 1e-3 move a decay near 1 by less than the eps of float32, 1.2e-7.
 STUCK = 1e-6
-MARGINAL = 1e-6  # radii up to so far above 1 are on the boundary: rounding of float32
+MARGINAL = 1e-6  # radii above 1 by at most this are on the boundary: rounding of float32
 
 
 @dataclass(frozen=True)
@@ -60,45 +61,53 @@ class Finding:
 
 
 def surrogate_fault(cell: Cell, layer: int) -> Finding | None:
-    """A finding if the spikes of a layer (from 0) have no derivative, or near the threshold one that is not finite.
+    """Return a finding if spikes have no derivative, or one that is not finite at or near the threshold; else None.
 
-    A single voltage where it is not finite makes the gradient of every weight NaN. In float32 that happens with
-    snnTorch's ``sigmoid(slope=25)`` at voltages of 3.5 or more below the threshold.
+    A single voltage with such a derivative makes the gradient of every weight NaN. In float32 that happens with
+    snnTorch's ``sigmoid(slope=25)`` at voltages of 3.5 or more below the threshold. `layer` is the cell's index from 0.
     """
     membrane = cell.membrane()
-    if membrane is not None:
-        # Under fork_rng the random numbers of a stochastic spike function are put back.
-        v = getattr(cell.initial_state(1), membrane.name).detach().requires_grad_()
-        with torch.enable_grad(), torch.random.fork_rng(devices=[]):
-            derivative = membrane.spike(v).requires_grad
-        if not derivative:
-            return Finding(
-                layer + 1,
-                "its spikes have no derivative",
-                "use fast_sigmoid or atan",
-                cause="its spike function is no surrogate",
-                name=NO_SURROGATE,
-            )
-    low, high = finite_distances(cell)
-    distance, side = min((-low, "below"), (high, "above"))
-    if distance == math.inf:
+    if membrane is None:
         return None
-    problem = f"the derivative of its surrogate is not finite {distance:.3g} or more {side} the threshold"
+    # fork_rng restores the random state, which a stochastic spike function changes.
+    v = getattr(cell.initial_state(1), membrane.name).detach().requires_grad_()
+    with torch.enable_grad(), torch.random.fork_rng(devices=[]):
+        derivative = membrane.spike(v).requires_grad
+    if not derivative:
+        return Finding(
+            layer + 1,
+            "its spikes have no derivative",
+            "use fast_sigmoid or atan",
+            cause="its spike function is no surrogate",
+            name=NO_SURROGATE,
+        )
+    at_zero = torch.zeros(1, **cell.dtype_and_device)  # v - theta
+    low, high = finite_distances(cell)
+    distance, side = min((-low, "below"), (high, "above"))  # the end nearer to the threshold
+    if not surrogate_slope(membrane, at_zero).isfinite().all():
+        where = "at the threshold"
+    elif distance < math.inf:
+        where = f"{distance:.3g} or more {side} the threshold"
+    else:
+        return None
+    problem = f"the derivative of its surrogate is not finite {where}"
     cause = "a voltage there makes all gradients NaN, at any learning rate"
     return Finding(layer + 1, problem, "use fast_sigmoid or atan", cause=cause, name=NOT_FINITE)
 
 
 def finite_distances(cell: Cell) -> tuple[float, float]:
-    """The range of v - theta, (lowest, highest), in which the derivative of a cell's surrogate is finite.
+    """Return the range of v - theta, (lowest, highest), in which the derivative of a cell's surrogate is finite.
 
-    The ends are exact to 0.002 thresholds. An end is infinite if the derivative is finite up to 20 times the largest
-    threshold (or 20, if that is below 1), or the cell has no :meth:`neurolsc.Cell.membrane`.
+    The threshold itself is left out: :func:`surrogate_fault` looks at it. The ends are exact to 0.002 thresholds. An
+    end is infinite if the derivative is finite up to 20 times the largest threshold (or 20, if that is below 1), or the
+    cell has no :meth:`neurolsc.Cell.membrane`.
     """
     membrane = cell.membrane()
     if membrane is None:
         return -math.inf, math.inf
     threshold = membrane.thresholds(cell.initial_state(1)).detach().abs().max().clamp(min=1.0)
-    distance = threshold * torch.linspace(-REACH, REACH, 20_001, **cell.dtype_and_device)
+    above = threshold * torch.linspace(0, REACH, 10_001, **cell.dtype_and_device)[1:]
+    distance = torch.cat([-above, above])
     finite = surrogate_slope(membrane, distance).isfinite().all(1)
     bad = distance[~finite & distance.isfinite()]  # an infinite threshold has no finite distance
     low = max(bad[bad < 0].tolist(), default=-math.inf)
@@ -107,13 +116,13 @@ def finite_distances(cell: Cell) -> tuple[float, float]:
 
 
 def surrogate_slope(membrane: Membrane, distance: Tensor) -> Tensor:
-    """The derivative of a surrogate at distances (P,) from the threshold: (P, n_hidden), (P, 1) if neurons share it."""
+    """Return a surrogate's derivative at distances v - theta (P,): (P, n_hidden), or (P, 1) if neurons share it."""
     with torch.enable_grad(), torch.random.fork_rng(devices=[]):
         v = distance.unsqueeze(1)
-        # One column for each neuron if neurons have surrogates of their own: then spikes have as many.
+        # If neurons have surrogates of their own, spikes have a column for each neuron, and so must v.
         v = v.expand_as(membrane.spike(v)).clone().requires_grad_()
         z = membrane.spike(v)
-        if not z.requires_grad:
+        if not z.requires_grad:  # spikes without a derivative
             return torch.zeros_like(v)
         (slope,) = torch.autograd.grad(z.sum(), v, materialize_grads=True, allow_unused=True)
     return slope
@@ -148,7 +157,7 @@ def time_constants(cell: Cell) -> tuple[TimeConstant, ...]:
         value = torch.as_tensor(getattr(owner, name)).detach().double()
         decay = value
         moves = torch.ones_like(value)  # derivative of the decay by what is trained
-        if scaled.through == "decay":
+        if scaled.through == "decay":  # a time constant; else the parameter is the decay
             decay = torch.exp(-1 / value)
             moves = decay / value
         parameter = stored_parameter(cell, scaled.parameter)
@@ -189,16 +198,16 @@ class NeuronStability:
 
     @property
     def oscillating(self) -> float:
-        """Share of neurons with complex eigenvalues, of their first two variables."""
-        if self.matrix.shape[1] == 1:
+        """Share of neurons whose first two variables, by themselves, have complex eigenvalues."""
+        if self.matrix.shape[1] == 1:  # a real number
             return 0.0
         trace, determinant = _trace_and_determinant(self.matrix[:, :2, :2])
         return (trace.square() < 4 * determinant).double().mean().item()
 
     def main_bound(self) -> Bound | None:
-        """The condition that most neurons break; None if none is broken."""
-        neurons = [(int((bound.margin < 0).sum()), bound) for bound in self.bounds]  # how many break each
-        count, bound = max(neurons, key=lambda pair: pair[0], default=(0, None))
+        """The condition that most neurons break; None if no neuron breaks any."""
+        counts = [(int((bound.margin < 0).sum()), bound) for bound in self.bounds]  # how many neurons break each
+        count, bound = max(counts, key=lambda pair: pair[0], default=(0, None))
         if count == 0:
             return None
         return bound
@@ -228,11 +237,11 @@ def plot_neurons(
 
     Args:
         layers: stabilities by name, of several layers or of one before and after a training.
-        path: a file, whose suffix chooses the format.
+        path: a file to write to, whose suffix chooses the format.
         title: title of the picture.
 
     Raises:
-        ValueError: if neurons have one variable.
+        ValueError: if the neurons of a layer have one variable.
     """
     from neurolsc.plots import plot_stable_region  # matplotlib is slow to import and few runs draw
 
@@ -247,7 +256,8 @@ def plot_neurons(
 def at_threshold(cell: Cell) -> NeuronStability:
     r"""Return the stability of every neuron at the threshold, with the derivative of its own spike.
 
-    The spike acts through reset and adaptation; without a :meth:`neurolsc.Cell.membrane` it has no derivative.
+    The spike acts through reset and adaptation. If the cell has no :meth:`neurolsc.Cell.membrane`, the derivative of
+    the spike counts as 0.
 
     For ALIF without a gradient through the reset the eigenvalues are :math:`e^{-1/\tau_v}` and
     :math:`e^{-1/\tau_\vartheta} - \beta s`, with the derivative s of the surrogate at the threshold: a neuron is
@@ -282,14 +292,15 @@ def _stability(cell: Cell, slope: float | Tensor) -> NeuronStability:
             )
         matrix = matrix.detach().double().cpu()
         stated: tuple[Bound, ...] = ()
-        if not torch.as_tensor(slope).any() and cell._defined_with_its_step("bounds"):  # bounds hold below threshold
+        # A cell's bounds are conditions below threshold, where the slope is 0.
+        if not torch.as_tensor(slope).any() and cell._defined_with_its_step("bounds"):
             stated = cell.bounds()
     bounds = tuple(bound._replace(margin=bound.margin.detach().double().cpu()) for bound in stated)
     return NeuronStability(matrix, neuron_radii(matrix), bounds)
 
 
 def neuron_radii(m: Tensor) -> Tensor:
-    """Spectral radii (P,) of small real matrices (P, k, k), as :func:`neurolsc.stability.isolated.block_radii`.
+    """Spectral radii (P,) of small real matrices (P, k, k), by :func:`neurolsc.stability.isolated.block_radii`.
 
     Example:
         >>> neuron_radii(torch.tensor([[[0.0, -0.5], [0.5, 0.0]]])).item()

@@ -4,14 +4,14 @@ A cell :math:`h[t] = \varphi(h[t-1], x[t])` is stable if for some :math:`\lambda
 
 .. math:: \|\varphi(h, x) - \varphi(h', x)\| \le \lambda\, \|h - h'\|.
 
-Then the influence of an input, and the gradient by it, fade as :math:`\lambda^k`, and k steps of context are enough
-(`truncation`).
+Then the influence of an input, and the gradient by it, fade over k steps as :math:`\lambda^k`, and a context of few
+steps is enough (`truncation`).
 
 **Spikes.** No spiking cell is stable in this sense: two voltages on the two sides of the threshold, however close,
 differ after a step by the reset and by a column of the recurrent weights. So the step has no Lipschitz constant, and
-:func:`certificate` refuses it. The backward pass of a spiking cell can be bounded: it is a product of transition
-derivatives M, whose size the surrogate limits. :func:`surrogate_rate` bounds :math:`\|M\|_2` in every state,
-:func:`backward_norms` measures products of them on data.
+:func:`certificate` refuses spiking cells. Their backward pass can be bounded: it is a product of transition derivatives
+M, whose size the surrogate limits. :func:`surrogate_rate` bounds :math:`\|M\|_2` in every state,
+:func:`backward_norms` measures norms of products of M on data.
 
 Source: J. Miller, M. Hardt, "Stable recurrent models", arXiv:1805.10369; the constants that it leaves out are ours.
 """
@@ -29,7 +29,7 @@ from neurolsc.network import Network, as_network
 from neurolsc.neurons import LIF, LRU, LSTM, RNN, FeedForward
 from neurolsc.neurons.cell import Cell, step_of
 from neurolsc.neurons.derivatives import flat, unflat
-from neurolsc.neurons.spiking import ALIF
+from neurolsc.neurons.spiking import ALIF, Reset
 from neurolsc.stability.arnoldi import radii, safe_sqrt
 from neurolsc.stability.transitions import follow, gram, time_operator
 from neurolsc.surrogate import MultiGaussian, in_two_methods
@@ -51,7 +51,7 @@ SMALLEST_FORGOTTEN = 1e-300
 # Two states count as one if their distance is below this share of the width of all visited states: the ratio of such
 # distances is rounding.
 MET = 1e-6
-LR = 0.03  # learning rate of Adam; each state variable is scaled to a range from 0 to 1
+LR = 0.03  # learning rate of Adam, which moves states whose variables are scaled to a range from 0 to 1
 
 
 # ---- certificates
@@ -82,7 +82,7 @@ class Certificate:
 
     @property
     def state_bound(self) -> float:
-        r"""The largest norm of a state in a run from 0: :math:`(L_x B_x + \|\varphi(0, 0)\|) / (1 - \lambda)`.
+        r"""A bound on the norm of states in a run from 0: :math:`(L_x B_x + \|\varphi(0, 0)\|) / (1 - \lambda)`.
 
         Raises:
             ValueError: if the rate is not below 1.
@@ -95,14 +95,14 @@ class Certificate:
         return (self.by_input * self.input_bound + self.at_rest) / (1 - self.rate)
 
     def truncation_error(self, context: int) -> float:
-        r"""Largest distance between the state after the last k inputs alone and the state after all inputs (Lemma 1).
+        r"""A bound on the distance of the state after the last k inputs alone from that after all inputs (Lemma 1).
 
         .. math:: \|h[t] - h^k[t]\| \le \lambda^k\, \frac{L_x B_x + \|\varphi(0, 0)\|}{1 - \lambda}
         """
         return self.rate ** whole("context", context, at_least=0) * self.state_bound
 
     def context(self, tolerance: float) -> int:
-        """The smallest k at which truncation moves the state by at most a tolerance (Prop. 3).
+        """The smallest k at which :meth:`truncation_error` is at most a tolerance (Prop. 3).
 
         For the output of a readout, divide the tolerance by its Lipschitz constant.
         """
@@ -131,9 +131,10 @@ def certificate(cell: Cell, input_bound: float) -> Certificate:
 
     .. math:: \lambda = f + \tfrac14 \|W_i\| + \|W_z\| + \frac{\|W_f\|}{4 (1 - f)} + \tfrac14 \|W_o\|
 
-    It is below 1 under the conditions of Proposition 2. Proof: by Lemma 4 :math:`\|c\| \le 1 / (1 - f)`, so all terms
-    but the last bound the change of c. The output h = o tanh c changes by at most :math:`\|o - o'\| + \|c - c'\|`,
-    which adds the last term. (The proof is ours: our copy of the source breaks off within it.)
+    This rate is below 1 under the conditions of Proposition 2. Proof: by Lemma 4 :math:`\|c\| \le 1 / (1 - f)`, so all
+    terms but the last bound the change of c. The output h = o tanh c changes by at most
+    :math:`\|o - o'\| + \|c - c'\|`, which adds the last term. (The proof is ours: our copy of the source breaks off
+    within it.)
 
     **LRU**: :math:`\lambda = \max_i |\lambda_i|`, always below 1. The input that counts is the output of its layer
     norm, which is bounded whatever x is.
@@ -178,7 +179,7 @@ def _rate_cell_certificate(cell: RNN | FeedForward, bound: float) -> Certificate
 
 def _lru_certificate(cell: LRU) -> Certificate:
     """The certificate of an LRU's memory, whose input v is the output of the layer norm."""
-    scale = cell.gamma_log.exp()  # of each number of the memory (n_state,)
+    scale = cell.gamma_log.exp()  # of what each number of the memory reads (n_state,)
     # v acts on the real and the imaginary parts of the memory: (2 n_state, n_hidden)
     by_v = torch.cat([cell.b_real, cell.b_imag]) * scale.repeat(2).unsqueeze(1)
     # Before weight and bias, the 2-norm of a layer norm's output is at most the root of the width.
@@ -224,14 +225,14 @@ def surrogate_rate(cell: Cell) -> float:
               \|M\|_2 \le \max_i d_i + \sqrt2\, s_{\max} \left\|\begin{pmatrix} W_{rec} \\ \mathrm{diag}\,\beta
               \end{pmatrix}\right\|_2
 
-    for a LIF and for an ALIF, with the decays d of the voltage (and threshold), the largest surrogate derivative
-    :math:`s_{\max}` and the adaptation :math:`\beta`. Where a gradient passes a LIF's reset, :math:`W_{rec} -
-    \mathrm{diag}\,\theta` stands for :math:`W_{rec}`. Where the bound is below 1, a gradient shrinks by at least this
-    factor at each step back. The bound of a LIF with short time constants and weak recurrence is below 1; that of an
-    ALIF whose threshold decays slowly hardly ever is. :func:`backward_norms` measures the norm on data.
+    for a LIF (left) and for an ALIF (right), with the decays d of voltages and thresholds, the largest surrogate
+    derivative :math:`s_{\max}` and the adaptation :math:`\beta`. Where a gradient passes a LIF's reset,
+    :math:`W_{rec} - \mathrm{diag}\,\theta` stands for :math:`W_{rec}`. Where the bound is below 1, a gradient shrinks
+    by at least this factor at each step back. The bound of a LIF with short time constants and weak recurrence is below
+    1; that of an ALIF whose threshold decays slowly hardly ever is. :func:`backward_norms` measures the norm on data.
 
     Returns:
-        The bound on the right.
+        The right-hand side of the inequality.
 
     Raises:
         TypeError: if the cell is neither a LIF nor an ALIF, or the peak of its surrogate is not known.
@@ -243,17 +244,19 @@ def surrogate_rate(cell: Cell) -> float:
         kind = step_of(type(cell))
     if not isinstance(cell, LIF | ALIF) or kind not in (LIF, ALIF) or not cell._defined_with_its_step("update"):
         raise TypeError(f"surrogate_rate is of LIF and ALIF, got {type(cell).__name__}.")
+    if type(cell.reset) is not Reset:
+        raise TypeError(f"the derivative of a reset by a {type(cell.reset).__name__} is not known.")
     spike = cell.spike
     w_rec = cell.w_rec.detach().double()
+    if not in_two_methods(spike) or type(spike).__module__ != "neurolsc.surrogate":  # a subclass may have another shape
+        raise TypeError(f"the largest derivative of the surrogate {type(spike).__name__} is not known.")
     with torch.no_grad():
         if isinstance(spike, MultiGaussian):
             # Its positive lobe in the middle and its two negative ones overlap: |f| is at most the higher peak.
             height = max(1 + spike.height, 2 * spike.height / spike.scale)
             peak = torch.as_tensor(spike.dampening) * height / (spike.sigma * math.sqrt(2 * math.pi))
-        elif in_two_methods(spike) and type(spike).__module__ == "neurolsc.surrogate":
-            peak = spike.derivative(torch.zeros(1, dtype=torch.float64))  # their shapes are highest at 0
         else:
-            raise TypeError(f"the largest derivative of the surrogate {type(spike).__name__} is not known.")
+            peak = spike.derivative(torch.zeros(1, dtype=torch.float64))  # our other surrogates are highest at 0
         slope = float(torch.as_tensor(peak).max())
         decay = cell.decay_v.max().item()
         if cell.reset.gradient:
@@ -301,13 +304,13 @@ class _Clip(torch.autograd.Function):
     r"""A square matrix with its singular values s clipped to f(s) = min(s, most).
 
     Autograd through the SVD divides by differences of singular values. This derivative does not, so it is exact where
-    they are equal. With :math:`W = U\, \mathrm{diag}(s)\, V^T` and :math:`E = U^T\, dW\, V` it is
+    they are equal. With :math:`W = U\, \mathrm{diag}(s)\, V^T` and :math:`E = U^T\, dW\, V` the derivative is
 
     .. math:: dF = U\, \Big(\frac{f(s_i) - f(s_j)}{s_i - s_j} \circ \frac{E + E^T}{2}
               + \frac{f(s_i) + f(s_j)}{s_i + s_j} \circ \frac{E - E^T}{2}\Big)\, V^T,
 
-    where :math:`f'(s_i)` stands for the first quotient if :math:`s_i = s_j`. It is its own adjoint, so the backward
-    pass applies it to the gradient in the place of dW.
+    where :math:`f'(s_i)` stands for the first quotient if :math:`s_i = s_j`. This linear map from dW to dF is its own
+    adjoint, so the backward pass applies it to the gradient in the place of dW.
     """
 
     @staticmethod
@@ -322,10 +325,11 @@ class _Clip(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
         u, s, vh = ctx.saved_tensors
         clipped = s.clamp(max=ctx.most)
-        inside = (s <= ctx.most).to(s)
+        inside = (s <= ctx.most).to(s)  # f'
         gap = s.unsqueeze(1) - s
         total = s.unsqueeze(1) + s
-        # the two quotients, with 1 for denominators of 0, whose quotients are replaced
+        # The two quotients. Denominators of 0 are set to 1, and their quotients replaced: the first by f', the second,
+        # at s = 0, by 1.
         slope = (clipped.unsqueeze(1) - clipped) / gap.masked_fill(gap == 0, 1)
         even = torch.where(gap == 0, (inside.unsqueeze(1) + inside) / 2, slope)
         odd = torch.where(total > 0, (clipped.unsqueeze(1) + clipped) / total.masked_fill(total == 0, 1), 1)
@@ -335,7 +339,7 @@ class _Clip(torch.autograd.Function):
 
 
 class SpectralBall(nn.Module):
-    """A parametrisation by square matrices of 2-norm at most `most`: larger singular values are clipped.
+    """A parametrisation that keeps square matrices at a 2-norm of at most `most`: it clips larger singular values.
 
     The result is the nearest such matrix in the Frobenius norm; ``neurolsc.train(..., clip_spectrum=most)`` clips
     after each update instead. The derivative is exact also where singular values are equal (orthogonal matrices).
@@ -356,7 +360,7 @@ class SpectralBall(nn.Module):
 
 
 class RowBalls(nn.Module):
-    """A parametrisation by matrices whose rows have bounded sums of absolute values: larger rows are scaled down.
+    """A parametrisation that bounds the sum of absolute values in each row of a matrix: it scales larger rows down.
 
     The directions of the rows stay. (The nearest matrix under the bound is another one.)
 
@@ -388,8 +392,8 @@ def stable_sets(
 
     RNN: :math:`\|W_{rec}\|_2 \le \lambda / L_a`. LSTM: Proposition 2, with the bounds on the recurrent weights
     times :math:`\kappa = (\lambda - f) / (1 - f)`, so that the rate of :func:`certificate` is at most :math:`\lambda`.
-    The forget gate stays below f if :math:`\|W_f\| + \|U_f\| B_x + \|b_f\| \le \sigma^{-1}(f)`. Of what :math:`W_f`
-    leaves, input weights and bias get one half each.
+    The forget gate is at most f if :math:`\|W_f\| + \|U_f\| B_x + \|b_f\| \le \sigma^{-1}(f)`. Of what the bound on
+    :math:`W_f` leaves, :math:`\|U_f\| B_x` and :math:`\|b_f\|` get one half each.
 
     Args:
         cell: the cell.
@@ -415,7 +419,7 @@ def stable_sets(
     bound = number("input_bound", input_bound, zero_allowed=True)
     gates = rate - forget  # bound of the recurrent rows of the gates i and o
     forget_gate = gates * (1 - forget)  # bound of the recurrent rows of the forget gate
-    share = 0.0  # what is left for the forget gate's input, and for its bias
+    share = 0.0  # bound of the forget gate's input times its weights, and of its bias
     if 0 < forget < rate:
         share = (math.log(forget / (1 - forget)) - forget_gate) / 2
     if share <= 0:  # also if forget is out of range
@@ -436,8 +440,8 @@ def stable_sets(
 def project(cell: Cell, input_bound: float, **options: Any) -> None:
     """Project the parameters of an RNN or LSTM, in place, into their :func:`stable_sets`.
 
-    ``optimizer.register_step_post_hook(lambda *_: project(cell, 1.0))`` does it after every update, also in
-    :func:`neurolsc.train`, whose ``optimizer`` may be a function that makes one.
+    ``optimizer.register_step_post_hook(lambda *_: project(cell, 1.0))`` projects after every update, also in
+    :func:`neurolsc.train`, whose ``optimizer`` may be a function that makes one. `options` are rate and forget.
     """
     with torch.no_grad():
         for name, ball in stable_sets(cell, input_bound, **options).items():
@@ -448,7 +452,8 @@ def project(cell: Cell, input_bound: float, **options: Any) -> None:
 def parametrise(cell: Cell, input_bound: float, **options: Any) -> None:
     """Parametrise an RNN or LSTM by its :func:`stable_sets`, so that it is stable whatever an optimizer does.
 
-    Before the cell is saved, call ``torch.nn.utils.parametrize.remove_parametrizations(cell, name)`` for each name.
+    `options` are rate and forget. Before the cell is saved, call
+    ``torch.nn.utils.parametrize.remove_parametrizations(cell, name)`` for each name.
     """
     for name, ball in stable_sets(cell, input_bound, **options).items():
         parametrize.register_parametrization(cell, name, ball)
@@ -477,12 +482,13 @@ def measured_rate(cell: Cell, x: Tensor, *, steps: int = 1, pairs: int = 32, asc
         seed: seed of the draws of pairs and stretches.
 
     Returns:
-        The largest ratio that was found, a lower bound of the maximum; 0 if all pairs end in the same state. It is
-        below every certificate in this norm. An LSTM's certificate is in the maximum norm, and may be below it.
+        The largest ratio that was found, a lower bound of the maximum; 0 if all pairs end in the same state. It is at
+        most :math:`\lambda^r` of a :func:`certificate` in the 2-norm. An LSTM's is in the maximum norm, and may be
+        smaller.
 
     Raises:
         TypeError: if the cell spikes: a pair on the two sides of a threshold has any ratio.
-        ValueError: if x does not fit, is shorter than r, the state does not move, or a number is out of range.
+        ValueError: if x does not fit, or is shorter than r, if the state never changes, or if a number is out of range.
 
     Source: arXiv:1805.10369, Sec. 4.3; the draw of pairs and what counts as reachable are ours.
     """
@@ -533,7 +539,7 @@ def measured_rate(cell: Cell, x: Tensor, *, steps: int = 1, pairs: int = 32, asc
         ratio = distance_after[apart] / distance_before[apart]
         if len(ratio):
             best = max(best, ratio.max().item())
-        if best == 0:  # all pairs have met, before or after the steps: there is no ratio to climb
+        if best == 0:  # the states of every pair are equal, before or after the steps: there is no ratio to climb
             break
         optimizer.zero_grad()
         (-ratio.clamp(min=1e-300).log().sum()).backward()  # 0 has no logarithm
@@ -549,9 +555,9 @@ def backward_norms(network: Network, x: Tensor, *, steps: int = 1) -> Tensor:
 
     .. math:: \lambda_{l,t} = \| M_{t+r-1,l} \cdots M_{t,l} \|_2, \qquad M_{t,l} = \partial h[t, l] / \partial h[t-1, l]
 
-    They certify the backward pass on these data, with surrogate derivatives where there are spikes: over m r steps
-    within a layer a gradient grows at most by the factor :math:`(\max_t \lambda_{l,t})^m`. They are exact to 1 %, as
-    those of :func:`neurolsc.stability.singular_values`.
+    The norms certify the backward pass on these data, with surrogate derivatives where there are spikes: over m r steps
+    within a layer a gradient grows at most by the factor :math:`(\max_t \lambda_{l,t})^m`. Their relative error is at
+    most 1 %, as that of :func:`neurolsc.stability.singular_values`.
 
     Args:
         network: the network; its parameters are not changed.
@@ -575,7 +581,8 @@ def backward_norms(network: Network, x: Tensor, *, steps: int = 1) -> Tensor:
     with eval_mode(as_network(network)), torch.no_grad():
         transitions, _ = follow(network, x, torch.arange(len(x)))
         for t in transitions:
-            # Points are ordered (step, sample): the s-th factor of all products has the points from step s on.
+            # Points are ordered (step, sample). Factor s of the product from step t on is the derivative at step t + s:
+            # for all products these are `count` steps from step s on.
             chain = [time_operator(t.at(slice(s * batch, (s + count) * batch))) for s in range(steps)]
             # The radius of M times its transpose is the square of the norm of M.
             squares = radii(gram(chain, count * batch), t.x).radius

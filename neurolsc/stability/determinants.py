@@ -1,12 +1,13 @@
 r"""Determinants of transition derivatives through time: the lower bound of the Local Stability Condition.
 
-The determinant of a product of square matrices is the product of their determinants. Of n eigenvalues
+The determinant of a product of square matrices is the product of their determinants. For a matrix M (n, n)
 
 .. math:: b = \frac{1}{n} \log |\det M|
 
-is the mean of :math:`\log |\lambda|`, while the radius is the largest :math:`|\lambda|`. The determinant of positive
-semi-definite matrices is super-additive and multiplicative. For these, a mean of b of 0 is enough for a lower bound of
-gradients that composes sub-exponentially. If the mean radius is 1 as well, all eigenvalues lie near the unit circle.
+is the mean of :math:`\log |\lambda|` over its n eigenvalues, while the radius is the largest :math:`|\lambda|`. On
+positive semi-definite matrices the determinant is super-additive and multiplicative. If b has the mean 0 over such
+matrices, gradients have a lower bound that decays sub-exponentially with the number of factors. If the mean radius is 1
+as well, all eigenvalues lie near the unit circle.
 
 Source: arXiv:2308.12075, App. D: Theorem 5, and Theorem 6, by which no such function of all matrices exists.
 """
@@ -42,7 +43,7 @@ def refuse_without_memory(cells: Sequence[Cell]) -> None:
 def time_matrices(t: Transitions) -> Tensor:
     """The derivatives of a layer's states by its states a step before, at all P points (P, n, n), in float64.
 
-    Those of an LRU or DiagonalRNN are of its memory alone: the input in its state is read anew in every step.
+    For an LRU or DiagonalRNN they are those of its memory alone: the input in its state is read anew in every step.
     """
     step = time_operator(t)
     if isinstance(step, Rotation):
@@ -56,7 +57,7 @@ def log_determinants(matrices: Tensor) -> Tensor:
 
 
 def mean_log_determinant(matrices: Tensor) -> float | None:
-    """Return the mean of log|det M| / n over matrices (P, n, n) that are not singular; None if all are."""
+    """Return the mean of log|det M| / n over those of P matrices (P, n, n) that are not singular; None if all are."""
     b = log_determinants(matrices.detach())
     if not b.isfinite().any():
         return None
@@ -91,8 +92,8 @@ class DeterminantProfile(Displayed):
 
     Attributes:
         log_determinant: log|det M| / n of each layer, step and sample (L, K, B).
-        radius: their radii (L, K, B).
-        states: size n of each layer's state; of an LRU or DiagonalRNN of its memory.
+        radius: spectral radii of the same derivatives (L, K, B).
+        states: size n of each layer's state; for an LRU or DiagonalRNN that of its memory.
         layout: where time and batch were found in the x that was given.
     """
 
@@ -147,8 +148,8 @@ def log_determinant_profile(
     Args:
         net: a network, or a module of snnTorch, norse, spikingjelly or PyTorch; it stays as it is.
         x: inputs, as for :func:`neurolsc.radius_profile`.
-        steps: number of time steps, drawn at random; None: all.
-        samples: number of samples, the first ones.
+        steps: number of time steps to draw at random, if x has more; None: all.
+        samples: number of samples to measure, the first ones.
         seed: seed of the draw of steps.
 
     Raises:

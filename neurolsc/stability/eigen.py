@@ -9,10 +9,11 @@ found by inverse iteration from one LU factorisation of :math:`M - \lambda(1 + 4
 homogeneous, :math:`\langle \partial\rho/\partial M, M\rangle = \rho` (Euler): the terms of a sum M = A + B + ...
 share the radius among them. M = 0 has gradient 0.
 
-These run in float64 on the CPU: an eigenvalue of LAPACK is off by about eps times the norm of M times the eigenvalue's
-condition number :math:`1 / |y^H x|`, for unit vectors x and y; in float32 by 1 % from a condition number of 1e5 on.
+:func:`spectral_radius` and :func:`leading_pair` run in float64 on the CPU: an eigenvalue of LAPACK is off by about eps
+times the norm of M times the eigenvalue's condition number :math:`1 / |y^H x|`, for unit vectors x and y. In float32
+that is 1 % from a condition number of 1e5 on.
 
-Many small matrices (:func:`dominant_pairs`) and larger ones (:func:`bounded_radius`) go faster by squaring:
+For many small matrices (:func:`dominant_pairs`) and for larger ones (:func:`bounded_radius`) squaring is faster:
 :math:`H^{2^k}` turns any vector into the eigenvectors of the eigenvalue of largest modulus, and its trace and norm
 bound the radius from both sides.
 """
@@ -27,9 +28,10 @@ from torch import Tensor
 from neurolsc.neurons.derivatives import lu_factors
 from neurolsc.surroundings import in_full_precision
 
-# Squarings in two rounds: after 9, an eigenvalue that is 1.4 % smaller counts a thousandth.
+# Squarings in each of two rounds: after 9, the share of an eigenvector whose eigenvalue is 1.4 % smaller has fallen to
+# a thousandth.
 SQUARINGS = (9, 9)
-FEW = 16  # matrices of which a look for pairs takes longer than nine squarings: all squarings are done first
+FEW = 16  # up to so many matrices are squared in one round: pairs between rounds take longer than nine squarings
 SMALLEST_MISS = 1e-3  # largest relative residual times condition number of the pairs by squaring
 FIRST_BOUND = 8  # number of squarings from which on bounds are compared
 LAST_BOUND = 12  # largest number of squarings: each halves the distance of the bounds at best, and costs two products
@@ -78,9 +80,9 @@ def spectral_radius(m: Tensor) -> Tensor:
 def leading_pair(m: Tensor, value: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """Return the eigenvalue of largest modulus of M (N, N), its right and its left eigenvector x, y (N,).
 
-    All are complex, in float64 on the CPU. The vectors are scaled to y^H x = 1. Where M is nearly defective, |y^H x| of
-    the unit vectors counts as at least sqrt(eps). If the eigenvalue is 0, so are the vectors. Pass `value` if the
-    eigenvalue is known.
+    All are complex128, on the CPU. The vectors are scaled to y^H x = 1. Where M is nearly defective, |y^H x| of the
+    unit vectors counts as at least sqrt(eps). If the eigenvalue is 0, so are the vectors. Pass `value` if it is
+    known.
     """
     m = m.detach().cpu().double()
     if value is None:
@@ -144,7 +146,7 @@ def _largest_eigenvalue(m: Tensor) -> Tensor:
 
 
 def _retried(solve: Callable[[Tensor], Any], m: Tensor) -> Any:
-    """What LAPACK's `solve` returns for matrices; if it does not converge, for these with noise of rounding's size."""
+    """Return what LAPACK's `solve` returns for matrices m, with noise of rounding's size if it does not converge."""
     try:
         return solve(m)
     except RuntimeError:  # QR iteration gets stuck on some matrices of equal rows, and the noise frees it
@@ -159,8 +161,8 @@ def _retried(solve: Callable[[Tensor], Any], m: Tensor) -> Any:
 def dominant_pairs(h: Tensor, miss: float = SMALLEST_MISS) -> tuple[Tensor, Tensor, Tensor]:
     """Return eigenpairs of largest modulus of many small real matrices (P, m, m), ten times as fast as LAPACK.
 
-    They come from high powers of the matrices. LAPACK finds those whose relative residual times condition number is
-    above `miss`, as where more than two eigenvalues share the modulus, and those of value 0.
+    They come from high powers of the matrices. Pairs whose relative residual times condition number is above `miss`, as
+    where more than two eigenvalues share the modulus, and pairs of value 0 are left to LAPACK.
 
     Returns:
         The values (P,), vectors (P, m) of norm 1, and condition numbers 1 / |y^H x| (P,).
@@ -181,16 +183,16 @@ def dominant_pairs(h: Tensor, miss: float = SMALLEST_MISS) -> tuple[Tensor, Tens
                 power = power / size.clamp(min=torch.finfo(power.dtype).tiny)
             power = power @ power
         value[left], vector[left], residual = pairs_of(h, power)
-        _, left_vector, _ = pairs_of(h.mT, power.mT, value[left])
+        _, left_vector, _ = pairs_of(h.mT, power.mT, value[left])  # of the transpose: the left one, conjugated
         condition[left] = _condition(vector[left], left_vector)
-        exact = residual * condition[left] <= miss * value[left].abs()  # False for NaN
-        again = ~exact | (value[left] == 0)  # 0 may come from a power that underflowed
+        accurate = residual * condition[left] <= miss * value[left].abs()  # False for NaN
+        again = ~accurate | (value[left] == 0)  # 0 may come from a power that underflowed
         left = left[again]
         h = h[again]
         power = power[again]
         if not len(left):
             return value, vector, condition
-    # what two rounds of squaring have not found
+    # what squaring has not found
     found, x = _pairs_by_lapack(h)
     _, y = _pairs_by_lapack(h.mT, found)
     value[left] = found.to(h.device)
@@ -209,7 +211,7 @@ def _condition(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _pairs_by_lapack(h: Tensor, near: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Eigenvalues (P,) and vectors (P, m) of largest modulus, or those nearest to values (P,), on the CPU."""
+    """Eigenvalues of largest modulus (P,), or those nearest to `near` (P,), and their vectors (P, m), on the CPU."""
     values, vectors = _retried(torch.linalg.eig, h.cpu())
     if near is None:
         distance = -values.abs()  # the smallest is that of the largest modulus
@@ -258,28 +260,28 @@ def pairs_of(h: Tensor, power: Tensor, near: Tensor | None = None) -> tuple[Tens
 def bounded_radius(m: Tensor, tolerance: float) -> Dominant:
     r"""Find the radii of real matrices (P, N, N) between two bounds, which repeated squaring brings together.
 
-    For k = 2, 4, 8, ... any matrix has
+    For k = 2, 4, 8, ... the radius of any matrix is bounded by
 
     .. math:: \Big(\frac{|\mathrm{tr}\, M^k|}{N}\Big)^{1/k} \le \rho(M) \le \|M^k\|_F^{1/k},
 
     so hundreds of eigenvalues near the largest do no harm: after ten squarings a factor of 10,000 between trace and
-    norm is 0.9 % of the radius. Where the trace is lost, as that of a cycle through all neurons, or the digits, as
-    those of powers of a Jordan block, the bounds do not meet. Rounding is followed, with :math:`\|M^k\|_F` scaled to
-    1, A the computed power, D its error and :math:`c = \|A^2\|_F`, in float64:
+    norm is 0.9 % of the radius. The bounds do not meet where the trace is 0, as for a cycle through all neurons, or
+    where rounding takes the digits, as for powers of a Jordan block. The error of rounding has a bound, too. If D is
+    the error of the computed power A, scaled to norm 1, and :math:`c = \|A^2\|_F`, the next power has the error D':
 
     .. math:: \|D'\|_F \le (2 \|A\|_2 \|D\|_F + \|D\|_F^2 + N \epsilon) / c, \qquad
               \|A\|_2^2 \le \|A A^\top\|_F.
 
-    Powers are squared in float64; the bound of :math:`\|A\|_2` is computed in float32. All takes a fifth to a half of
-    the time of LAPACK.
+    Powers are squared in float64; the bound of :math:`\|A\|_2` is computed in float32. All this takes a fifth to a half
+    of the time of LAPACK.
 
     Args:
         m: the matrices.
         tolerance: largest relative distance of the two bounds at which a radius is settled.
 
     Returns:
-        Eigenvalues whose modulus is the radius, their right vectors (P, N), in complex128, and where the bounds have
-        met; elsewhere values and vectors are 0.
+        Eigenvalues whose modulus is the radius, and their right vectors, in complex128; ``settled`` is True where the
+        bounds have met. Elsewhere values and vectors are 0.
 
     Source: I. M. Gelfand 1941, for the norms; N. J. Higham, Accuracy and Stability of Numerical Algorithms (2002),
     ch. 3, for the rounding of a product.
@@ -293,10 +295,10 @@ def bounded_radius(m: Tensor, tolerance: float) -> Dominant:
     size = torch.linalg.matrix_norm(matrices)
     power = matrices / size[:, None, None]
     log = size.log()  # of the k-th root of the norm of M^k
-    error = torch.zeros_like(log)
+    error = torch.zeros_like(log)  # bound of |D|
     for i in range(1, LAST_BOUND + 1):
         single = power.float()
-        stretch = (torch.linalg.matrix_norm(single @ single.mT) + SINGLE_ERROR).sqrt()  # at least the 2-norm
+        stretch = (torch.linalg.matrix_norm(single @ single.mT) + SINGLE_ERROR).sqrt()  # at least the 2-norm of A
         power = power @ power
         size = torch.linalg.matrix_norm(power)
         power = power / size[:, None, None]
@@ -306,7 +308,7 @@ def bounded_radius(m: Tensor, tolerance: float) -> Dominant:
             continue
         trace = power.diagonal(dim1=1, dim2=2).sum(1).abs()
         upper = log + error.log1p() / 2**i
-        lower = log + ((trace - n**0.5 * error) / n).log() / 2**i  # NaN where the trace is lost
+        lower = log + ((trace - n**0.5 * error) / n).log() / 2**i  # NaN where rounding may be larger than the trace
         near = torch.minimum(log + trace.log() / 2**i, upper).exp()  # exact where one eigenvalue is left
         distance = upper - lower
         met = distance <= width  # False for NaN
@@ -342,7 +344,7 @@ def rows_times(x: Tensor, m: Tensor) -> Tensor:
 
 def norm(x: Tensor) -> Tensor:
     """The 2-norms of vectors (..., n), real or complex: (...)."""
-    return torch.linalg.vector_norm(_as_reals(x), dim=-1)  # of complex numbers it takes fifty times as long
+    return torch.linalg.vector_norm(_as_reals(x), dim=-1)  # fifty times as fast as of complex numbers
 
 
 def unit(x: Tensor) -> Tensor:
@@ -361,7 +363,7 @@ def _as_reals(x: Tensor) -> Tensor:
 
 
 def start(n: int, like: Tensor) -> Tensor:
-    """Draw a Gaussian vector (n,), the same for each n, with the dtype and device of a tensor."""
+    """Draw a Gaussian vector (n,), the same at each call with this n, with the dtype and device of a tensor."""
     if like.is_complex():
         dtype = torch.complex128
     else:

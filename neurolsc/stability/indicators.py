@@ -1,4 +1,4 @@
-"""How gradients and activity get through a network, besides its radii; `diagnose` measures all of it."""
+"""How gradients and activity get through a network: indicators besides its radii, which `diagnose` measures."""
 
 import math
 from collections import Counter
@@ -61,8 +61,8 @@ def lyapunov_exponents(network: Network, x: Tensor, *, count: int = 1, seed: int
         seed: seed of the first directions.
 
     Returns:
-        Exponents (L, B, count), in nats per step; above 0 gradients through time explode, ``-inf`` where a direction
-        is lost altogether.
+        Exponents (L, B, count), in nats per step; above 0 gradients through time explode. An exponent is ``-inf`` where
+        a derivative maps its direction to 0.
 
     Source: Benettin et al., Meccanica 15 (1980); Engelken, Wolf & Abbott, arXiv:2006.02427 (recurrent networks); Vogt
     et al., arXiv:2006.14123 (gradients).
@@ -87,18 +87,18 @@ def exponent_loss(network: Network, x: Tensor, target: float = 0.0, *, count: in
     .. math:: \mathcal{L} = \frac{1}{L B k} \sum_{l,b,i} (\lambda_i[l, b] - \lambda^*)^2
 
     The gradient goes through the products of all T derivatives and their surrogates, to the parameters of the steps.
-    The states of the run are constants in it, as in pre-training. A layer of which a direction is lost altogether,
-    whose exponent is ``-inf``, is left out.
+    The states of the run are constants in it, as in pre-training. A layer with an exponent of ``-inf`` in any sample is
+    left out.
 
     Args:
-        network: the network; its ``grad`` stays as it is.
-        x: input (T, B, n_in), from rest; padding counts as steps.
+        network: the network; the ``grad`` of its parameters stays as it is.
+        x: input (T, B, n_in) of a run from rest; padding counts as steps.
         target: :math:`\lambda^*`, in nats per step.
         count: k, number of exponents of each layer.
         seed: seed of the first directions.
 
     Returns:
-        The loss, a number. 0 if all layers are left out.
+        The loss, a tensor (); 0 if all layers are left out.
 
     Source: Engelken, arXiv:2312.17306, of rate networks, with a target of 0. There the gradient goes through the states
     as well.
@@ -128,17 +128,17 @@ def layer_exponents(t: Transitions, batch: int, count: int, seed: int) -> Tensor
     drawn = torch.randn(size, count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     q = torch.linalg.qr(drawn)[0].to(like).expand(batch, -1, -1)  # directions as columns (B, S, count)
     copies = torch.arange(batch, device=like.device).repeat_interleave(count)  # each sample once for each direction
-    total = like.new_zeros(batch, count)  # of the logarithms of growth factors
+    total = like.new_zeros(batch, count)  # sum of the logarithms of growth factors
     for some in t.chunks(STEPS_AT_ONCE * batch):
         derivatives = time_operator(some)
         for first in range(0, len(some.x), batch):
-            moved = derivatives.take(first + copies).matvec(q.mT.reshape(batch * count, size))
-            moved = moved.view(batch, count, size).mT
+            images = derivatives.take(first + copies).matvec(q.mT.reshape(batch * count, size))
+            images = images.view(batch, count, size).mT  # M Q
             if count == 1:  # QR would do the same, but costs more than the product with the derivative
-                length = torch.linalg.vector_norm(moved, dim=1)
-                q = moved / length.clamp(min=torch.finfo(length.dtype).tiny).unsqueeze(1)
+                length = torch.linalg.vector_norm(images, dim=1)
+                q = images / length.clamp(min=torch.finfo(length.dtype).tiny).unsqueeze(1)
             else:
-                q, r = torch.linalg.qr(moved)
+                q, r = torch.linalg.qr(images)
                 length = r.diagonal(dim1=1, dim2=2).abs()
             total = total + length.log()
     return total / steps
@@ -146,12 +146,12 @@ def layer_exponents(t: Transitions, batch: int, count: int, seed: int) -> Tensor
 
 @in_full_precision
 def singular_values(network: Network, x: Tensor, *, steps: int | None = None, seed: int = 0) -> tuple[Tensor, Tensor]:
-    r"""Return the largest singular value of every transition derivative of a network, to 1 %.
+    r"""Return the largest singular value of every transition derivative of a network, with an error of at most 1 %.
 
     .. math:: \sigma_{\max}(M) = \max_{|u| = 1} |M u| = \sqrt{\rho(M^T M)}
 
-    It bounds the factor by which one step can enlarge a gradient. The radius says by which factor many steps of the
-    same kind do. Between layers of unequal widths it needs no sub-matrix.
+    It bounds the factor by which one step can enlarge a gradient. The radius says by which factor each of many equal
+    steps does. Between layers of unequal widths a singular value needs no sub-matrix, unlike a radius.
 
     Args:
         network: the network; its parameters are not changed.
@@ -160,8 +160,8 @@ def singular_values(network: Network, x: Tensor, *, steps: int | None = None, se
         seed: seed of the draw of steps.
 
     Returns:
-        Through time and through depth, each (L, K, B): layer, step, sample. Depth row 0 is that of the derivative by
-        the input.
+        Those through time and those through depth, each (L, K, B): layer, step, sample. Layer 0 through depth is the
+        derivative by the input.
 
     Source: Pascanu, Mikolov & Bengio 2013, arXiv:1211.5063 (singular values and gradients).
     """
@@ -177,7 +177,7 @@ def singular_values(network: Network, x: Tensor, *, steps: int | None = None, se
 def recurrence_radius(t: Transitions) -> Tensor:
     r"""Return the radius of the path from spike to spike through the recurrent weights W alone, at P points (P,).
 
-    With the output z of a state h, and the next state h', it is the spectral radius of
+    With the output z of a state h, and the next state h', it is the spectral radius of the product
 
     .. math:: \frac{\partial z}{\partial h} \Big(\frac{\partial h'}{\partial z}\Big|_{W} -
               \frac{\partial h'}{\partial z}\Big|_{W = 0}\Big).
@@ -200,9 +200,9 @@ def recurrence_radius(t: Transitions) -> Tensor:
 
 
 def largest_singular(t: Transitions, operators: Sequence[LinearOperator]) -> Tensor:
-    """Return the largest singular values (P,) of a product of operators at the points of t, in order of action."""
+    """Return the largest singular values (P,) of a product at the points of t, its operators in the order they act."""
     only = operators[0]
-    if len(operators) == 1 and isinstance(only, BlockStep):
+    if len(operators) == 1 and isinstance(only, BlockStep):  # neurons that do not read each other
         return norms_of_blocks(only)
     if all(part.same for part in operators):  # M is the same at all points
         points = 1
@@ -221,8 +221,8 @@ def state_gradients(network: Network, x: Tensor, loss: Loss) -> Tensor:
 
     .. math:: G_{l,t,b} = \Big\lVert \frac{\mathrm{d} L}{\mathrm{d} h[t, l]_b} \Big\rVert_2
 
-    The gradient goes through all later steps and higher layers. The graph of all T steps stays in memory; parameters
-    get no gradient.
+    The gradient goes through all later steps and higher layers. The graph of all T steps stays in memory. The ``grad``
+    of parameters stays as it is.
 
     Args:
         network: the network.
@@ -230,7 +230,8 @@ def state_gradients(network: Network, x: Tensor, loss: Loss) -> Tensor:
         loss: a number with a gradient, of the logits (T, B, C).
 
     Returns:
-        Norms (L, T, B). If the loss reads the last step alone, row T-1-k is what is left of the gradient k steps back.
+        Norms (L, T, B). If the loss reads the last step alone, step T-1-k shows what is left of the gradient k steps
+        back.
 
     Source: Pascanu, Mikolov & Bengio 2013, arXiv:1211.5063.
     """
@@ -238,7 +239,7 @@ def state_gradients(network: Network, x: Tensor, loss: Loss) -> Tensor:
         start = None
         if x.ndim == 3:  # `records` raises the error for another shape
             rest = network.initial_states(x.shape[1])
-            # states that require a gradient, so that later ones have one also where no parameter is trained
+            # The first states require a gradient, so that later ones have one also where no parameter is trained.
             layers = (type(s)(*(leaf.detach().clone().requires_grad_() for leaf in s)) for s in rest.layers)
             start = NetworkState(tuple(layers), rest.x)
         moments = list(network.records(x, start))
@@ -247,7 +248,7 @@ def state_gradients(network: Network, x: Tensor, loss: Loss) -> Tensor:
         found = iter(_gradients(loss(logits), [leaf for state in states for leaf in state]))
 
     def norm_over_variables(state: State) -> Tensor:
-        """The norm of the gradient by all variables of a state (B,); takes as many of `found` as the state has."""
+        """The norm (B,) of the next gradients of `found`, one for each variable of the state."""
         of_variables = [next(found).detach().abs().flatten(1) for _ in state]
         return torch.cat(of_variables, 1).norm(dim=1)
 
@@ -269,7 +270,7 @@ def parameter_gradients(
         network: the network.
         x: input (T, B, n_in).
         loss: a number with a gradient, of the logits (T, B, C).
-        mask: the steps that are no padding (T, B).
+        mask: (T, B) bool, True at steps that are no padding; by default all.
     """
     parameters = trained_parameters(as_network(network))
     with eval_mode(network), torch.enable_grad():
@@ -297,7 +298,7 @@ def gradients_by(value: Tensor, parameters: list[dict[str, nn.Parameter]]) -> tu
 
 def together(gradients: dict[str, Tensor]) -> Tensor:
     """All gradients of a layer side by side, as one vector."""
-    if not gradients:
+    if not gradients:  # no parameter is trained
         return torch.empty(0)
     return torch.cat([g.flatten() for g in gradients.values()])
 
@@ -320,13 +321,13 @@ def signal_to_noise(gradients: Tensor) -> float:
         \qquad \bar g = \frac{1}{K} \sum_k g_k, \quad
         \mathrm{var}_k\, g_k = \frac{1}{K-1} \sum_k (g_k - \bar g)^2
 
-    Noise of mean 0 alone gives 1 / K on the average, and batches m times as large give m times as much. It is ``inf``
-    if all batches agree, and ``nan`` if all gradients are 0.
+    Noise of mean 0 alone gives about 1 / K. Where the mean is far above the noise, batches m times as large give m
+    times the ratio. It is ``inf`` if all batches agree, and ``nan`` if all gradients are 0.
 
     Source: McCandlish et al. 2018, arXiv:1812.06162 (the reciprocal of its simple noise scale).
     """
     mean = gradients.mean(0)
-    # torch.var along a few rows takes twenty times as long
+    # torch.var over a few rows takes twenty times as long
     noise = (gradients - mean).square().sum() / (len(gradients) - 1)
     return (mean.square().sum() / noise).item()
 
@@ -340,8 +341,8 @@ def active_surrogate_fraction(
     .. math:: \frac{1}{K B n} \sum_{t,b,i} \Big[\, \Big|\frac{\partial z_i}{\partial v_i}\Big|
         \ge \text{threshold} \cdot \max_v \frac{\partial z_i}{\partial v_i} \Big]
 
-    Only at such neurons, steps and samples a gradient reaches the neuron's weights. The largest derivative is taken at
-    the threshold itself.
+    Elsewhere hardly any gradient reaches the neuron's weights. The largest derivative is taken to be that at the
+    threshold.
 
     Args:
         network: the network.
@@ -368,10 +369,10 @@ def active_fraction(t: Transitions, threshold: float = 0.1) -> float:
         v = getattr(t.before, membrane.name).detach().requires_grad_()
         before = t.before._replace(**{membrane.name: v})
         z = t.cell.output(before)
-        # If spikes are a variable of the state, v does not change them: take the spikes of the next step.
+        # If the spikes are a variable of the state, they do not depend on v: take the spikes of the next step.
         if z.grad_fn is None:
             z = t.cell.output(t.cell.update(t.x, z.detach(), before))
-        # no derivative, or not one output for each voltage, or outputs other than 0 and 1
+        # a layer that does not spike: no derivative, or not one output for each voltage, or outputs other than 0 and 1
         if not z.requires_grad or z.numel() != v.numel() or not is_binary(z):
             return math.nan
         (slope,) = torch.autograd.grad(z.sum(), v, materialize_grads=True, allow_unused=True)
@@ -396,8 +397,8 @@ class Activity(NamedTuple):
 def activity(spikes: Tensor, mask: Tensor | None = None) -> Activity:
     r"""Return rate, dead and saturated neurons, and synchrony of one layer.
 
-    Synchrony is the ratio of two variances in time: that of the layer's mean output, and the mean of those of its
-    neurons. Each is summed over samples,
+    Synchrony is a ratio of two variances over time, each summed over samples: that of the layer's mean output, over the
+    mean of those of its neurons,
 
     .. math:: \chi^2 = \frac{\sum_b \mathrm{var}_t\, \frac{1}{n} \sum_i z_i[t, b]}
         {\sum_b \frac{1}{n} \sum_i \mathrm{var}_t\, z_i[t, b]},
@@ -407,7 +408,7 @@ def activity(spikes: Tensor, mask: Tensor | None = None) -> Activity:
 
     Args:
         spikes: outputs (T, B, n).
-        mask: the steps that count (T, B); None: all.
+        mask: (T, B) bool, True at the steps that count; None: all.
 
     Returns:
         All four; NaN for outputs other than 0 and 1. Saturated neurons fire in more than SATURATED of the steps.
@@ -429,16 +430,16 @@ def activity(spikes: Tensor, mask: Tensor | None = None) -> Activity:
     dead = (rate == 0).double().mean().item()
     saturated = (rate > SATURATED).double().mean().item()
 
-    # The square of a spike is the spike itself: the variance of a neuron is p (1 - p).
-    share = fired / steps.unsqueeze(1)
-    of_neurons = (share * (1 - share)).mean(-1).sum()
+    # The square of a spike is the spike: a neuron that fires at a share p of the steps has the variance p (1 - p).
+    p = fired / steps.unsqueeze(1)
+    of_neurons = (p * (1 - p)).mean(-1).sum()  # mean over neurons, sum over samples
     firing = z.sum(-1).double() / z.shape[-1]  # share of the neurons that fire in a step (T, B)
-    weight = counted / steps  # which a step has in the mean over a sample's steps (T, B)
+    weight = counted / steps  # weight of a step in the mean over a sample's steps (T, B)
     mean = (weight * firing).sum(0)
-    of_mean = (weight * (firing - mean).square()).sum()
+    of_mean = (weight * (firing - mean).square()).sum()  # sum over samples
     if of_neurons > ROUNDING:
         synchrony = (of_mean / of_neurons).item()
-    else:
+    else:  # no neuron ever changes
         synchrony = math.nan
     return Activity(rate.mean().item(), dead, saturated, synchrony)
 
@@ -449,7 +450,8 @@ def similarity_to_input(x: Tensor, layer: Tensor, *, windows: int = 10) -> float
 
     A sample is described by its sums over equal windows of time. The similarities of samples are the scalar products
     :math:`K = X X^T` of the input and :math:`L` of the layer. :math:`\tilde K` and :math:`\tilde L` are U-centred:
-    without diagonal, and every row sums to 0. By chance their product is 0 on the average. The result is
+    without diagonal, and every row sums to 0. For independent samples their scalar product is 0 on the average. The
+    result is
 
     .. math:: s = \max\Big(0, \frac{\langle \tilde K, \tilde L \rangle}
         {\lVert \tilde K \rVert\, \lVert \tilde L \rVert}\Big)^2,
@@ -463,7 +465,7 @@ def similarity_to_input(x: Tensor, layer: Tensor, *, windows: int = 10) -> float
     Args:
         x: the input (T, B, N).
         layer: what the layer sends (T, B, M).
-        windows: into how many windows the time is divided, from 1; at most T are made.
+        windows: number of windows into which the time is divided, at least 1; at most T are made.
 
     Raises:
         TypeError: if windows is no int.

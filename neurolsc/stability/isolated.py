@@ -1,12 +1,12 @@
-r"""Eigenvalues of single neurons: all of a layer whose neurons do not read each other, and hints on the others.
+r"""Eigenvalues of single neurons: those of a layer whose neurons do not read each other, and hints on other layers.
 
 The derivative of a step by the state has a block of V x V for each neuron, V being the number of its state variables,
-and a part through weights that couples neurons. Without the second the radius of the layer is the largest radius of a
-block, and its largest singular value that of a block. Of a LIF or an ALIF the isolated neurons often say what the
-radius of the whole layer is (:func:`isolated_hint`).
+and a part through weights that couples neurons. Without that part the radius of the layer is the largest radius of a
+block, and its largest singular value is the largest one of a block. In a LIF or an ALIF the isolated neurons often tell
+the radius of the whole layer (:func:`isolated_hint`).
 
 Shapes: P points (step, sample), V state variables of a neuron, n neurons. Blocks (P, V, V, n) have a row for each
-variable of the next state, and a column for each of the last one.
+variable of the next state, and a column for each variable of the last state.
 """
 
 from typing import NamedTuple
@@ -28,24 +28,24 @@ from neurolsc.stability.eigen import leading_pair, spectral_radius
 
 
 def radii_of_blocks(step: BlockStep) -> Tensor:
-    """The largest radius of a block at each point (P,), differentiable once."""
+    """The largest radius of all blocks at each point (P,), differentiable once."""
     if not torch.is_grad_enabled():
         return block_radii(step.k).amax(1)
     largest, _ = _largest_block(step)
-    if largest.shape[1] == 1:  # a number, whose radius is its absolute value
+    if largest.shape[1] == 1:  # blocks are numbers, whose radius is their absolute value
         return largest.flatten().abs()
     return spectral_radius(largest)
 
 
 def norms_of_blocks(step: BlockStep) -> Tensor:
-    """The largest singular value of a block at each point (P,)."""
+    """The largest singular value of all blocks at each point (P,)."""
     return block_norms(step.k).amax(1)
 
 
 def pairs_of_blocks(step: BlockStep) -> tuple[Tensor, Tensor, Tensor]:
-    """The eigenvalue of largest modulus at each point (P,), with its right and left vectors x, y (P, V n).
+    """The eigenvalue of largest modulus at each point (P,), with its right and left eigenvectors x, y (P, V n).
 
-    They are scaled to y^H x = 1, and 0 outside the neuron whose block has the eigenvalue.
+    The vectors are scaled to y^H x = 1, and 0 outside the neuron whose block has the eigenvalue.
     """
     blocks, which = _largest_block(step)
     kind = blocks.dtype.to_complex()
@@ -72,12 +72,12 @@ def block_radii(k: Tensor) -> Tensor:
     r"""Spectral radii (P, n) of the blocks k (P, V, V, n) of single neurons, without gradient.
 
     The diagonal entry of a variable that depends on no other one, or on which no other one depends, is an eigenvalue;
-    the other eigenvalues are those of the block without this variable. Two variables that are left, with the matrix (a,
-    b; c, d), :math:`m = (a + d)/2` and :math:`q = ((a - d)/2)^2 + bc`, have
+    the other eigenvalues are those of the block without this variable. If two variables are left, with the matrix (a,
+    b; c, d), :math:`m = (a + d)/2` and :math:`q = ((a - d)/2)^2 + bc`, their radius is
 
-    .. math:: \rho = |m| + \sqrt{q} \;\text{ if }\; q \ge 0, \quad\text{else}\quad \rho = \sqrt{m^2 - q},
+    .. math:: \rho = |m| + \sqrt{q} \;\text{ if }\; q \ge 0, \quad\text{else}\quad \rho = \sqrt{m^2 - q}.
 
-    and only three or more that are left need numeric eigenvalues.
+    Only three or more variables need numeric eigenvalues.
     """
     k = k.detach()
     left = list(range(k.shape[1]))  # variables whose eigenvalues are still to be found
@@ -96,7 +96,7 @@ def block_radii(k: Tensor) -> Tensor:
         c = k[:, second, first]
         d = k[:, second, second]
         middle = (a + d) / 2
-        square = ((a - d) / 2).square() + b * c  # without cancellation
+        square = ((a - d) / 2).square() + b * c  # unlike middle^2 - det, without cancellation
         root = square.abs().sqrt()
         modulus = torch.where(square >= 0, middle.abs() + root, torch.hypot(middle, root))
         return torch.maximum(radius, modulus)
@@ -105,9 +105,9 @@ def block_radii(k: Tensor) -> Tensor:
 
 
 def _variable_alone(k: Tensor, left: list[int]) -> int | None:
-    """A variable among those left that depends on no other one, or on which no other one depends; None if none does.
+    """A variable of those left that depends on no other one, or on which no other one depends, in all blocks.
 
-    That has to hold in all blocks k (P, V, V, n).
+    None if there is none. The blocks are k (P, V, V, n).
     """
     for variable in left:
         others = [other for other in left if other != variable]
@@ -119,7 +119,7 @@ def _variable_alone(k: Tensor, left: list[int]) -> int | None:
 def block_norms(k: Tensor) -> Tensor:
     r"""Largest singular values (P, n) of the blocks k (P, V, V, n) of single neurons, at P points.
 
-    Of a block of two variables with the entries (a, b; c, d) it is computed without cancellation:
+    For a block of two variables with the entries (a, b; c, d) it is computed without cancellation:
 
     .. math:: \sigma = \tfrac12 \Big( \sqrt{(a + d)^2 + (b - c)^2} + \sqrt{(a - d)^2 + (b + c)^2} \Big)
     """
@@ -139,13 +139,15 @@ def block_norms(k: Tensor) -> Tensor:
 
 # ---- LIF and ALIF: what isolated neurons say about a layer whose neurons do read each other
 
-PRODUCTS = 12  # most products with a matrix to show that its norm is below 1; not enough for norms above about 0.95
+# Largest number of steps, each of two products with a matrix, to show that its norm is below 1; they are not enough for
+# norms above about 0.95.
+PRODUCTS = 12
 # A random start of norm 1 has a share of an eigenvector below CHANCE / sqrt(n) with a probability of 0.8 CHANCE.
 CHANCE = 0.003
 
 
 def eigenpair_hint(operator: LinearOperator, right: bool, tolerance: float) -> EigenpairHint | None:
-    """The largest eigenvalue of an operator with its right or left eigenvector, as far as isolated neurons tell it.
+    """The largest eigenvalue of an operator with its right or left eigenvector, as far as it is known without products.
 
     `tolerance` is the largest relative error of a radius. None if the operator has no hint.
     """
@@ -157,17 +159,17 @@ def eigenpair_hint(operator: LinearOperator, right: bool, tolerance: float) -> E
 def isolated_hint(step: SpikingStep, right: bool, tolerance: float) -> EigenpairHint:
     r"""Take the largest eigenvalue of all isolated neurons, and say where it is that of the whole layer.
 
-    Where leaks hold the radius of a LIF (v) or an ALIF (v, theta), no product with the derivative is needed. Without
-    the weights between neurons, neuron i has a matrix of 2 x 2 for (v, theta); of a LIF the first entry counts, and the
-    others are 0:
+    Where leaks set the radius of a LIF (v) or an ALIF (v, theta), no product with the derivative is needed. Without the
+    weights between neurons, neuron i has a matrix of 2 x 2 for (v, theta); in that of a LIF all but the first entry are
+    0:
 
     .. math::
         D_i = \begin{pmatrix} d_i + o_i & e_i - o_i \\ \beta_i s_i & e^{-1/\tau_{\vartheta,i}} - \beta_i
         s_i \end{pmatrix}, \qquad o_i = (W_{rec,ii} - r_i) s_i,
 
-    with the surrogate's slope s, the adaptation β, and d, e and r, the derivatives of the voltage by v, θ and minus the
-    spike. Its spikes follow a current of frequency μ with the gain :math:`g_i(\mu) = s_i (1, -1) (\mu - D_i)^{-1} (1,
-    0)^T`.
+    with the surrogate's slope s and the adaptation β. The derivatives of the voltage by v and θ are d and e, and that
+    by the spike is -r. The spikes follow a current of frequency μ with the gain
+    :math:`g_i(\mu) = s_i (1, -1) (\mu - D_i)^{-1} (1, 0)^T`.
 
     *No eigenvalue is larger.* A μ that is no eigenvalue of any D is one of the whole derivative only if the loop
     through the weights, :math:`W G(\mu)` with :math:`G = \mathrm{diag}(g)` and W without its diagonal, has the
@@ -176,8 +178,8 @@ def isolated_hint(step: SpikingStep, right: bool, tolerance: float) -> Eigenpair
     the circle larger by the tolerance, no eigenvalue lies beyond. :func:`norm_below_one` shows that the norm is below 1
     by three to eight products, with an error probability of about 0.2 %.
 
-    *It exists.* The loop moves the largest eigenvalue of D; how far is estimated at second order, by the residue of
-    :math:`g_i` times the paths from neuron i to the others and back.
+    *It exists.* The loop moves the largest eigenvalue of D. How far it moves is estimated at second order: the residue
+    of :math:`g_i` times the paths from neuron i to the others and back.
 
     Args:
         step: the derivative by the state at P points.
@@ -185,7 +187,7 @@ def isolated_hint(step: SpikingStep, right: bool, tolerance: float) -> Eigenpair
         tolerance: largest relative error of a radius.
 
     Returns:
-        Values and vectors. ``exists`` is True where the eigenvalue is real, not 0, and moved by at most half the
+        Values and vectors. ``exists`` is True where the eigenvalue is real, not 0, and moves by at most half the
         tolerance; ``largest`` where in addition no larger one is left out.
     """
     # The largest eigenvalue of all isolated neurons at each point, and its neuron, both (P, 1).
@@ -197,7 +199,8 @@ def isolated_hint(step: SpikingStep, right: bool, tolerance: float) -> Eigenpair
     root = alone.root.gather(1, which)
     value = torch.where(middle < 0, middle - root, middle + root)
 
-    # How far the loop through the weights moves it (P,).
+    # How far the loop through the weights moves this eigenvalue (P,). The sum of w_ij g_j w_ji over the other neurons j
+    # is bounded by Cauchy-Schwarz.
     gain = alone.gain((1 + tolerance) * largest)
     between = step.w_rec - torch.diag(step.w_rec.diagonal())
     above_decay = (value - alone.decay.gather(1, which)).abs()
@@ -208,7 +211,7 @@ def isolated_hint(step: SpikingStep, right: bool, tolerance: float) -> Eigenpair
     largest = largest.squeeze(1)
     exists = (largest > 0) & alone.real.gather(1, which).squeeze(1) & gain.isfinite().all(1)
     exists &= moved <= tolerance / 2 * largest
-    is_radius = torch.zeros_like(exists)  # no other eigenvalue is larger
+    is_radius = torch.zeros_like(exists)  # True where no other eigenvalue is larger
     some = exists.nonzero().squeeze(1)
     if len(some):
         is_radius[some] = norm_below_one(between, gain[some].sqrt())
@@ -231,15 +234,15 @@ def isolated_hint(step: SpikingStep, right: bool, tolerance: float) -> Eigenpair
 
 
 class IsolatedNeurons(NamedTuple):
-    """The matrices D of all neurons at P points and their two eigenvalues; all (P, N), real."""
+    """The matrices D of all N neurons at P points, and their two eigenvalues; all tensors are (P, N), and real."""
 
     s: Tensor  # derivative of the spikes by the voltage
     decay: Tensor  # decay of the threshold; 0 for a LIF
     entries: tuple[Tensor, Tensor, Tensor, Tensor]  # a, b, c, d of D = (a, b; c, d)
     middle: Tensor  # mean of the two eigenvalues
     root: Tensor  # half of their distance if they are real, else their imaginary part
-    real: Tensor  # bool: True where they are real
-    modulus: Tensor  # of the larger one
+    real: Tensor  # bool: True where the eigenvalues are real
+    modulus: Tensor  # of the larger eigenvalue
 
     @classmethod
     def of(cls, step: SpikingStep) -> "IsolatedNeurons":
@@ -261,14 +264,15 @@ class IsolatedNeurons(NamedTuple):
         return cls(s, c + d, (a, b, c, d), middle, root, real, modulus)
 
     def gain(self, radius: Tensor) -> Tensor:
-        r"""The largest \|g\| of each neuron (P, N) on and outside circles of radii (P, 1) around all eigenvalues of D.
+        r"""The largest \|g\| of each neuron (P, N) on and outside circles of radii (P, 1) around all eigenvalues.
 
         At :math:`\mu = r e^{i\phi}`, with :math:`c = \cos\phi`, the decay d of the threshold, and trace and determinant
         of D,
 
         .. math:: |g|^2 = s^2\, \frac{r^2 + d^2 - 2 r d c}{|\mu^2 - \mathrm{tr}\, \mu + \det|^2},
 
-        a linear by a quadratic function of c: largest at an end, or where the derivative, a quadratic function, is 0.
+        a linear over a quadratic function of c: it is largest at an end of [-1, 1], or where the numerator of its
+        derivative, a quadratic function, is 0.
         """
         r = radius.double()
         decay = self.decay.double()
@@ -281,7 +285,8 @@ class IsolatedNeurons(NamedTuple):
         const = (r.square() - determinant).square() + (trace * r).square()
         linear = -2 * trace * r * (r.square() + determinant)
         quadratic = 4 * determinant * r.square()
-        # The derivative is 0 where slope quadratic c^2 - 2 half c - rest = 0; both roots without cancellation.
+        # The derivative is 0 where slope quadratic c^2 - 2 half c - rest = 0. Its two roots far / (slope quadratic) and
+        # -rest / far have no cancellation.
         half = above * quadratic
         rest = slope * const + above * linear
         root = (half.square() + slope * quadratic * rest).clamp(min=0).sqrt()
@@ -299,13 +304,13 @@ class IsolatedNeurons(NamedTuple):
 def norm_below_one(w: Tensor, root: Tensor) -> Tensor:
     r"""True where the norm of A = diag(root) w diag(root) is shown to be below 1 (P,); False where it is not shown.
 
-    An eigenvector of :math:`A^T A` with an eigenvalue of 1 or more has at most the share :math:`(\sum_k
-    p_k(1)^2)^{-1/2}` of a random start x, with the orthonormal polynomials p of a Krylov process from x (Golub-Kahan
-    bidiagonalisation of A). The norm is below 1 once this share is improbably small (CHANCE).
+    Golub-Kahan bidiagonalisation of A from a random start x has orthonormal polynomials p. An eigenvector of
+    :math:`A^T A` with an eigenvalue of 1 or more has at most the share :math:`(\sum_k p_k(1)^2)^{-1/2}` of x. The norm
+    counts as below 1 once this share is improbably small (CHANCE).
 
     Args:
         w: a matrix (N, N).
-        root: a diagonal for each point (P, N), at least 0.
+        root: a diagonal for each point (P, N), with entries of at least 0.
     """
     n = len(w)
     tiny = torch.finfo(w.dtype).tiny
@@ -314,7 +319,7 @@ def norm_below_one(w: Tensor, root: Tensor) -> Tensor:
     x = torch.randn(n, generator=torch.Generator().manual_seed(n), dtype=torch.float64).to(w)
     x = (x / x.norm()).expand(len(root), -1)
     y = torch.zeros_like(x)
-    back = off = x.new_zeros(len(x))  # entries beside the diagonal of the bidiagonal, and of the tridiagonal matrix
+    back = off = x.new_zeros(len(x))  # newest entries beside the diagonals of the bidiagonal and the tridiagonal matrix
     last = x.new_zeros(len(x))  # the polynomial before phi, at 1
     phi = total = torch.ones_like(last)  # the newest polynomial at 1, and the sum of the squares of all so far
     for _ in range(PRODUCTS):
@@ -332,7 +337,7 @@ def norm_below_one(w: Tensor, root: Tensor) -> Tensor:
         x = z / new.clamp(min=tiny).unsqueeze(1)
         back = new
         done = CHANCE**2 * total >= n
-        above_one = value <= 0  # a polynomial changes its sign at 1 if an eigenvalue lies above 1
+        above_one = value <= 0  # at 1 a polynomial is 0 or negative only if an eigenvalue is at least 1
         shown[left[done & ~above_one]] = True
         stay = (~done & ~above_one).nonzero().squeeze(1)
         if not len(stay):
@@ -353,9 +358,10 @@ def shifted_factors(operator: LinearOperator, shift: Tensor) -> Factors | None:
     r"""Factorise M - shift I of the only point of a LIF or an ALIF; None for other operators, whose matrix is needed.
 
     An ALIF has 2 n variables, but needs a factorisation of n x n only, as the rows of the thresholds couple no neurons.
-    With :math:`u = v - \vartheta` the row of a neuron reads :math:`\beta s\,u + (e^{-1/\tau_\vartheta} -
-    \lambda)\,\vartheta = b`. Its solutions are any one of them plus w (p, q), with a unit vector (p, q) that solves it
-    for b = 0. The rows of the voltages then are an n x n system in the unknown w of each neuron.
+    With :math:`u = v - \vartheta` the threshold's row of a neuron reads
+    :math:`\beta s\,u + (e^{-1/\tau_\vartheta} - \lambda)\,\vartheta = b`. Its solutions (u, θ) are one of them plus
+    any multiple w (p, q) of a unit vector (p, q) that solves the row for b = 0. The rows of the voltages then are an
+    n x n system in the w of all neurons.
     """
     if not isinstance(operator, SpikingStep):
         return None
@@ -377,7 +383,7 @@ def shifted_factors(operator: LinearOperator, shift: Tensor) -> Factors | None:
     def solve(rhs: Tensor) -> Tensor:
         a, b = rhs.chunk(2)
         a = a - b  # the row of v becomes that of u = v - theta
-        # one solution of the threshold's row
+        # one solution of the thresholds' rows
         u = b * feedback / norm**2
         theta = b * slow.conj() / norm**2
         w = inner.solve(a - (fast * u + coupling @ (s * u)) - cross * theta)
@@ -386,8 +392,9 @@ def shifted_factors(operator: LinearOperator, shift: Tensor) -> Factors | None:
         return torch.cat((u + theta, theta))
 
     def solve_adjoint(rhs: Tensor) -> Tensor:
+        """The adjoints of the steps of `solve`, in reverse order."""
         a, b = rhs.chunk(2)
-        b = a + b  # the adjoint of v = u + theta
+        b = a + b  # of v = u + theta
         y = inner.solve_adjoint(p.conj() * a + q.conj() * b)
         a = a - fast.conj() * y - s * (coupling.mH @ y)
         b = b - cross * y

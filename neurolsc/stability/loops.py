@@ -1,16 +1,18 @@
 r"""The loops of pre-training: ours, the one that the paper prints, and the one of its released code.
 
-All three measure radii, take one optimizer step on :math:`(\rho(M_k) - \rho_t)^2`, multiply what a rule names by
-:math:`\kappa = \mathrm{clip}(\rho_t / \bar\rho, 0.85, 1.15)`, per layer and direction, and shuffle learnable tensors
-(arXiv:2308.12075, Sec. II-D and II-G). They differ in where they measure and in when they stop:
+All three measure radii, take one optimizer step on :math:`(\rho(M_k) - \rho_t)^2`, multiply the parameters that a rule
+names by :math:`\kappa = \mathrm{clip}(\rho_t / \bar\rho, 0.85, 1.15)`, per layer and direction, and shuffle learnable
+tensors (arXiv:2308.12075, Sec. II-D and II-G). They differ in where they measure and in when they stop:
 
-- ours (:class:`OurLoop`) draws samples and time steps of a batch, and asks every layer and direction for its target;
-- the printed one (:class:`TimeStepLoop`) goes through a batch time step by time step, takes all samples, and asks the
-  mean over layers and directions;
-- the released one does the same, but asks every layer and direction, 21 times in a row, and keeps the best weights.
+- ours (:class:`OurLoop`) draws samples and time steps of a batch, and requires every layer and direction to meet its
+  target;
+- the printed one (:class:`TimeStepLoop`) goes through a batch time step by time step, takes all samples, and requires
+  the mean over layers and directions to meet the target;
+- the released one measures likewise, requires every layer and direction to meet its target in 21 steps in a row, and
+  keeps the best weights.
 
-Lookahead averages with a slow copy of the parameters. Unless multipliers and shuffle act on that copy too, it averages
-unrelated tensors, whose deviations shrink; so here they do.
+Lookahead averages with a slow copy of the parameters. Here multipliers and shuffle act on that copy too: else Lookahead
+would average unrelated tensors, whose deviations shrink.
 """
 
 import copy
@@ -44,18 +46,18 @@ PATIENCE = 15
 def adabelief_lookahead(
     parameters: Iterable[nn.Parameter] | list[dict[str, Any]], lr: float, weight_decay: float = 0.0
 ) -> "Lookahead":
-    r"""Make AdaBelief inside Lookahead: every 6 steps weights go half the way back to where they were.
+    r"""Make AdaBelief inside Lookahead: every 6 steps weights w go half the way back to a slow copy of them.
 
     .. math:: \phi \leftarrow \phi + 0.5\,(w - \phi), \quad w \leftarrow \phi
         \quad \text{every 6 steps}
 
     The slow copy :math:`\phi` of each parameter p is ``optimizer.state[p]["slow_params"]``. Code that sets parameters
-    between two steps has to set that copy as well, or it pulls them back.
+    between two steps has to set that copy as well: else Lookahead pulls them back.
 
     Args:
         parameters: the parameters, or groups of them.
-        lr: learning rate; 1e-3 trains the ALIF of the paper, 3.14e-3 is its pre-training.
-        weight_decay: decoupled from the gradient; 0 in the paper's training, 1e-4 in its pre-training.
+        lr: learning rate; in the paper 1e-3 for the training of ALIF, 3.14e-3 for its pre-training.
+        weight_decay: decoupled from the gradient; in the paper 0 for training, 1e-4 for pre-training.
 
     Source: arXiv:2308.12075, Sec. II-G; Zhuang et al. 2020 (AdaBelief); Zhang et al. 2019 (Lookahead).
     """
@@ -67,7 +69,7 @@ def adabelief_lookahead(
 
 
 def shuffled(p: Tensor, order: Tensor) -> Tensor:
-    """The entries of p, other than 0, in the order of a permutation (p.numel(),); zeros stay where they are."""
+    """A tensor p with its entries other than 0 in the order of a permutation (p.numel(),); zeros stay in place."""
     entries = p.flatten()
     nonzero = entries != 0
     order_of_nonzero = order[nonzero[order]]
@@ -83,10 +85,11 @@ class Loop:
         step: steps taken so far.
         max_steps: steps after which it gives up.
         met: whether the criteria held where it ended.
-        met_in_a_row: steps up to now that have met the criteria without a break.
+        met_in_a_row: steps in a row, up to now, that have met the criteria.
         smoothed: exponential mean of the deviation of radii from their targets; NaN before the first step.
         history: a row for each step.
         best: the weights with the smallest miss so far.
+        STATE: names of the attributes that :meth:`state` saves.
     """
 
     STATE: tuple[str, ...] = ("step", "smoothed", "met_in_a_row", "history", "best")
@@ -97,11 +100,11 @@ class Loop:
         self.network = meter.network
         self.rule = as_rule(meter.options.rule, meter.options.target, meter.options.loop)
         self.settings = meter.options.of_loop()
-        if self.settings.max_steps is None:  # the released loop takes a step per time step: two batches
+        if self.settings.max_steps is None:  # the released loop: one step at each time step of two batches
             self.max_steps = 2 * inputs.steps
         else:
             self.max_steps = self.settings.max_steps
-        distinct = dict.fromkeys(p for cell in self.network.cells for p in cell.pretrained())  # cells may share some
+        distinct = dict.fromkeys(p for cell in self.network.cells for p in cell.pretrained())  # cells may share them
         self.parameters = [p for p in distinct if p.requires_grad]
         if not self.parameters:
             raise ValueError("pretrain needs parameters to move: all that set radii are frozen (requires_grad=False).")
@@ -171,9 +174,9 @@ class Loop:
         self.optimizer.zero_grad()
 
     def multipliers(self, means: dict[str, list[float]]) -> dict[str, list[float]]:
-        """Kappa of each layer, by direction: clip(target / mean), from mean radii likewise; 1 leaves a layer as it is.
+        """Return kappa = clip(target / mean) of each layer, by direction; `means` has the mean radii likewise.
 
-        A mean of 0 gets the upper bound.
+        A mean of 0 gets the upper bound. Without a target, or with ``kappa=False``, kappa is 1: the layer stays.
         """
         kappas = {direction: [1.0] * len(self.network.cells) for direction in DIRECTIONS}
         if self.meter.options.kappa is False:
@@ -187,23 +190,23 @@ class Loop:
                 if mean > 0:
                     kappa = min(max(target / mean, low), high)
                 kappas[direction][layer] = kappa
-        if not self.meter.options.include_input:
+        if not self.meter.options.include_input:  # the derivative by the input has no target
             kappas["depth"][0] = 1.0
         return kappas
 
     def multiply(self, kappas: dict[str, list[float]]) -> None:
-        """Move the cells by their multipliers."""
+        """Multiply the parameters of the cells in place, as the rule says."""
         if self.meter.options.kappa is False:
             return
         for cell, time, depth in zip(self.network.cells, kappas["time"], kappas["depth"], strict=True):
             self.rule.apply(cell, time=time, depth=depth)
 
     def drawn_shuffle(self, tensors: list[nn.Parameter]) -> Callable[[], None]:
-        """Draw an order for the entries of each tensor; return the function that puts them into it, in place.
+        """Draw an order for the entries of each tensor; return the function that puts them into that order, in place.
 
-        :meth:`move` calls it twice, on the parameters and on Lookahead's copy of them, which so get the same order. At
-        a step without a shuffle it does nothing. The distribution of the entries, which the multipliers set, stays; so
-        do zeros, which are connections that do not exist.
+        :meth:`move` calls the function twice, on the parameters and on Lookahead's copy of them: both get the same
+        order. At a step without a shuffle the function does nothing. The distribution of the entries, which the
+        multipliers set, stays; so do zeros, which are connections that do not exist.
         """
         generator = self.meter.generator(self.step)
         orders = [torch.randperm(p.numel(), generator=generator).to(p.device) for p in tensors]
@@ -222,14 +225,14 @@ class Loop:
 
         Args:
             change: changes the network in place.
-            optimized: the optimizer has acted, so that there is such a copy.
+            optimized: True if the optimizer has acted, so that there is such a copy.
         """
         change()
         if not optimized:
             return
         # A change acts on the network: put the slow copy there, change it, and put the parameters back.
         slow = [self.optimizer.state[p]["slow_params"] for p in self.parameters]
-        changed = self.weights()  # with the buffers, which must not change a second time
+        changed = self.weights()  # with the buffers, which the second change must not reach
         with torch.no_grad():
             for parameter, copied in zip(self.parameters, slow, strict=True):
                 parameter.copy_(copied)
@@ -260,8 +263,8 @@ class OurLoop(Loop):
 
     def __init__(self, meter: "Meter", inputs: "InputStream") -> None:
         super().__init__(meter, inputs)
-        self.polishing = False  # only the multipliers act
-        # by direction and layer: whether kappa was above 1 last, and how often that has changed
+        self.polishing = False  # True while the multipliers alone act
+        # by direction and layer, while polishing: whether kappa was above 1 last, and how often that has changed
         self.turns: dict[tuple[str, int], tuple[bool, int]] = {}
         self.best_miss = [math.inf, math.inf]  # largest relative miss of a mean radius, and the sum of all
         self.best_step = 0
@@ -276,7 +279,8 @@ class OurLoop(Loop):
 
         # Draw samples and steps, and measure. Polishing (multipliers alone) begins once the means are near their
         # targets. It also begins, from the best weights, if these have not improved for long: then shuffles and
-        # optimizer undo what kappa does. It measures at more points, so its misses are not compared with earlier ones.
+        # optimizer undo what kappa does. Polishing measures at more points, so its misses are not compared with earlier
+        # ones.
         seen = meter.measure(x, self.step, closer=self.polishing)
         counted = meter.counted(seen, len(x))
         if polish and not self.polishing:
@@ -295,7 +299,8 @@ class OurLoop(Loop):
         loss = self.record(seen, counted)
         meter.refuse_singular(self.history[-1:], "that were drawn")
         misses = [abs(m.mean / m.target - 1) for m in counted]
-        miss = [max(misses), sum(misses)]  # the sum decides between equal largest ones, of a radius that cannot move
+        # If the largest miss stays the same, as that of a radius that cannot move, the sum decides.
+        miss = [max(misses), sum(misses)]
         if miss < self.best_miss:
             self.best_miss = miss
             self.best_step = self.step
@@ -307,7 +312,8 @@ class OurLoop(Loop):
             self.met_in_a_row = 0
         elif self.meets(counted):
             profile = meter.fresh(self.inputs, self.step)
-            # With a dead layer it goes on, as shuffles may make it fire. While polishing it ends: nothing would change.
+            # With a dead layer the loop goes on, as shuffles may make the layer fire. While polishing it ends, as there
+            # are no shuffles.
             dead = bool((profile.firing_rate == 0).any())
             met = criteria.met(meter.counted(profile, len(x)), self.smoothed)
             if met and (self.polishing or not dead):
@@ -323,7 +329,7 @@ class OurLoop(Loop):
 
         # 2. The multipliers. While polishing a miss is mostly noise of measuring, over which damped steps average.
         means = {direction: self.history[-1][direction] for direction in DIRECTIONS}
-        if profile is not None and self.polishing:  # measured at more points, and known better
+        if profile is not None and self.polishing:  # the profile's means are of more points, and so more exact
             means = {"time": profile.time_mean.tolist(), "depth": profile.depth_mean.tolist()}
         kappas = self.multipliers(means)
         if self.polishing:
@@ -361,7 +367,7 @@ class OurLoop(Loop):
 
 
 class TimeStepLoop(Loop):
-    """One time step of a batch after the other, measured at all samples: the printed loop, and the released one.
+    """The printed loop, and the released one: one time step of a batch after the other, measured at all samples.
 
     A pre-training step advances the run of a batch by one time step, with the weights as they are by then, and measures
     there. After the last time step the next batch begins from rest.
@@ -373,9 +379,9 @@ class TimeStepLoop(Loop):
         super().__init__(meter, inputs)
         self.released = meter.options.loop == "released"
         self.x: Tensor | None = None  # the batch in progress (T, B, n_in); None before the first
-        self.states: NetworkState | None = None  # after its last step; None: at rest
+        self.states: NetworkState | None = None  # after the last step taken on x; None: at rest
         self.time = 0  # the step of x that comes next
-        self.best_miss = math.inf  # distance of the pooled mean radius from its target
+        self.best_miss = math.inf  # smallest distance of the pooled mean radius from its target
         cells = {p for cell in self.network.cells for p in cell.parameters()}
         # the trainable parameters of readout and embedding
         self.outside = [p for p in self.network.parameters() if p.requires_grad and p not in cells]
@@ -405,7 +411,8 @@ class TimeStepLoop(Loop):
         # Judge by the criteria, at this time step.
         self.met = self.meets(counted)
         if self.met or self.step == self.max_steps:
-            if self.released or not self.met:  # the printed loop ends where the criteria hold
+            # If the criteria hold, the printed loop ends with the weights for which they do.
+            if self.released or not self.met:
                 self.network.load_state_dict(self.best)
             return self.meter.fresh(self.inputs, self.step)
 
@@ -416,7 +423,7 @@ class TimeStepLoop(Loop):
         if gradient:
             self.descend(loss)
 
-        # 2. The multipliers. 3. The shuffle: the text's is of every learnable tensor, the released one of matrices.
+        # 2. The multipliers. 3. The shuffle: in the text of every learnable tensor, in the released code of matrices.
         kappas = self.multipliers({direction: self.history[-1][direction] for direction in DIRECTIONS})
         tensors = [*self.parameters, *self.outside]
         if self.released:
@@ -436,9 +443,9 @@ class TimeStepLoop(Loop):
 
     @torch.no_grad()
     def scale_readout(self, low: float, high: float) -> None:
-        r"""Multiply the matrices W (n, m) of readout and embedding to bring :math:`\mathrm{std}(W) \sqrt m` towards 1.
+        r"""Scale the matrices W (n, m) of readout and embedding to bring :math:`\mathrm{std}(W) \sqrt m` towards 1.
 
-        The factor is clipped to low ... high, as the multipliers are.
+        Each factor is clipped to low ... high, as the multipliers are.
         """
         for p in self.outside:
             if p.ndim < 2:
@@ -456,7 +463,7 @@ class TimeStepLoop(Loop):
     def restore(self, state: dict[str, Any]) -> None:
         for _ in range(state["taken"]):
             self.x = self.inputs.take()  # the last one is the batch in progress
-        super().restore(state | {"taken": 0})  # they are taken
+        super().restore(state | {"taken": 0})  # the inputs are taken
         if self.x is None or state["states"] is None:
             return
         device = self.network.dtype_and_device["device"]

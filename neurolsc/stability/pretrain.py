@@ -3,10 +3,11 @@ r"""LSC pre-training: set the radii of all transition derivatives before trainin
 Each step runs the network on inputs (labels are not used), measures radii, and then, as in arXiv:2308.12075, Sec. II-D
 and II-G,
 
-1. takes one optimizer step on the mean of :math:`(\rho(M_k) - \rho_t)^2` over the measured derivatives (eq. 2 sums);
-2. multiplies what a rule names by :math:`\kappa = \mathrm{clip}(\rho_t / \bar\rho, 0.85, 1.15)`, per layer and
-   direction;
-3. shuffles every learnable tensor of the cells;
+1. takes one optimizer step on the mean of :math:`(\rho(M_k) - \rho_t)^2` over the measured derivatives
+   (eq. 2: the sum);
+2. multiplies the parameters that a rule names by :math:`\kappa = \mathrm{clip}(\rho_t / \bar\rho, 0.85, 1.15)`,
+   per layer and direction;
+3. shuffles the entries of learnable tensors;
 
 until the radii have converged. Which inputs a step takes, and when radii have converged, is up to the loop
 (:mod:`neurolsc.stability.loops`): ours, the one that the paper prints, or the one of its released code.
@@ -56,10 +57,14 @@ from neurolsc.validation import as_batch, known_options, swapped_axes, whole
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# A closer measurement takes so many times the time steps: radii differ more along a run than among samples.
+# A closer measurement takes this many times the time steps of a usual one: radii differ more along a run than among
+# samples.
 CLOSER = 4
-# Options that may differ from those of a checkpoint. A change of direction shows in the target, which is compared.
+# Options that are not compared with those of a checkpoint. The target is compared; it is None for a direction that is
+# not set, so a change of `direction` is noticed there.
 MAY_DIFFER = ("max_steps", "criteria", "direction")
+# Distance between the first generators of two seeds: more steps than a run takes, so that no two seeds share one.
+SEEDS_APART = 1_000_003
 
 
 @on_rank_0
@@ -103,7 +108,7 @@ def pretrain(
             layer has no memory.
         ValueError: for an option out of range, a batch that is batch first or does not fit the network, weights that
             several layers share, a checkpoint of other settings, or with ``bounds="both"`` a layer whose derivative
-            through time is singular at all points of a step, and in the paper's loops of the first batch.
+            through time is singular at all points of a step or, in the paper's loops, of the first batch.
         FloatingPointError: if a radius is NaN; the message names the layer, and the network is as it was.
         BlockingIOError: if another process uses the checkpoint.
 
@@ -148,7 +153,7 @@ def pretrain(
                     if run.step and run.step % checkpoint_every == 0:
                         write_tree(checkpoint, before)
                 started = clock.perf_counter()
-                profile = run.advance()  # of the trained network, at the end; until then None
+                profile = run.advance()  # None until the run ends; then of the pre-trained network
                 row = run.history[-1]
                 row["seconds"] = clock.perf_counter() - started
                 if profile is not None:
@@ -167,7 +172,8 @@ def pretrain(
 # ---- measuring and judging radii
 
 
-# How far a mean log|eigenvalue| may be from its target: that of a step is known to some hundredths.
+# Largest distance of a layer's mean log|eigenvalue| from the logarithm of its target: from the points of one step that
+# mean is known to some hundredths.
 ALLOWED_LOG = 0.1
 
 
@@ -178,7 +184,8 @@ class Measurement(NamedTuple):
     depth: list[Tensor]  # radii through depth of each layer (K, B)
     rates: list[float | None]  # spikes per neuron and step of each layer; None for one that does not spike
     lower: Tensor | None = None  # loss of the lower bound, mean over layers; None unless bounds="both"
-    # of each layer the mean of log|det| / n through time, None where all are singular; None likewise
+    # mean of log|det M| / n of each layer's derivatives through time, None if all are singular; the whole field is None
+    # unless bounds="both"
     log_determinants: list[float | None] | None = None
 
 
@@ -210,18 +217,18 @@ class Meter:
 
     def generator(self, step: int) -> torch.Generator:
         """A generator for each step, so that a resumed run draws the same as an uninterrupted one."""
-        return torch.Generator().manual_seed(self.seed * 1_000_003 + step)
+        return torch.Generator().manual_seed(self.seed * SEEDS_APART + step)
 
     def count(self, x: Tensor, times: int = 1) -> int | None:
-        """Time steps of an input to measure: times * options.steps, at most T; None for all."""
+        """The number of time steps to measure of an input (T, ...): times * options.steps, at most T; None for all."""
         if self.options.steps is None:
             return None
         return min(times * self.options.steps, x.shape[0])
 
     def counted(self, measured: Measurement | RadiusProfile, total: int) -> list[LayerRadii]:
-        """The measured radii that count: those of all layers and directions that have a target.
+        """The measured radii that count: those of all layers, in each direction that has a target.
 
-        With ``include_input=False`` the first layer has none through depth. Inputs have `total` steps.
+        With ``include_input=False`` the first layer's radii through depth do not count. The inputs have `total` steps.
         """
         found = []
         for direction, target in zip(DIRECTIONS, self.goal, strict=True):
@@ -237,14 +244,14 @@ class Meter:
         ``closer=True`` measures at CLOSER times the steps, without gradient.
         """
         x = x[:, torch.randperm(x.shape[1], generator=self.generator(step))[: self.options.samples]]
-        generator = self.generator(step)
+        generator = self.generator(step)  # a new one: the steps that it draws do not depend on the batch size
         steps = draw_steps(len(x), self.count(x, CLOSER if closer else 1), generator)
         transitions, outputs = follow(self.network, x, steps)
         with torch.set_grad_enabled(torch.is_grad_enabled() and not closer):
             return self._measured(transitions, outputs, x.shape[1], generator)
 
     def measure_moment(self, moment: StepRecord, step: int) -> Measurement:
-        """Measure all samples at one step of a run; `step` is the pre-training step, which seeds the draws."""
+        """Measure all samples at one time step of a run; `step` is the pre-training step, which seeds the draws."""
         outputs = tuple(z.unsqueeze(0) for z in moment.outputs)  # (1, B, n_hidden)
         samples = len(moment.outputs[0])
         return self._measured(transitions_of(self.network, [moment]), outputs, samples, self.generator(step))
@@ -252,7 +259,7 @@ class Meter:
     def _measured(
         self, transitions: list[Transitions], outputs: Sequence[Tensor], samples: int, generator: torch.Generator
     ) -> Measurement:
-        """Measure the points of the layers' transitions, of which each step has so many samples.
+        """Measure the radii of the layers' transitions at their points, `samples` of them at each time step.
 
         Firing rates are those of the outputs (T, B, n_hidden); the generator draws the sub-matrices.
         """
@@ -274,7 +281,7 @@ class Meter:
 
         Args:
             history: the rows of these steps.
-            points: what they measured, in words.
+            points: which points they measured, in words that end the message.
         """
         if self.options.bounds == "upper":
             return
@@ -294,9 +301,9 @@ class Meter:
 
         The first measurement takes twice the samples of a pre-training step. If no mean clearly misses its target, a
         second one takes so many samples (at most 16 times those of a step) that the standard error of every mean is a
-        quarter of the tolerance. Each input is used at most once; one of another length than the first is skipped.
+        quarter of the tolerance. Each input is used at most once; an input of another length than the first is skipped.
         """
-        generator = self.generator(-2 - step)  # steps themselves have the generators from 0 on
+        generator = self.generator(-2 - step)  # the steps have the generators from 0 on
         taken = 0
 
         def next_input() -> Tensor:
@@ -309,7 +316,7 @@ class Meter:
         x = next_input()
 
         def measured(samples: int) -> RadiusProfile:
-            """The profile at so many samples, for which more inputs are joined to x if they are needed."""
+            """The profile at so many samples; if x has fewer, the next inputs are joined to it first."""
             nonlocal x
             while x.shape[1] < samples and taken < inputs.size:
                 following = next_input()
@@ -318,36 +325,38 @@ class Meter:
             return radius_profile(
                 self.network,
                 x[:, :samples],
-                steps=self.count(x, CLOSER) or len(x),  # all samples at these steps
+                steps=self.count(x, CLOSER) or len(x),  # no count: all steps
                 non_square=self.options.non_square,
                 target=self.goal,
-                seed=self.seed * 1_000_003 - 2 - step,
+                seed=self.seed * SEEDS_APART - 2 - step,
                 progress=False,
             )
 
         profile = measured(2 * self.options.samples)
         found = self.counted(profile, len(x))
-        if any(m.miss > m.allowed + 3 * m.error for m in found):  # clearly off target
+        if any(m.miss > m.allowed + 3 * m.error for m in found):  # off target by more than noise
             return profile
-        seen = profile.time.shape[2]
+        measured_samples = profile.time.shape[2]
         samples = 16 * self.options.samples
         if all(m.allowed for m in found):  # with a tolerance of 0 no number of samples is enough
             error = max(m.error / m.allowed for m in found)
-            samples = min(math.ceil(seen * (error / 0.25) ** 2), samples)  # an error falls with the root of the samples
-        if samples <= seen or (x.shape[1] == seen and taken >= inputs.size):  # enough, or there are no more
+            # an error falls with the root of the number of samples
+            samples = min(math.ceil(measured_samples * (error / 0.25) ** 2), samples)
+        none_left = x.shape[1] == measured_samples and taken >= inputs.size
+        if samples <= measured_samples or none_left:
             return profile
         return measured(samples)
 
     def missed_determinants(self, history: list[dict[str, Any]]) -> dict[int, float | None]:
         """Mean log-determinants of the last step that are not near the target's logarithm, by layer from 0.
 
-        One that is singular at all points has None, and is missed, too.
+        A layer whose derivative is singular at all points has None, which counts as a miss.
         """
         if self.options.bounds == "upper" or self.goal.time is None:
             return {}
         wanted = math.log(self.goal.time)
         found = enumerate(history[-1]["log_determinant"])
-        return {layer: b for layer, b in found if b is None or not abs(b - wanted) <= ALLOWED_LOG}
+        return {layer: mean for layer, mean in found if mean is None or not abs(mean - wanted) <= ALLOWED_LOG}
 
     def conclude(
         self,
@@ -361,10 +370,10 @@ class Meter:
         """The result of setting the radii, with findings on what the network misses.
 
         Args:
-            profile: of the network as it is now.
-            total: steps of the inputs.
+            profile: radii of the network as it is now.
+            total: time steps of the inputs.
             met: True if the criteria hold.
-            steps: pre-training steps taken.
+            steps: pre-training steps taken, or measurements made.
             history: a row for each of them.
             seconds: wall time.
         """
@@ -372,7 +381,7 @@ class Meter:
         too_dead = "lower the thresholds or raise the input weights; a target met by a dead layer says nothing"
         silent = (profile.firing_rate == 0).nonzero().flatten().tolist()
         found = [Finding(i + 1, "never fires", too_dead, name=DEAD) for i in silent]
-        missed = [m for m in measured if not m.miss <= m.allowed]
+        missed = [m for m in measured if not m.miss <= m.allowed]  # NaN is a miss, too
         for m in missed:
             problem = f"radius {m.mean:.3f} ± {m.error:.3f} through {m.direction} against a target of {m.target:.3g}"
             if m.direction == "time":
@@ -383,14 +392,14 @@ class Meter:
                 cure = _cure_through_depth(m, self.network.cells[m.layer])
             found.append(Finding(m.layer + 1, problem, cure))
         missed_logs = self.missed_determinants(history)
-        for layer, b in missed_logs.items():
+        for layer, mean_log in missed_logs.items():
             problem = "the derivative through time is singular at all points of the last step"
-            if b is not None:
-                size = f"the geometric mean of |eigenvalues| through time is {math.exp(b):.3g}"
+            if mean_log is not None:
+                size = f"the geometric mean of |eigenvalues| through time is {math.exp(mean_log):.3g}"
                 problem = f"{size} against a target of {self.goal.time:.3g}"
             found.append(Finding(layer + 1, problem, "take more steps, or the upper bound alone (bounds='upper')"))
         of_paper = self.options.loop != "neurolsc"
-        if not met and not missed and not missed_logs:  # then the deviation is too wide
+        if not met and not missed and not missed_logs:  # in our loop, then the deviation is too wide
             widest = max(measured, key=lambda m: m.radii.std(correction=0).item())
             spread = widest.radii.std(correction=0).item()
             problem = f"mean radii are on target, but those through {widest.direction} spread by {spread:.2f}"
@@ -413,7 +422,7 @@ class Meter:
 
 
 def _cure_through_time(missed: LayerRadii, profile: RadiusProfile) -> str:
-    """Return what to change in a layer whose mean radius through time misses its target, by its largest term."""
+    """Return what to change in a layer whose mean radius through time misses its target; its largest term decides."""
     if not profile.time[missed.layer].any():  # all radii are zero
         return "it has no memory; set direction='depth'"
     term = profile.main_term(missed.layer)
@@ -439,14 +448,14 @@ def _cure_through_depth(missed: LayerRadii, cell: Cell) -> str:
 
 @dataclass(frozen=True, repr=False)
 class PretrainResult(Displayed):
-    """What setting the radii did; the network itself holds the best weights.
+    """The outcome of setting the radii; the weights are in the network itself.
 
     Attributes:
         converged: True if the criteria hold for the profile, and every layer fires; of the paper's loops, if their own
-            criteria held in the last step. Then `findings` name the layers that miss the target by themselves.
+            criteria held in the last step. There `findings` may still name single layers that miss the target.
         steps: pre-training steps taken (of :func:`neurolsc.scale_to_radius`: measurements made).
         history: one row per step: loss, mean radii through time and depth, deviation, firing rates (None of a layer
-            that does not send spikes), seconds.
+            that does not send spikes), seconds; of :func:`neurolsc.scale_to_radius` the rows that it describes.
         profile: spectral radii of the network as it is now, if possible on inputs that the last step did not use.
         time_error: standard error of the profile's mean radii through time, per layer.
         depth_error: standard error of those through depth.
@@ -478,7 +487,7 @@ class PretrainResult(Displayed):
         Args:
             net: the module, as given.
             layout: where time and batch were found in its input.
-            before: :func:`neurolsc.interop.saved.values_outside` of it before the radii were set.
+            before: what :func:`neurolsc.interop.saved.values_outside` gave for it before the radii were set.
         """
         result = replace(self, profile=replace(self.profile, layout=layout))
         if isinstance(net, Network):
@@ -494,7 +503,7 @@ class PretrainResult(Displayed):
         """Draw mean radii and firing rates over the steps; write them to a file, whose suffix chooses the format.
 
         Raises:
-            ValueError: if this is of :func:`neurolsc.scale_to_radius`, whose measurements are of single layers.
+            ValueError: if the result is of :func:`neurolsc.scale_to_radius`, whose measurements are of single layers.
         """
         from neurolsc.plots import plot_pretraining  # matplotlib is slow to import and few runs draw
 
@@ -505,19 +514,20 @@ class PretrainResult(Displayed):
         if self.converged:
             reached = "converged"
         steps, samples = self.points
-        sure = (
+        accuracy = (
             f"means over {steps} steps of {samples} samples, standard errors at most {max(self.time_error):.3f} "
             f"through time and {max(self.depth_error):.3f} through depth"
         )
         ended = f"{reached} after {self.steps} steps, {self.seconds:.1f} s"
-        return [ended, *self.profile.parts(), sure, *map(in_80_columns, filter(None, [*self.findings, self.left_out]))]
+        notes = map(in_80_columns, filter(None, [*self.findings, self.left_out]))
+        return [ended, *self.profile.parts(), accuracy, *notes]
 
 
 # ---- inputs
 
 
 class InputStream:
-    """The inputs of batches, repeated without end.
+    """The inputs x of batches, which are repeated without end.
 
     Attributes:
         taken: number of inputs taken so far.
@@ -532,7 +542,7 @@ class InputStream:
         if isinstance(batches, Sequence):
             self.size = len(batches)
         rounds = self._rounds()
-        first = next(rounds)  # read for its length, and taken as the first later
+        first = next(rounds)  # read now for its length; `take` returns it first
         self.steps = len(first)
         self._inputs = chain([first], rounds)
 

@@ -69,7 +69,7 @@ def time_radius(t: Transitions, layer: int, method: Method = "krylov") -> Radii:
         if product.blocks() is not None:  # so cheap that equal points need not be found
             return radii(product, t.x, method)
         known = t.cell.derivatives()
-        depends_on = [flat(t.before)]
+        depends_on = [flat(t.before)]  # the derivative is the same where these are
         if known is None or known.reads_input:
             depends_on.append(t.x)
         distinct, which = _distinct(t, depends_on)
@@ -106,7 +106,7 @@ def depth_radius(
     Returns:
         The radii, and which of them are exact.
     """
-    if t.non_square and non_square == "submatrix":
+    if t.non_square and non_square == "submatrix":  # each point has sub-matrices of its own, so none are equal
         if draws > 1:
             copies = t.at(torch.arange(len(t.x), device=t.x.device).repeat_interleave(draws))
         else:
@@ -124,7 +124,7 @@ def depth_radius(
         distinct, which = _distinct(t, depends_on)
         product = depth_product(distinct, non_square, generator)
         found = radii(product, t.x, method)
-    if t.non_square:  # the operator is M times its transpose
+    if t.non_square:  # the radius of M^T M is the square of M's largest singular value
         found = found._replace(radius=safe_sqrt(found.radius))
     if product.points == 1:  # the derivative is the same at all points
         which = torch.zeros_like(which)
@@ -142,6 +142,7 @@ def _distinct(t: Transitions, depends_on: Sequence[Tensor]) -> tuple[Transitions
         return t, points
     rows = torch.cat([part.detach() for part in depends_on], 1)
     _, which = torch.unique(rows, dim=0, return_inverse=True)
+    # of the points that are equal, the one with the lowest index
     first = points.new_full((int(which.max()) + 1,), len(points)).scatter_reduce(0, which, points, "amin")
     if len(first) == len(points):
         return t, points
@@ -150,9 +151,9 @@ def _distinct(t: Transitions, depends_on: Sequence[Tensor]) -> tuple[Transitions
 
 @contextmanager
 def _layer_in_errors(t: Transitions, layer: int, direction: str) -> Iterator[None]:
-    """Let an error about NaN inside the block name the layer (from 0), and a surrogate if that is the cause.
+    """Let an error about NaN inside the block name the layer (from 0), and its surrogate if that is the cause.
 
-    Through depth that is the surrogate of the layer below, whose output this layer reads.
+    Through depth the surrogate is that of the layer below, whose output this layer reads.
     """
     try:
         yield
@@ -177,8 +178,8 @@ def contributions(t: Transitions) -> dict[str, Tensor]:
     closed form of the derivative the terms of a spiking cell are its recurrent weights, if there are any, and the rest.
 
     Returns:
-        The contributions by the name of the term, at p of the points, evenly chosen (p,); empty for a cell without a
-        closed form that does not spike, or whose closed form names no terms.
+        The contributions by the name of the term, each (p,) at p evenly chosen points of t; empty for a cell that
+        neither spikes nor has a closed form, or whose closed form names no terms.
     """
     known = t.cell.derivatives()
     if known is None:
@@ -199,6 +200,7 @@ def contributions(t: Transitions) -> dict[str, Tensor]:
         return {known.terms[0].name: radii(time_product(some), t.x).radius}
     pairs = leading_pairs(time_product(some), t.x)
     radius = pairs.value.abs()
+    # conj(lambda) / |lambda|; the clamp keeps an eigenvalue of 0 from dividing by 0
     phase = pairs.value.conj() / radius.clamp(min=torch.finfo(t.x.dtype).tiny)
     if known:
         recurrent = ()
@@ -238,8 +240,8 @@ class RadiusProfile(Displayed):
         depth: radii through depth (L, K, B); row 0 is the first layer's derivative by the input.
         steps: the K steps that were measured (K,).
         samples: the B samples that were measured (B,).
-        error: standard errors of the mean radii through time and depth (2, L), as means over steps of the run and over
-            samples like those of the input (:func:`neurolsc.stability.rules.standard_error`).
+        error: standard errors of the mean radii through time and depth (2, L), as estimates of the means over all steps
+            of the run and further samples like those of the input (:func:`neurolsc.stability.rules.standard_error`).
         shape: steps and samples of the whole input.
         firing_rate: spikes per neuron and step (L,); NaN for a layer whose outputs are not all 0 or 1.
         silent_steps: share of steps and samples at which no neuron of the layer fires (L,); NaN for the same layers.
@@ -247,7 +249,7 @@ class RadiusProfile(Displayed):
         exact: share of the radii through time and depth (2, L) that come from dense eigenvalues, or from the blocks of
             single neurons: all of small layers, and of others where products with vectors did not settle.
         target: the target radii (time, depth), None for a direction without a target; None without any target.
-        terms: per layer, the terms of its closed form: what to change, and their colours.
+        terms: per layer, the terms of its closed form, each with what to change and its colour in a picture.
         contributions: per layer, the mean contribution of each term to the radius through time, at some points; the
             contributions sum up to the mean radius there. Wrapped spiking layers, which have no closed form, have two
             terms, the recurrent weights and the rest; gated cells have none.
@@ -352,7 +354,7 @@ class RadiusProfile(Displayed):
         if (len(self.steps), len(self.samples)) != self.shape:
             where = f"{len(self.steps)} of {steps} steps and {len(self.samples)} of {samples} samples"
         means = torch.stack((self.time_mean, self.depth_mean)).double()
-        relative = torch.where(means > 0, self.error / means, 0).max().item()
+        relative = torch.where(means > 0, self.error / means, 0).max().item()  # a mean of 0 has no relative error
         return f"means over {where}, standard errors at most {relative:.1%} of a mean"
 
 
@@ -378,8 +380,9 @@ def radius_profile(
             By default points are drawn, up to 32 steps and 32 samples, until the standard error of every mean is below
             1 %, or until measuring would take more than some seconds; ``error`` of the result says how well the means
             are known.
-        non_square: what stands for the radius between unequal widths. By default a sub-matrix of less than 128 rows is
-            drawn several times at each point, and the mean is taken; with `steps` it is drawn once.
+        non_square: what stands for the radius between unequal widths. Without `steps` a sub-matrix of at most 64 rows
+            is drawn several times at each point, and the mean is taken, as radii of small ones vary more. A larger one
+            is drawn once, and with `steps` each.
         method: ``"krylov"``: to 1 % from products of the derivative with vectors, by dense eigenvalues where that is
             cheaper or products do not settle, and neuron by neuron where no neuron reads another one; ``"exact"``: by
             dense eigenvalues.
@@ -493,9 +496,9 @@ def profile_at(
     rates = []
     silent = []
     for cell, z in zip(network.cells, outputs, strict=True):
-        spikes = is_binary(z) and not cell.integrator
-        rates.append(firing_rate(z) if spikes else math.nan)
-        silent.append(silent_steps(z) if spikes else math.nan)
+        sends_spikes = is_binary(z) and not cell.integrator
+        rates.append(firing_rate(z) if sends_spikes else math.nan)
+        silent.append(silent_steps(z) if sends_spikes else math.nan)
     derivatives = [cell.derivatives() for cell in network.cells]
     return RadiusProfile(
         time=times,
@@ -515,7 +518,7 @@ def profile_at(
 
 
 class _LayerRadii:
-    """Radii of one layer at the points of a grid; :meth:`measure` measures some, each once.
+    """Radii of one layer at the points of a grid; :meth:`measure` measures some of them, each once.
 
     Points are counted step by step, as in :meth:`Grid.rectangle`. With `several_draws` small sub-matrices are drawn
     several times at each point.
@@ -545,17 +548,17 @@ class _LayerRadii:
         self.work = 0.0  # floating-point operations so far
         point = t.at(slice(0, 1))  # all points have the same sizes
         along = time_product(point)
-        across = depth_product(point, non_square, torch.Generator())
+        across = depth_product(point, non_square, torch.Generator())  # for its size: the draw does not matter
         time_size = along.size
         if along.blocks() is not None:  # blocks of single neurons cost next to nothing
             time_size = 0
         self.sizes = (time_size, across.size)
         known = [cell.derivatives() for cell in (t.cell, t.below) if cell is not None]
-        self.factor = 1.0 if all(known) else AUTOGRAD
+        self.factor = 1.0 if all(known) else AUTOGRAD  # time per operation, relative to closed forms
         self.draws = 1
         if several_draws and t.non_square and non_square == "submatrix":
             self.draws = draws(min(t.states, t.states_below))
-        self.points_at_once = points_with_bases(t.x, t.states)  # that are measured between two reports of progress
+        self.points_at_once = points_with_bases(t.x, t.states)  # measured between two reports of progress
         if t.cell.derivatives() is None and t.states >= SLOW:
             self.points_at_once = min(self.points_at_once, FEW)
 
@@ -567,7 +570,7 @@ class _LayerRadii:
         return self.factor * (time + self.draws * depth)
 
     def measure(self, places: Tensor, bar: tqdm) -> None:
-        """Measure at those of the places (p,) that have not been measured yet."""
+        """Measure the radii at those of the places (p,) where they are not known yet; `bar` counts the points."""
         new = places[~self.known[places]]
         for some in new.split(self.points_at_once):
             t = self.t.at(some.to(self.t.x.device))

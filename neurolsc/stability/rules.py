@@ -8,6 +8,7 @@ radius})`, one through time and one through depth. A *rule* says which of a cell
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from statistics import fmean, pstdev
 from typing import Literal, NamedTuple, Protocol, get_args
 
@@ -38,9 +39,9 @@ Target = float | Literal["balanced"] | Callable[[int, int], tuple[float | None, 
 def radius_target(target: Target, steps: int, layers: int, direction: Direction = "both") -> RadiusTarget:
     r"""Return the target radii of a network of L layers on inputs of T steps.
 
-    ``"balanced"`` is :math:`T/(T+L)` through time and :math:`L/(T+L)` through depth. Their sum is 1, as that of 0.5 and
-    0.5, so that the linear bound of Theorem 3 holds (arXiv:2308.12075v2, Sec. III-D). A direction that is not set has
-    no target.
+    ``"balanced"`` is :math:`T/(T+L)` through time and :math:`L/(T+L)` through depth. Their sum is 1, like that of 0.5
+    and 0.5, so that the linear bound of Theorem 3 holds (arXiv:2308.12075v2, Sec. III-D). A direction that is not set
+    has no target.
 
     Raises:
         ValueError: if the target is neither a positive finite number, ``"balanced"`` nor a function of (steps, layers)
@@ -103,9 +104,10 @@ def standard_error(radii: Tensor, total: int) -> float:
     .. math:: s^2 = \frac{\mathrm{var}_b\,\bar r_b}{B}
               + \Big(1 - \frac K T\Big) \frac{\sum_k (\bar r_{k+1} - \bar r_k)^2}{2 K (K - 1)}
 
-    for a run of T steps, `total`. The first term is the variance between samples. All samples share the same steps, one
-    drawn from each of K stretches of the run; the second term is the variance of that draw. With one sample, or one
-    step, its term is 0.
+    for a run of T steps, `total`, with the mean :math:`\bar r_b` of a sample over the steps and the mean
+    :math:`\bar r_k` of a step over the samples. The first term is the variance between samples. All samples share the
+    same steps, one drawn from each of K stretches of the run; the second term is the variance of that draw. With one
+    sample the first term is 0, with one step the second.
 
     Source: successive differences: Wolter, Introduction to Variance Estimation, 2007, Sec. 8.2.
     """
@@ -135,7 +137,8 @@ class Criteria:
 
     Args:
         tolerance: (i) every mean is this close to its target. If the targets of the two directions differ, the distance
-            is relative to the target and may be twice this: the depth radius of the balanced target is below 0.02.
+            may be 2 * tolerance * target, which at a target of 0.5 is the tolerance: an absolute one could accept a
+            depth radius of 0, as that of the balanced target may be below 0.02.
         deviation: (ii) the standard deviation of all radii from their targets is below this; None: not required.
         smoothed_deviation: (iii) the exponential mean of (ii) over 10 steps is below this; None: not required.
         hold: number of pre-training steps in a row that must meet all conditions.
@@ -187,7 +190,7 @@ LONGEST = 1e4  # the longest time constant, in steps, that a rule makes; longer 
 
 
 class Rule(Protocol):
-    """Moves the parameters of a cell by two multipliers."""
+    """Scales the parameters of a cell by two multipliers."""
 
     @property
     def name(self) -> str:
@@ -195,7 +198,7 @@ class Rule(Protocol):
         ...
 
     def apply(self, cell: Cell, *, time: float, depth: float) -> None:
-        """Move the parameters of a cell, in place, by its multipliers through time and depth."""
+        """Scale the parameters of a cell, in place, by its multipliers through time and depth."""
         ...
 
 
@@ -203,8 +206,8 @@ class Rule(Protocol):
 class PaperRule:
     """The paper's rule: depth multiplies w_in, b_theta and adaptation, time multiplies w_rec, tau_v and tau_theta.
 
-    The adaptation is part of the derivative through time only. A depth radius below its target raises it, until the
-    radius through time grows without bound.
+    The adaptation is part of the derivative through time only. A depth radius that stays below its target raises the
+    adaptation at every step, and with it the radius through time, without bound.
 
     Source: arXiv:2308.12075, Sec. II-D and App. H.
     """
@@ -220,9 +223,10 @@ class TransitionRule:
     r"""Our rule: time multiplies every entry of the derivative through time, depth multiplies w_in.
 
     With a detached reset the derivative through time of LIF and ALIF consists of :math:`e^{-1/\tau_v}`,
-    :math:`e^{-1/\tau_\vartheta}`, :math:`W_{rec} s` and :math:`\beta s`. Multiplying both decays (not the time
-    constants), the recurrent weights and the adaptation by :math:`\kappa` multiplies the whole matrix, and so its
-    radius in the same states, by exactly :math:`\kappa`. So does :math:`W_{in}` through depth.
+    :math:`e^{-1/\tau_\vartheta}`, :math:`W_{rec} s` and :math:`\beta s`, with the surrogate's derivative s.
+    Multiplying both decays (not the time constants), the recurrent weights and the adaptation by :math:`\kappa`
+    multiplies the whole matrix, and so its radius in the same states, by exactly :math:`\kappa`. Multiplying
+    :math:`W_{in}` does so through depth.
 
     Args:
         hold_threshold: keep the resting threshold b_theta / (1 - exp(-1/tau_theta)) constant by moving b_theta with
@@ -248,9 +252,9 @@ class TransitionRule:
 
 
 def _multiply(cell: Cell, parameters: tuple[ScaledParameter, ...], *, time: float, depth: float) -> None:
-    """Multiply parameters of a cell, or their decays, in place, by `time` or `depth`: each names its radius.
+    """Multiply parameters of a cell, or their decays, in place: each by `time` or `depth`, whichever its radius is.
 
-    Its sign -1 divides by the multiplier instead. Frozen parameters stay.
+    A parameter of sign -1 is divided by the multiplier instead. Frozen parameters stay.
     """
     # Values are assigned, never multiplied in place: time constants are stored as logarithms.
     with torch.no_grad():
@@ -263,16 +267,16 @@ def _multiply(cell: Cell, parameters: tuple[ScaledParameter, ...], *, time: floa
             owner, name = owner_of(cell, scaled.parameter)
             value = getattr(owner, name)
             if scaled.through == "value":
-                moved = value * factor
+                new = value * factor
                 if scaled.limit is not None:  # a value beyond the limit grows no further, but may shrink
-                    most = torch.maximum(getattr(cell, scaled.limit)(), value.abs())
-                    moved = moved.clamp(-most, most)
+                    largest = torch.maximum(attrgetter(scaled.limit)(cell)(), value.abs())
+                    new = new.clamp(-largest, largest)
             elif scaled.through == "decay_factor":  # the parameter is the decay, which stays below that of LONGEST
-                moved = torch.minimum(value * factor, value.clamp(min=math.exp(-1 / LONGEST)))
-            else:  # a time constant, whose decay is multiplied: exp(-1/moved) = factor exp(-1/value), in logarithms
+                new = torch.minimum(value * factor, value.clamp(min=math.exp(-1 / LONGEST)))
+            else:  # a time constant, whose decay is multiplied: exp(-1/new) = factor exp(-1/value), in logarithms
                 rate = 1 / value - math.log(factor)
-                moved = 1 / torch.maximum(rate, (1 / value).clamp(max=1 / LONGEST))
-            set_value(owner, name, moved)
+                new = 1 / torch.maximum(rate, (1 / value).clamp(max=1 / LONGEST))  # no longer than LONGEST, or value
+            set_value(owner, name, new)
 
 
 # The rules that a file or a command line can name.
@@ -287,11 +291,12 @@ def as_rule(rule: Rule | str, target: object, loop: LoopName = "neurolsc") -> Ru
     """Return the rule of a name, or the rule itself.
 
     ``"default"`` is the paper's rule in the paper's loops. In ours it is the rule that reaches the target with firing
-    layers (benchmarks/convergence.py). For the balanced target that is the paper's: its depth radius is so small that
-    w_in silences a layer unless its thresholds fall, too. For all others it is :class:`TransitionRule`.
+    layers (benchmarks/convergence.py). For the balanced target that is the paper's: the target through depth is so
+    small that scaling w_in to it silences a layer unless its thresholds fall, too. For all others it is
+    :class:`TransitionRule`.
 
     Raises:
-        TypeError: if it is not an object with ``name`` and ``apply``.
+        TypeError: if the rule is neither a name nor an object with ``name`` and ``apply``.
         ValueError: if no rule has that name.
     """
     if isinstance(rule, str):
@@ -320,11 +325,11 @@ class LoopSettings(NamedTuple):
 
 LOOP_SETTINGS: dict[LoopName, LoopSettings] = {
     "neurolsc": LoopSettings(max_steps=200, criteria=Criteria(), shuffle=1.0, lr=3.14e-3),
-    # The text has no last step. Ours is ten times that of the released code with its longest inputs.
+    # The paper's text names no last step. Ours is ten times that of the released code with its longest inputs.
     "paper": LoopSettings(max_steps=10_000, criteria=Criteria(pooled=True), shuffle=1.0, lr=3.14e-3),
     "released": LoopSettings(
         max_steps=None,
-        # "for more than 20 steps"; it has a bound on the deviation, too, which is always met by then
+        # "for more than 20 steps"; the code also bounds the deviation, which always meets its bound by then
         criteria=Criteria(0.08, deviation=None, smoothed_deviation=None, hold=21),
         shuffle=0.34,
         lr=7.2e-3,
@@ -431,7 +436,7 @@ class PretrainOptions:
 
     def of_loop(self) -> LoopSettings:
         """The settings for which each loop has values of its own: given ones, and the loop's for the others."""
-        given = {name: getattr(self, name) for name in LoopSettings._fields}
+        given = {name: getattr(self, name) for name in LoopSettings._fields}  # None: not given
         if self.bounds == "both" and self.shuffle is None:
             given["shuffle"] = 0.0  # entries in another order have another determinant
         return LOOP_SETTINGS[self.loop]._replace(**{name: v for name, v in given.items() if v is not None})

@@ -16,11 +16,11 @@ from neurolsc.stability.rules import error_parts
 from neurolsc.stability.transitions import draw_steps
 
 MOST = 32  # steps, and samples, of a grid
-ALL = 64  # a grid of at most so many points is measured at once, as long as that takes seconds
+ALL = 64  # a grid of at most so many points is measured at once, unless that takes more than WORK
 ENOUGH = 16  # with fewer points no standard error is believed
 ERROR = 0.01  # a mean is known if its standard error is at most this share of it
 WORK = 3e10  # floating-point operations of eigenvalues after which no more points are drawn: about four seconds
-DRAWN = 128  # rows that all random sub-matrices of a point have together, if a single one has fewer
+DRAWN = 128  # rows that all random sub-matrices of a point have together, at most, unless a single one has more
 MOST_DRAWS = 16  # largest number of sub-matrices of a point
 BY_PRODUCTS = 400  # size of matrices up to which products with vectors mostly give the radius
 AUTOGRAD = 3.0  # how many times as long a radius takes without a closed form of the derivative
@@ -49,8 +49,8 @@ class Grid:
         """Draw a grid of at most `steps` by `samples` points of an input of `total` steps and `batch` samples."""
         count = min(total, steps)
         drawn = draw_steps(total, count, generator)
-        shift = torch.randint(count, (1,), generator=generator)
-        order = (spread(count) + shift) % count  # else the first step would always be measured
+        shift = torch.randint(count, (1,), generator=generator)  # without it the first step would always be measured
+        order = (spread(count) + shift) % count
         chosen = torch.randperm(batch, generator=generator)[: min(batch, samples)]
         return cls(drawn, chosen, order, total)
 
@@ -89,24 +89,24 @@ def first_shape(grid: Grid, of_point: float, work: float = WORK) -> tuple[int, i
 def next_shape(
     shape: tuple[int, int], grid: Grid, measured: Sequence[Tensor], spent: float, work: float = WORK
 ) -> tuple[int, int] | None:
-    """Return how many steps and samples are measured next; None if the means are known, or more would take too long.
+    """Return how many steps and samples are measured next; None if no more are to be measured.
 
-    A mean is known if its standard error is at most ERROR of it.
+    No more are measured if there are none, if the means are known or if more would take too long. A mean is known if
+    its standard error is at most ERROR of it.
 
     Args:
         shape: how many steps k and samples b have been measured.
         grid: the steps and samples that there are.
         measured: radii (k, b) at them, a tensor for each layer and direction.
-        spent: floating-point operations that they took.
-        work: no more are measured if all together would take more operations than this.
+        spent: floating-point operations that these took.
+        work: the most operations that all measurements together may take.
     """
     if shape == grid.shape:
         return None
     steps, samples = shape
     most_steps, most_samples = grid.shape
     known = True
-    # Of the layer and direction with the largest relative error: its square, in a part between samples and one along
-    # steps.
+    # The square of the largest relative error of all layers and directions, in two parts: between samples, along steps.
     worst_between = worst_along = 0.0
     for radii in measured:
         between, along = error_parts(radii, grid.total)
@@ -115,7 +115,7 @@ def next_shape(
         if mean and (between + along) / mean**2 > worst_between + worst_along:
             worst_between = between / mean**2
             worst_along = along / mean**2
-    few = steps * samples < ENOUGH  # too few to know the error
+    few = steps * samples < ENOUGH  # points, too few to know the error
     if known and not few:
         return None
     # Double the number of samples or of steps, whichever the error comes from; of few points double both.
@@ -152,6 +152,6 @@ def affordable(points: int, size: int) -> Tensor:
     At least four are chosen, if there are so many.
     """
     dense = torch.tensor([size > BY_PRODUCTS])  # larger matrices often go by LAPACK
-    seconds = 4  # that WORK takes
+    seconds = 4  # how long WORK takes
     count = min(points, max(int(WORK / seconds / operations(size, dense)), 4))
     return torch.arange(count) * points // count

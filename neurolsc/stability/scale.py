@@ -3,8 +3,8 @@
 `scale_to_radius` gives each layer two scales. Through depth the derivative is linear in w_in, so its scale follows from
 one measurement. The radius through time depends on the states, which the scale itself changes, so its scale is found as
 a root on a logarithmic axis. Layers above do not act on those below, so one sweep is enough. `match_firing_rates`
-scales thresholds, the control for pre-training. `layer_inputs`, `steps_from_rest` and `solve` serve initialisers as
-well.
+scales thresholds to wanted firing rates, as a control for pre-training. `layer_inputs`, `steps_from_rest` and `solve`
+serve initialisers as well.
 """
 
 import copy
@@ -34,11 +34,11 @@ from neurolsc.validation import known_options, shown
 # ---- radii
 
 OPTIONS = ("rule", "direction", "samples", "steps", "include_input", "non_square", "criteria")
-TURNS = 4  # most turns of a layer, each through depth and time
+TURNS = 4  # most turns of a layer; in each it is scaled through depth and then through time
 LARGEST_SCALE = 1e4  # the smallest scale is one over it
-# Both are shares of the tolerance of a mean radius.
-ROOT_TOLERANCE = 0.05  # to which a root is found
-LIMIT_TOLERANCE = 0.4  # distance from a target that radii only tend to, at which the scale stays
+# Distances of a mean radius from its target, as shares of its tolerance: below 1, as other samples confirm the radius.
+ROOT_TOLERANCE = 0.05  # at which the search for a root ends
+LIMIT_TOLERANCE = 0.4  # at which the scale stays if the radius only tends to the target
 
 
 @on_rank_0
@@ -121,7 +121,7 @@ def scale_to_radius(
         profile = meter.fresh(InputStream([others]), 0)
         seconds = clock.perf_counter() - started
         criteria = chosen.of_loop().criteria
-        # There is one measurement, so nothing to smooth over the steps: 0 always meets the third criterion.
+        # The profile is a single measurement, with nothing to smooth over steps: 0 always meets the third criterion.
         met = criteria.met(meter.counted(profile, total), smoothed=0.0)
         result = meter.conclude(profile, total, met, len(history), history, seconds)
     return result.of(net, prepared.layout, before)
@@ -141,7 +141,7 @@ def _scale_layer(layer: int, points: "Points", meter: Meter, record: Callable[[i
     depth = None  # target through depth; None: that radius is left as it is
     if layer or options.include_input:
         depth = goal.depth
-    scale = 1.0  # through time, of this turn
+    scale = 1.0  # of the derivative through time, in this turn
     start: dict[str, Tensor] = {}  # the cell's parameters at the start of a turn, where the scale is 1
 
     def set_to(log_scale: float) -> None:
@@ -176,13 +176,13 @@ def _scale_layer(layer: int, points: "Points", meter: Meter, record: Callable[[i
                 continue
         reach = math.log(LARGEST_SCALE)
         solve(set_to, measure, goal.time, reach=reach, tolerance=ROOT_TOLERANCE * allowed, limit=near)
-        if depth is None:
+        if depth is None:  # no other scale has moved the radius through time
             return
 
 
 # ---- firing rates
 
-# Largest scale of thresholds; the smallest is one over it. Beyond, a neuron never fires, or does at every step.
+# Largest scale of thresholds; the smallest is one over it. Beyond these a neuron never fires, or fires at every step.
 REACH = 1e3
 
 
@@ -201,8 +201,8 @@ def match_firing_rates(net: nn.Module, x: Any, rates: Sequence[float], *, tolera
             (:meth:`neurolsc.Cell.thresholds`).
         x: input (T, B, n_in) of a network, or what the module takes, as :func:`neurolsc.interop.prepared.prepare`
             reads it.
-        rates: wanted firing rate of each layer, in spikes per neuron and step; the number of an integrator, such as
-            norse's LI, is not used.
+        rates: wanted firing rate of each layer, in spikes per neuron and step; the number given for an integrator, such
+            as norse's LI, is not used.
         tolerance: how far a firing rate may end from the wanted one, as a share of the wanted one. Firing rates move in
             jumps if a network is small or its spikes feed on each other. ``math.inf`` accepts the nearest, whatever it
             is.
@@ -300,13 +300,14 @@ def scale_to_rate(cell: Cell, thresholds: Thresholds, x: Tensor, wanted: float, 
         return solve(set_sensitivity, lambda: rate(cell, x), 0.0, reach=most, tolerance=0.0)
 
     def search(part: Tensor, tolerance: float) -> float:
-        """Set the scale by some samples (T, b, n_in), starting from the present one; return their firing rate."""
+        """Search on some samples (T, b, n_in), from the present scale, and set the scale; return their firing rate."""
         start = sensitivity
-        rates: dict[float, float] = {}  # the firing rate of each result of log_rate
-        least = 0.5 / (part.shape[0] * part.shape[1] * cell.n_hidden)  # half a spike in all stands for a rate of 0
+        rates: dict[float, float] = {}  # from each result of log_rate to the firing rate
+        # a rate of 0 has no logarithm: the rate of half a spike in the whole run stands for it
+        least = 0.5 / (part.shape[0] * part.shape[1] * cell.n_hidden)
 
         def log_rate() -> float:
-            """log(rate / wanted) at the scale that is set, with values below FAR moved nearer."""
+            """log(rate / wanted) at the scale that is set; values below FAR are raised towards it."""
             fires = rate(cell, part)
             log = math.log(max(fires, least) / wanted)
             if log < FAR:
@@ -346,7 +347,7 @@ def layer_inputs(network: Network, x: Tensor) -> Iterator[Tensor]:
         below = network.embedded(x.to(network.dtype_and_device["device"]))
         start = network.initial_states(below.shape[1])
     for layer, cell in enumerate(network.cells):
-        if network.layer_delay:  # each step reads the output below of the step before, the first one that at rest
+        if network.layer_delay:  # a step reads the output below of the step before; the first one, the output at rest
             with torch.no_grad():
                 first: Any = start.x
                 if layer:
@@ -411,7 +412,9 @@ def rate(cell: Cell, x: Tensor) -> float:
         return cell.run(x, cell.initial_state(x.shape[1]))[0].ne(0).double().mean().item()
 
 
-NOT_FINITE = 1e12  # stands for the distance of a measure that is not finite
+NOT_FINITE = 1e12  # stands for measure minus target where the measure is not finite
+# Error of a value at which a bracketed search ends. Values are mostly logarithms of scales: 0.01 % of a scale.
+VALUE_TOLERANCE = 1e-4
 
 
 def solve(
@@ -448,7 +451,7 @@ def solve(
         """Measure minus target at a value; 0 within the tolerance, where a search ends."""
         set_to(value)
         found = measure()
-        missed = NOT_FINITE  # a measure runs away where the value is too large
+        missed = NOT_FINITE  # positive: a measure runs away where the value is too large
         if math.isfinite(found):
             missed = found - target
         tried.append((abs(missed), abs(value), value, found))
@@ -460,7 +463,8 @@ def solve(
     at_zero = miss(0.0)
     first = 0.25
     if slope is not None and abs(at_zero) < NOT_FINITE:
-        first = min(max(1.1 * abs(at_zero) / slope, 1e-3), 2.0, reach)  # a little beyond the root of the line
+        # a little beyond the root of the line; not too near or far, as the slope is a guess
+        first = min(max(1.1 * abs(at_zero) / slope, 1e-3), 2.0, reach)
     near = 0.0
     far = -math.copysign(first, at_zero)  # down if the measure is above the target
     while at_zero and abs(near) < reach:
@@ -469,19 +473,20 @@ def solve(
             # On target to the tolerance, which may be far along a limit: go back to where the distance is `limit`.
 
             def beyond_limit(value: float) -> float:
-                """Limit minus distance; 0 if it is near enough, where the search ends."""
+                """Limit minus distance; 0 within a quarter of the limit, which need not be met more closely."""
                 distance = limit - abs(miss(value))
                 if abs(distance) > limit / 4:
                     return distance
                 return 0.0
 
-            value = float(brentq(beyond_limit, 0.0, far, xtol=1e-4))  # type: ignore[arg-type]
+            value = float(brentq(beyond_limit, 0.0, far, xtol=VALUE_TOLERANCE))  # type: ignore[arg-type]
             set_to(value)
             return measure()
         if there * at_zero <= 0:
-            brentq(miss, min(near, far), max(near, far), xtol=1e-4)  # its result is not used: see `tried`
+            brentq(miss, min(near, far), max(near, far), xtol=VALUE_TOLERANCE)  # its result is in `tried`
             break
-        # Go on a little beyond the root of the line through both, but no more than eight times as far.
+        # Go on a little beyond the root of the line through `near` and `far`: as the measure is no line, at least 1.2
+        # times and at most eight times as far. If the last step came no closer, go twice as far.
         farther = 2 * abs(far)
         closer = abs(miss(near)) - abs(there)
         if closer > 0:

@@ -35,8 +35,8 @@ from neurolsc.stability.isolated import eigenpair_hint, shifted_factors
 from neurolsc.surrogate import exact_values
 from neurolsc.validation import whole
 
-# What stands for the radius between unequal widths: that of a random square sub-matrix (the paper's released code), or
-# the largest singular value. The text of the paper does not say.
+# What stands for the radius between layers of unequal widths: the radius of a random square sub-matrix (the paper's
+# released code), or the largest singular value. The text of the paper does not say.
 NonSquare = Literal["submatrix", "singular"]
 NON_SQUARE: tuple[NonSquare, ...] = get_args(NonSquare)
 
@@ -47,7 +47,7 @@ class Transitions(NamedTuple):
     cell: Cell
     x: Tensor  # input of the cell (K B, n_in)
     before: State  # its state before the step (K B, ...)
-    below: Cell | None  # the cell it reads from; None for the first
+    below: Cell | None  # the cell that it reads; None for the first
     state_below: State | None  # the state whose output is x; None for the first
 
     @property
@@ -117,16 +117,17 @@ def transitions_of(network: Network, moments: Sequence[StepRecord]) -> list[Tran
 
 @contextmanager
 def zeroed(matrices: Sequence[WeightMatrix]) -> Iterator[None]:
-    """Set weight matrices to 0 inside the block, and back after it."""
+    """Set weight matrices to 0 inside the block, and restore them after it."""
     places = [owner_of(matrix.cell, matrix.name) for matrix in matrices]
     with replaced([(owner, name, torch.zeros_like(value_of(owner, name))) for owner, name in places]):
         yield
 
 
 def draw_steps(total: int, count: int | None, generator: torch.Generator) -> Tensor:
-    """Draw `count` of `total` steps, one at random from each of `count` equal stretches, in order (count,); None: all.
+    """Draw `count` of `total` steps, one at random from each of `count` equal stretches, in order (count,).
 
-    A mean over stretches is steadier than over free draws: radii change along a run more than from sample to sample.
+    With a count of None all steps are returned. A mean over stretches is steadier than one over free draws: radii
+    change along a run more than from sample to sample.
     """
     if count is None:
         return torch.arange(total)
@@ -143,7 +144,7 @@ def stacked(states: list[State]) -> State:
 
 
 def step_of(t: Transitions) -> Callable[[Tensor, Tensor], Tensor]:
-    """The step of a cell as a function of its state h (P, S) and input x (P, n_in), which returns the next state."""
+    """The step of t's cell as a function of its state h (P, S) and input x (P, n_in); it returns the next state."""
 
     def step(h: Tensor, x: Tensor) -> Tensor:
         state = unflat(h, t.before)
@@ -169,8 +170,8 @@ def output_of(cell: Cell, like: State) -> Callable[[Tensor], Tensor]:
 class OperatorProduct:
     """A product M of linear operators at P points, in the order in which they act; it must be square.
 
-    The eigenvalues of A B and B A are the same but for zeros. So the product starts with the operator that reads the
-    fewest numbers, and goes round: its matrices have this `size`.
+    The eigenvalues of A B and B A are the same but for zeros. So the order is rotated: the operator that reads the
+    fewest numbers acts first, and the matrices of the product have this `size`.
     """
 
     def __init__(self, operators: Sequence[LinearOperator], points: int) -> None:
@@ -197,7 +198,7 @@ class OperatorProduct:
         return OperatorProduct([part.take(index) for part in self.operators], len(index))
 
     def eigenpair_hint(self, right: bool, tolerance: float) -> EigenpairHint | None:
-        """What isolated neurons tell of the largest eigenvalue and its right or left eigenvector; None: nothing."""
+        """What is known of the largest eigenvalue and its right or left eigenvector without products; None: nothing."""
         if len(self.operators) != 1:
             return None
         return eigenpair_hint(self.operators[0], right, tolerance)
@@ -215,19 +216,19 @@ class OperatorProduct:
 
     def matrices(self, like: Tensor) -> Tensor:
         """M of all points (P, size, size), with the dtype and device of a tensor."""
-        dense: list[Any] = [part.dense() for part in self.operators]  # None: it has products only
+        dense: list[Any] = [part.dense() for part in self.operators]  # None for an operator with products only
         if all(m is not None for m in dense):
             product = dense[0]
             for m in dense[1:]:
                 product = m @ product
             return product.expand(self.points, -1, -1)
-        # The columns are products with unit vectors, all of a point in one batch.
+        # The columns are products with unit vectors: each point is copied once for each unit vector.
         unit = torch.eye(self.size, dtype=like.dtype, device=like.device)
         copies = self.take(torch.arange(self.points, device=like.device).repeat_interleave(self.size))
         return copies.matvec(unit.repeat(self.points, 1)).view(self.points, self.size, self.size).mT
 
     def factors(self, point: int, shift: Tensor, like: Tensor) -> Factors:
-        """Factorise M - shift I of one point, for a shift (); the factors are real if the shift is."""
+        """Factorise M - shift I at one point, for a tensor shift (); the factors are real if the shift is."""
         if len(self.operators) == 1:
             one = self.operators[0].take(torch.tensor([point], device=like.device))
             if cheaper := shifted_factors(one, shift):
@@ -237,7 +238,7 @@ class OperatorProduct:
 
 
 class RowSelection(LinearOperator):
-    """Takes the entries with the indices `chosen` (P, k) of vectors (P, long)."""
+    """Selects the entries with the indices `chosen` (P, k) from vectors (P, long)."""
 
     def __init__(self, chosen: Tensor, long: int) -> None:
         self.chosen = chosen
@@ -308,10 +309,10 @@ def gram(operators: Sequence[LinearOperator], points: int) -> OperatorProduct:
 
 
 def depth_product(t: Transitions, non_square: NonSquare, generator: torch.Generator) -> OperatorProduct:
-    """d h[t, l] / d h[t', l-1] = M at the points of t, made square.
+    """The derivative M = d h[t, l] / d h[t', l-1] at the points of t, made square.
 
-    Between unequal widths a random square sub-matrix of M is drawn for each point, or, with ``"singular"``, M^T M is
-    taken. If the derivative is the same at all points, the product has one point.
+    If M is not square, a random square sub-matrix of it is drawn for each point, or with ``"singular"`` M^T M takes its
+    place. If M is the same at all points, the product has one point, unless sub-matrices are drawn.
     """
     operators = depth_operators(t)
     rows = operators[-1].rows
@@ -326,7 +327,7 @@ def depth_product(t: Transitions, non_square: NonSquare, generator: torch.Genera
         return gram(operators, points)
     points = len(t.x)  # each with a sub-matrix of its own
     long = max(rows, columns)
-    # Chosen are as many entries of the longer side as the shorter one has.
+    # Of the longer side as many entries are chosen as the shorter side has.
     chosen = torch.rand(points, long, generator=generator).argsort(-1)[:, : min(rows, columns)]
     choice = RowSelection(chosen.to(t.x.device), long)
     if rows > columns:

@@ -1,6 +1,6 @@
 r"""Truncation: how many steps of context a model, and its gradient, need.
 
-The bounds of *Stable recurrent models* say so for a stable cell; here they have constants, where the source gives
+For a stable cell the bounds of *Stable recurrent models* say it. Here they have constants, where the source gives
 orders of magnitude. :func:`truncation_errors` measures it on data, for any network, spiking or not.
 
 Source: J. Miller, M. Hardt, "Stable recurrent models", arXiv:1805.10369, Sec. 3.
@@ -25,7 +25,7 @@ from neurolsc.surroundings import eval_mode, in_full_precision
 from neurolsc.validation import number, whole
 
 SMALLEST_RATE = 1e-6  # the rate of a stable cell counts as at least this in the bounds, which divide by it
-CHUNK_GROWTH = 1.1  # about the factor between two lengths of chunks that are measured
+CHUNK_GROWTH = 1.1  # factor, but for rounding, between two lengths of chunks that are measured
 LARGEST_LOG = 700  # math.exp overflows from 710 on
 
 # ---- states and weights of a stable cell
@@ -49,7 +49,7 @@ def truncated_states(cell: Cell, x: Tensor, context: int) -> Tensor:
     """
     steps, batch = x.shape[:2]
     context = min(whole("context", context, at_least=0), steps)
-    # The first steps have fewer inputs before them: padding, which their runs skip.
+    # k zeros stand before the first input, as padding, which the runs skip.
     padded = torch.cat([x.new_zeros(context, batch, cell.n_in), x])
     state = cell.initial_state(steps * batch)  # one run of k inputs for each step, all side by side
     for i in range(context):
@@ -62,12 +62,12 @@ def truncated_states(cell: Cell, x: Tensor, context: int) -> Tensor:
 
 @dataclass(frozen=True)
 class GradientBounds:
-    r"""Bounds on how far truncation moves the gradient of a loss of the last state, and gradient descent.
+    r"""Bounds on how far truncation moves the gradient of a loss of the last state, and the weights in training.
 
     They hold for all weights with norms of at most those of the cell, and for all inputs up to the bound.
 
     Attributes:
-        rate: :math:`\lambda`, by which a step multiplies the distance of two states at most.
+        rate: :math:`\lambda`, the largest factor by which a step multiplies the distance of two states.
         gamma: :math:`\gamma` of Lemma 2, the factor of the bound on how far truncation moves the gradient.
         beta: :math:`\beta` of Lemma 3, the Lipschitz constant of the gradient in the weights.
     """
@@ -92,7 +92,7 @@ class GradientBounds:
             updates: N.
             lr: :math:`\alpha`.
         """
-        log = self._log_proximity(whole("context", context), whole("updates", updates), number("lr", lr))
+        log = self._log_proximity(whole("context", context), updates, lr)
         if log < LARGEST_LOG:
             return math.exp(log)
         return math.inf  # too large for a float
@@ -103,15 +103,17 @@ class GradientBounds:
         `updates` and `lr` are those of :meth:`proximity`.
         """
         wanted = math.log(number("tolerance", tolerance))
-        top = max(1, math.ceil(-1 / math.log(self.rate)))  # from this k on the bound falls
-        if self._log_proximity(top, updates, lr) <= wanted:  # it is largest at the top: any k will do
+        # From k - 1 to k the bound grows by the factor rate * k / (k - 1), which is at least 1 up to this k, the top.
+        top = math.floor(1 / (1 - self.rate))
+        if self._log_proximity(top, updates, lr) <= wanted:  # the bound is largest at the top: any k will do
             return 1
         return next(k for k in count(top) if self._log_proximity(k, updates, lr) <= wanted)
 
     def _log_proximity(self, context: int, updates: int, lr: float) -> float:
-        """The logarithm of :meth:`proximity`, which has no overflow."""
-        factor = lr * self.gamma * context
-        if not factor:
+        """The logarithm of :meth:`proximity`, which does not overflow."""
+        whole("updates", updates)
+        factor = number("lr", lr) * self.gamma * context
+        if not factor:  # truncation does not move the gradient
             return -math.inf
         return math.log(factor) + context * math.log(self.rate) + (lr * self.beta + 1) * math.log(updates)
 
@@ -159,7 +161,7 @@ def gradient_bounds(
         raise ValueError(f"bounds of the gradient need a smooth activation, got {cell.activation!r}.")
     lipschitz = number("loss_lipschitz", loss_lipschitz, zero_allowed=True)
     smooth = number("loss_smoothness", loss_smoothness, zero_allowed=True)
-    # A larger rate is a bound, too. At rate 0 the gradient still reads the state before.
+    # A rate of 0 is raised: a larger rate is a bound, too, and the gradient still reads the state before.
     rate = max(bounds.rate, SMALLEST_RATE)
     forgotten = 1 - rate
     # the symbols of the docstring
@@ -190,7 +192,7 @@ class TruncationErrors(Displayed):
     Attributes:
         window: errors (L, T) if the loss of each step is propagated back over k = 1 ... T steps; NaN for a layer
             without a gradient.
-        chunks: errors (L, K) if the state is detached every k steps, with k from `sizes`; NaN likewise.
+        chunks: errors (L, K) if the state is detached every k steps, for each k of `sizes`; NaN likewise.
         sizes: lengths of chunks (K,), each about a tenth longer than the one before, up to T.
         decay: mean norm of the gradient of the loss at step t + i by the input at step t, for i = 0 ... T - 1 (T,).
     """
@@ -219,7 +221,7 @@ class TruncationErrors(Displayed):
                 continue
             too_far = (row > tolerance).nonzero().flatten().tolist()
             last = max(too_far, default=-1)
-            found.append(sizes[last + 1])  # exists: the error over all steps is 0
+            found.append(sizes[last + 1])  # there is one: the error over all steps is 0
         return found
 
     def parts(self) -> list[str | Table]:
@@ -274,7 +276,7 @@ def truncation_errors(network: Network, x: Tensor, loss: Loss, *, progress: bool
     bar = progress_bar(total, desc="gradients", unit="step", shown=progress)
     with eval_mode(network), torch.enable_grad(), bar:
         x = x.detach().to(**like).requires_grad_()
-        # For each cell its parameters by name, expanded to (T, ...), which takes no memory: their gradient has one
+        # For each cell its parameters by name, expanded to (T, ...), which takes no memory. So their gradient has a
         # part for each step.
         apart: list[dict[str, Tensor]] = []
         for i in range(len(network.cells)):
@@ -282,7 +284,7 @@ def truncation_errors(network: Network, x: Tensor, loss: Loss, *, progress: bool
             own = {n: p.detach() for n, p in step.named_parameters() if n.startswith(prefix) and p.requires_grad}
             apart.append({n: p.expand(total, *p.shape).requires_grad_() for n, p in own.items()})
         at_steps = {n: p.unbind(0) for own in apart for n, p in own.items()}
-        carried = None  # what a step passes on to the next
+        carried = None  # the states and outputs that a step passes on to the next
         outputs = []
         for t, frame in enumerate(x.unbind(0)):
             logits, carried = functional_call(step, {n: p[t] for n, p in at_steps.items()}, (frame, carried))
@@ -308,7 +310,7 @@ def truncation_errors(network: Network, x: Tensor, loss: Loss, *, progress: bool
                 away[i][: s + 1] += by_distance
                 within[i] += by_distance.cumsum(0)[s % sizes]  # the chunk of s began s % size steps before
             bar.update()
-        decay /= torch.arange(total, 0, -1, device=decay.device)  # pairs of a distance
+        decay /= torch.arange(total, 0, -1, device=decay.device)  # number of pairs at each distance
     window = []
     chunks = []
     for far, near in zip(away, within, strict=True):
@@ -331,8 +333,8 @@ def _sizes_of_chunks(total: int) -> Tensor:
 class _Step(nn.Module):
     """One step of a network as a module's forward, so that `functional_call` can give each step its own parameters.
 
-    It maps an input (B, n_in) and what the step before passed on, states and outputs, None at rest, to the logits
-    (B, C) and what it passes on.
+    It maps an input (B, n_in), and the states and outputs after the step before (None at rest), to the logits (B, C),
+    and the states and outputs after this step.
     """
 
     def __init__(self, network: Network) -> None:

@@ -84,6 +84,13 @@ def test_options_out_of_range_are_refused(more, message):
         Words(*numbers(20), "train", **({"steps": 5} | more))
 
 
+def test_a_vocabulary_of_one_word_has_no_other_to_switch_to():
+    text = torch.zeros(20, dtype=torch.int64)
+    assert len(Words(text, ["a"], "train", steps=5)) == 4
+    with pytest.raises(ValueError, match=r"switch=0.1 takes another word for a word, but the vocabulary has one"):
+        Words(text, ["a"], "train", steps=5, switch=0.1)
+
+
 # switched words
 
 

@@ -149,6 +149,8 @@ def of(item: Any, **changes: Any) -> Any:
             ValueError,
             r"the last event of item 0 is at 1e\+09 s: .* steps of",
         ),
+        (of((GOOD[0], 1), window=10**7), ValueError, r"steps of .* take a shorter window, or a larger dt"),
+        (of((GOOD[0][:0], 1), window=10**7), ValueError, r"steps of .* take a shorter window, or a larger dt"),
         (of((recording((-5, 0, 0, 0)), 1)), ValueError, r"times must be microseconds from 0, got -5 to -5 in item 0"),
         (of((GOOD[0], 2)), ValueError, "the label 2 of item 0 is none of the 2 classes a, b"),
         (of(GOOD, dt=None, window=None), ValueError, "items are events: give dt"),

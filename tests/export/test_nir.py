@@ -75,6 +75,11 @@ def test_alif_plus_minus_readout_bias_and_the_papers_lack_of_memory_come_back():
     assert_the_same(a, b)
 
 
+def test_samples_without_a_file_are_refused():
+    with pytest.raises(ValueError, match="golden samples are written beside the file: give a path"):
+        to_nir(network(KINDS[0], 1, torch.float32), dt=DT, golden=spikes(STEPS))
+
+
 def test_samples_beside_a_file_are_what_its_network_makes_of_them(tmp_path):
     a, x = network(KINDS[0], 1, torch.float32), spikes(STEPS)
     to_nir(a, tmp_path / "a.nir", dt=DT, golden=x)

@@ -11,9 +11,9 @@ from spikingjelly.activation_based import layer as jelly
 from spikingjelly.activation_based import neuron
 from torch import Tensor, nn
 
-from neurolsc import GRU, LIF, ALIFPlus, ALIFPlusMinus, Network, wrap
+from neurolsc import GRU, LIF, LSTM, RNN, ALIFPlus, ALIFPlusMinus, Cell, Network, wrap
 from neurolsc.init import Identity, named
-from neurolsc.init.base import layers_of
+from neurolsc.init.base import InitReport, layers_of
 from neurolsc.neurons import ALIFPositive
 from tests.init.networks import NETWORKS, spikes, weights
 
@@ -219,6 +219,17 @@ def test_a_slow_neuron_reads_as_many_thresholds_as_a_fast_one(kind: type | str, 
         return read.weight.diagonal() / (tau * layers_of(network)[1].resting_threshold())
 
     assert torch.allclose(drives(tau), drives(2.0), rtol=1e-3)
+
+
+@pytest.mark.parametrize("above", [GRU, LSTM, RNN])
+def test_below_a_layer_that_sends_numbers_a_layer_is_set_as_below_a_linear_output(above: type, x: Tensor):
+    def report(*layers: Cell) -> InitReport:
+        torch.manual_seed(0)
+        return Identity().apply(Network([ALIFPlus(N, WIDTH), *layers], 3), [x])
+
+    mixed = report(above(WIDTH, WIDTH))
+    assert [layer.done for layer in mixed.layers] == ["drawn", "left"]
+    assert mixed.layers[0].rate_after == report().layers[0].rate_after
 
 
 def test_a_neuron_that_remembers_keeps_its_drawn_weights(x: Tensor):

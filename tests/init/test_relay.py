@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Network, radius_profile, wrap
-from neurolsc.init import FiringRate, LayerwiseScaling, Relay
+from neurolsc.init import FiringRate, Initialiser, LayerwiseScaling, Relay
 from neurolsc.init.relay import recurrence_share
-from neurolsc.neurons import ALIFPositive
+from neurolsc.neurons import LI, ALIFPositive
 from neurolsc.neurons.parameters import set_value
 from neurolsc.stability.transitions import follow
 from neurolsc.surrogate import FastSigmoid
@@ -255,6 +255,12 @@ def test_a_layer_that_can_be_no_identity_layer_keeps_its_drawn_weights_at_the_ra
     for layer, weights, sent in zip(layers, drawn, network.run(x).spikes, strict=True):
         assert torch.equal(layer.input_weights, weights)
         assert sent.mean().item() == pytest.approx(0.15, rel=0.1)
+
+
+@pytest.mark.parametrize("initialiser", [LayerwiseScaling(), Relay(), FiringRate(0.1)], ids=str)
+def test_integrators_alone_are_refused(initialiser: Initialiser, x: Tensor):
+    with pytest.raises(TypeError, match="no layer spikes: all are integrators"):
+        initialiser.apply(Network([LI(x.shape[-1], 8)], n_out=3), [x])
 
 
 def test_a_convolution_is_refused_before_anything_is_changed():

@@ -110,6 +110,15 @@ def test_lsuv_scales_orthonormal_weights_and_names_a_layer_that_nothing_reaches(
     assert all(p.isfinite().all() for p in network.parameters())
 
 
+def test_inputs_with_a_negative_mean_draw_finite_recurrent_weights():
+    network = NETWORKS["LIF"]()
+    x = spikes() - 0.5
+    assert x.mean() < 0
+    found = FluctuationDriven().apply(network, [x])
+    assert not any("drawn for -" in str(finding) for finding in found)
+    assert all(p.isfinite().all() for p in network.parameters())
+
+
 # ---- the statistics of spikes
 
 

@@ -731,6 +731,36 @@ class SumOfEachStep(nn.Module):
         return torch.stack(sums)
 
 
+class OneNumberEachStep(SumOfEachStep):
+    """What it returns has been through functions of tensors without axes."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        mem = self.lif.init_leaky()
+        sums = []
+        for t in range(len(x)):
+            _, mem = self.lif(self.into(x[t]), mem)
+            sums.append(self.function(mem.sum()))
+        return torch.stack(sums)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda total: total.reshape(1), lambda total: total.view(1), lambda total: total.reshape(-1),
+        lambda total: total.flatten(), lambda total: (total > 0).sum() * total, lambda total: (total > 0).mean(dtype=total.dtype),
+    ],
+)  # fmt: skip
+def test_one_number_in_each_step_may_be_reshaped_and_summed(function: Callable[[Tensor], Tensor], x: Tensor):
+    net = OneNumberEachStep(function)
+    fast = accelerate(net, x)
+    torch.testing.assert_close(fast(x), net(x))
+    assert running_of(fast).runs_plainly is None
+
+
 def test_a_sum_over_no_axes_is_that_over_all_axes_of_a_step(x: Tensor):
     net = SumOfEachStep()
     fast = accelerate(net, x)
@@ -1016,6 +1046,20 @@ def test_a_weight_that_changes_before_a_value_is_read_is_an_error():
         net[0].weight.mul_(2)
     with pytest.raises(RuntimeError, match="ask for the values first"):
         torch.stack(voltages)
+
+
+@pytest.mark.parametrize("cell", [norse.LIFCell, norse.LIFBoxCell, norse.LSNNCell])
+def test_a_parameter_of_norse_that_changes_before_a_value_is_read_is_an_error(cell: Any):
+    first = cell()
+    fast = accelerate(norse.SequentialState(nn.Linear(6, 8), first), torch.rand(3, 6))
+    state = None
+    spikes = []
+    for frame in torch.rand(12, 3, 6):
+        z, state = fast(frame, state)
+        spikes.append(z)
+    first.p.v_leak.add_(1.0)
+    with pytest.raises(RuntimeError, match="ask for the values first"):
+        torch.stack(spikes)
 
 
 def test_a_batch_norm_has_collected_its_statistics_when_the_mode_changes():

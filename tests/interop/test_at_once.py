@@ -68,6 +68,22 @@ def test_outputs_states_and_gradients_are_those_of_plain_steps(name: str, length
     assert (cell.run_at_once(x, state, ends, None) is not None) is known
 
 
+@pytest.mark.parametrize("decays", [True, False])
+@pytest.mark.parametrize("reset", [None, 0.0])
+def test_a_time_constant_that_a_user_made_a_parameter_has_its_own_gradient(decays: bool, reset: float | None):
+    node = NODES["LIF" if decays else "LIF-input-whole"](v_reset=reset)
+    node.tau = nn.Parameter(torch.tensor(3.0, dtype=torch.float64))
+    cell: Any = wrap([nn.Linear(7, N).double(), node], input_shape=(7,)).cells[0]
+    x = 20 * torch.rand(STEPS, BATCH, 7, dtype=torch.float64)
+    state = cell.initial_state(BATCH)
+    at_once = run_and_gradients(cell, x, state, None)
+    assert cell.run_at_once(x, state, None, None) is not None
+    with patch.object(type(cell), "run_at_once", Cell.run_at_once):
+        stepped = run_and_gradients(cell, x, state, None)
+    assert at_once[0][0].any()
+    assert_close(at_once, stepped, rtol=1e-10, atol=1e-10)
+
+
 def leaky(*before: nn.Module) -> WrappedCell:
     cell: Any = wrap([*before, copy.deepcopy(EVERY["snn.Leaky-hidden"][0]()[1])], input_shape=7).cells[0]
     return cell

@@ -24,6 +24,7 @@ from neurolsc import (
 from neurolsc.init import FiringRate, LayerwiseScaling, Relay
 from neurolsc.interop.prepared import prepare
 from neurolsc.neurons.cell import weight_matrices
+from neurolsc.neurons.parameters import set_value
 from tests.interop.modules import norse
 
 
@@ -483,6 +484,13 @@ def test_a_parametrisation_that_undoes_a_scale_is_named_and_the_weights_stay(nor
     with pytest.raises(TypeError, match=message):
         scale_to_radius(net, x, target=0.6, direction="depth", progress=False)
     assert_close(net[0](x[0]), before)
+
+
+def test_weights_of_half_precision_are_set_under_weight_norm():
+    linear = parametrizations.weight_norm(nn.Linear(64, 64)).bfloat16()
+    wanted = torch.randn(64, 64).bfloat16()
+    set_value(linear, "weight", wanted)
+    assert_close(linear.weight, wanted, rtol=0.02, atol=0.02)
 
 
 def test_a_network_of_frozen_parameters_has_nothing_to_pretrain():

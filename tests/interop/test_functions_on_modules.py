@@ -188,6 +188,14 @@ def test_a_file_of_a_module_of_other_layers_is_refused_and_the_module_stays(tmp_
         with pytest.raises(ValueError, match=message):
             load(path, other)
         assert all(map(torch.equal, before, values(other)))
+    threshold_each = lif_nodes()
+    threshold_each[1].v_threshold = torch.ones(3)
+    save(threshold_each, path)
+    other = lif_nodes()
+    before = values(other)
+    with pytest.raises(ValueError, match=r"another 1.v_threshold than net: it is of shape \(3,\), in net \(\)"):
+        load(path, other)
+    assert all(map(torch.equal, before, values(other)))
     with pytest.raises(
         ValueError, match=r"got a module in format .*give load\(path, net\) a new module of its classes"
     ):

@@ -16,14 +16,16 @@ from neurolsc import (
     match_firing_rates,
     pretrain,
     radius_profile,
+    scale_to_radius,
     spectral_radius,
     wrap,
 )
 from neurolsc.interop import snntorch as in_snntorch
+from neurolsc.neurons import BRF
 from neurolsc.stability.transitions import flat, follow, unflat
 from neurolsc.surrogate import Surrogate
 from tests.interop.layers import EVERY, N_IN, NORSE, SNNTORCH, TORCH, N, norse
-from tests.stability.dense import depth_derivative, input_derivative_by_autograd, time_derivative
+from tests.stability.dense import depth_derivative, depth_factors, input_derivative_by_autograd, time_derivative
 
 every = pytest.mark.parametrize("name", [name for name in EVERY if not name.endswith("-passed")])
 pytestmark = pytest.mark.filterwarnings("ignore::neurolsc.WrappedNeuronWarning")
@@ -322,3 +324,41 @@ def test_rates_are_matched_by_thresholds_that_scale(network):
 )
 def test_a_layer_without_a_threshold_that_a_factor_raises_has_none(modules):
     assert wrap(modules(), input_shape=N_IN).cells[0].thresholds() is None
+
+
+class Rectified(nn.Sequential):
+    """A Sequential with a forward of its own."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).relu()
+
+
+def hooked() -> nn.Sequential:
+    layers = nn.Sequential(nn.Linear(7, N))
+    layers.register_forward_hook(lambda module, args, out: out.relu())
+    return layers
+
+
+@pytest.mark.parametrize(("make", "affine"), [
+    (lambda: nn.Sequential(nn.Linear(7, N)), True),
+    (lambda: Rectified(nn.Linear(7, N)), False),
+    (lambda: nn.Sequential(Rectified(nn.Linear(7, N))), False),
+    (hooked, False),
+])  # fmt: skip
+def test_a_sequential_that_does_more_than_call_its_parts_is_not_affine(make, affine):
+    torch.manual_seed(0)
+    network = wrap([make().double(), snn.Leaky(0.9)], input_shape=(7,))
+    assert network.cells[0].affine is affine
+    (t,), _ = follow(network, torch.randn(5, 3, 7, dtype=torch.float64), torch.tensor([3]))
+    exact = torch.stack([rows(t, sample, "input") for sample in range(3)])
+    by_input, _ = depth_factors(t)
+    assert_close(by_input.expand_as(exact), exact)
+
+
+def test_a_neuron_of_ours_keeps_the_limits_of_its_parameters_behind_a_module():
+    torch.manual_seed(0)
+    net = [nn.Linear(4, 6), BRF(6, 5)]
+    x = torch.randn(20, 8, 4)
+    assert scale_to_radius(net, x, target=0.9, samples=2, steps=2, progress=False).profile.time_mean.isfinite().all()
+    cell = wrap(net, input_shape=(4,)).cells[0]
+    assert cell.recurrent_synapses == net[1].recurrent_synapses

@@ -1,4 +1,11 @@
-"""Stability below threshold: closed forms against autograd and eigenvalues, and published initialisations."""
+"""Stability below threshold: closed forms against autograd and eigenvalues, and published initialisations.
+
+And surrogates whose derivative is not finite.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -7,7 +14,7 @@ from torch import Tensor
 from neurolsc import LIF, ALIFLowPass, ALIFPlus, ALIFPlusMinus, SpikingCell
 from neurolsc.neurons import BRF, PLIF, RF, RNN, TCLIF, CubaLIF, EFAdLIF, ExactRF, RadLIF, SEAdLIF
 from neurolsc.stability import at_threshold, below_threshold
-from neurolsc.stability.conditions import neuron_radii
+from neurolsc.stability.conditions import finite_distances, neuron_radii, surrogate_fault
 from neurolsc.stability.transitions import flat
 from neurolsc.surrogate import FastSigmoid
 
@@ -160,3 +167,43 @@ def test_radii_of_three_variables_and_of_triangular_matrices_are_those_of_eigenv
     full, triangular = torch.randn(50, 3, 3), torch.randn(50, 3, 3).tril()
     for m in (full, triangular):
         torch.testing.assert_close(neuron_radii(m), torch.linalg.eigvals(m).abs().amax(1))
+
+
+# ---- surrogates
+
+
+class Step(torch.autograd.Function):
+    """A spike with any derivative, a function of v - theta."""
+
+    @staticmethod
+    def forward(ctx: Any, v: Tensor, derivative: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.save_for_backward(v)
+        ctx.derivative = derivative
+        return (v > 0).to(v)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        (v,) = ctx.saved_tensors
+        return gradient * ctx.derivative(v), None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "derivative", [lambda v: 1 / v.abs(), lambda v: v / v, lambda v: v**-8], ids=["infinite", "NaN", "overflows nearby"]
+)
+def test_a_derivative_that_is_not_finite_at_the_threshold_alone_is_a_fault(derivative, dtype):
+    cell = LIF(2, 3, spike=lambda v: Step.apply(v, derivative), threshold=0.3).to(dtype)
+    voltage = cell.theta.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(cell.spike(voltage - cell.theta).sum(), voltage)
+    assert not gradient.isfinite().any()
+    assert "derivative of its surrogate is not finite at the threshold (" in str(surrogate_fault(cell, 0))
+    assert finite_distances(cell) == (-math.inf, math.inf), "there is no end of a range to clamp voltages to"
+    cell.spike = FastSigmoid()
+    assert surrogate_fault(cell, 0) is None
+
+
+@pytest.mark.parametrize(("side", "sign"), [("below", -1), ("above", 1)])
+def test_where_a_derivative_is_not_finite_is_said_by_distance_and_side(side, sign):
+    cell = LIF(2, 3, spike=lambda v: Step.apply(v, lambda v: torch.where(sign * v > 1.5, math.inf, 1)))
+    assert f"not finite 1.5 or more {side} the threshold" in str(surrogate_fault(cell, 0))
+    assert sorted(map(abs, finite_distances(cell))) == [pytest.approx(1.5, abs=0.0021), math.inf]

@@ -11,7 +11,7 @@ from torch.nn.utils import parametrize
 from neurolsc import GRU, LIF, LRU, LSTM, RNN, ALIFPlus, Cell, FeedForward, Network, surrogate
 from neurolsc.neurons.derivatives import flat
 from neurolsc.neurons.rate import ACTIVATIONS, HiddenState, LSTMState
-from neurolsc.neurons.spiking import LIFState
+from neurolsc.neurons.spiking import LIFState, Reset
 from neurolsc.stability import (
     RowBalls,
     SpectralBall,
@@ -213,10 +213,33 @@ def test_surrogate_rates_that_nobody_knows_are_refused():
         def shape_integral(self, x: Tensor) -> Tensor:
             return torch.atan(x - 1)
 
+    class Steeper(MultiGaussian):
+        def shape(self, x: Tensor) -> Tensor:
+            return 7 * super().shape(x)
+
+        def shape_integral(self, x: Tensor) -> Tensor:
+            return 7 * super().shape_integral(x)
+
+    class OwnLobes(MultiGaussian):
+        def _lobes(self, function: Callable[[Tensor, float, float], Tensor], x: Tensor) -> Tensor:
+            return 7 * super()._lobes(function, x)
+
+    class Harder(Reset):
+        def carry(self, leaked: Tensor, z: Tensor, theta: Tensor) -> Tensor:
+            return leaked - 9 * theta * z
+
+    def reset_harder() -> LIF:
+        cell = LIF(2, 3)
+        cell.reset = Harder(gradient=True)
+        return cell
+
     for make, words in (
+        (reset_harder, "a reset by a Harder is not known"),
         (lambda: RNN(2, 3), "got RNN"),
         (lambda: LIF(2, 3, spike=Own()), "largest derivative of the surrogate Own is not known"),
         (lambda: LIF(2, 3, spike=Peaked()), "largest derivative of the surrogate Peaked is not known"),
+        (lambda: LIF(2, 3, spike=Steeper()), "largest derivative of the surrogate Steeper is not known"),
+        (lambda: LIF(2, 3, spike=OwnLobes()), "largest derivative of the surrogate OwnLobes is not known"),
     ):
         with pytest.raises(TypeError, match=words):
             surrogate_rate(make())

@@ -158,6 +158,8 @@ def test_the_loss_is_zero_on_target_and_counts_negative_eigenvalues(float64):
     some = torch.stack([0.5 * torch.eye(2), torch.zeros(2, 2)])
     assert lower_bound_loss(some, 0.5) == 0  # a singular one has no logarithm
     assert lower_bound_loss(some[1:], 0.5) == 0  # and so they have no mean
+    some[1, 0, 0] = -1
+    assert_close(lower_bound_loss(some, 0.5), torch.tensor(0.5))  # but negative eigenvalues
 
 
 def test_its_gradient_reaches_the_parameters(float64, make_network, make_spikes):

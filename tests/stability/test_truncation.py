@@ -17,6 +17,7 @@ from neurolsc.stability import (
     truncated_states,
     truncation_errors,
 )
+from neurolsc.stability.truncation import GradientBounds
 from neurolsc.tasks import Classification
 from tests.stability.linear_cell import Linear
 
@@ -219,6 +220,33 @@ def test_the_weights_of_full_and_truncated_descent_respect_proposition_4():
     assert bounds.proximity(k, updates, lr=lr) <= 1e-3 < bounds.proximity(k - 1, updates, lr=lr)
     assert bounds.proximity(1, 10**6, lr=10.0) == math.inf
     assert bounds.context(1e300, 2, lr=1e-3) == 1
+
+
+@pytest.mark.parametrize("rate", [1e-6, 0.3, 0.49, 0.5, 0.65, 0.9, 0.97])
+@pytest.mark.parametrize("updates", [1, 30])
+def test_from_the_needed_context_on_all_bounds_are_within_the_tolerance(rate: float, updates: int):
+    bounds = GradientBounds(rate, gamma=3.0, beta=0.5)
+    found = [bounds.proximity(k, updates, lr=0.7) for k in range(1, 1000)]
+    for share in (1e-3, 0.3, 0.92, 0.985, 0.999, 1.001):
+        tolerance = share * max(found)
+        needed = max((k for k, bound in enumerate(found, start=1) if bound > tolerance), default=0) + 1
+        assert bounds.context(tolerance, updates, lr=0.7) == needed
+
+
+@pytest.mark.parametrize(
+    ("updates", "lr", "message"),
+    [
+        (0, 1.0, "updates must be at least 1"),
+        (3, -1.0, "lr must be"),
+        (3, math.inf, "lr must be"),
+        (3, math.nan, "lr must"),
+    ],
+)
+def test_updates_and_learning_rates_out_of_range_are_refused(updates: int, lr: float, message: str):
+    bounds = GradientBounds(0.5, gamma=3.0, beta=0.5)
+    for ask in (lambda: bounds.context(0.1, updates, lr=lr), lambda: bounds.proximity(2, updates, lr=lr)):
+        with pytest.raises(ValueError, match=message):
+            ask()
 
 
 def test_bounds_of_gradients_are_refused_where_they_mean_nothing():

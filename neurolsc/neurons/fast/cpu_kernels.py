@@ -352,7 +352,7 @@ def step_back(
         fired = z[s]
         outer = by_z[s]
         slope_s = slope[s]
-        # the spikes: from outside, through the recurrent weights (there already) and through the adaptation
+        # gradient by the spikes: from outside, through the recurrent weights (already in it), through the adaptation
         for j in range(n):
             by_spikes[j] += outer[j] + by_theta[j] * adaptation[j]
         for j in range(n):

@@ -1,10 +1,10 @@
-"""The fast path on a GPU: one Triton kernel a pass for all steps, and what is done around it.
+"""The fast path on a GPU: for each pass one Triton kernel for all steps, and the products before and after it.
 
 The input is projected before the forward kernel. The surrogate is differentiated before the reverse kernel, and the
 gradients by the weights are computed after it. For the reverse pass v and the threshold of all steps are saved, each
 (T + 1, B, n_hidden).
 
-A program runs R samples and all n neurons (as C columns, a power of two). What a neuron remembers stays in registers.
+A program runs R samples and all n neurons (as C columns, a power of two). The states of a neuron stay in registers.
 The vectors that are multiplied with the recurrent weights, spikes or gradients, go through global memory, where they
 are stored anyway: a program writes them, waits for all its threads, and reads them back K neurons at a time. Programs
 share nothing. All tensors are contiguous float32, except `lengths`, int32, and the recurrent weights, which may be of
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from neurolsc.neurons.fast.inputs import Constants, Inputs, Plan, by_primitive, gradients_of, learnable, rows_of
 
-PRODUCTS = 2**13  # that a program computes at once: 32 registers for each of its 32 * WARPS threads
+PRODUCTS = 2**13  # products that a program computes at once: 32 registers for each of its 32 * WARPS threads
 WARPS = 8  # of a program, with 32 threads each
 
 
@@ -31,7 +31,7 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Any, ...]:
     Returns:
         Spikes (T, B, n); v before the first step and after each (T + 1, B, n), or after the last step alone (1, B, n)
         where no gradient is wanted; theta likewise, None where it is fixed; v and theta of each sample after its
-        ``plan.lengths`` steps; and None, in the place of the places of spikes that a CPU's forward returns.
+        ``plan.lengths`` steps; and None, where a CPU's forward returns the non-zero entries.
     """
     z0 = inputs.z
     v0 = inputs.v
@@ -39,7 +39,7 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Any, ...]:
     c = inputs.c
     steps = len(inputs.x)
     batch, hidden = v0.shape
-    rows = steps + 1 if plan.backward else 1  # a single one is overwritten by every step
+    rows = steps + 1 if plan.backward else 1  # a single row is overwritten by every step
     with torch.autocast(v0.device.type, plan.half, enabled=plan.half is not None):
         drive = (inputs.read(0, steps) @ c.w_in.T).float().view(steps, batch, hidden)
     z = v0.new_empty(steps, batch, hidden)
@@ -50,7 +50,7 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Any, ...]:
     else:
         theta = torch.empty_like(v)
         theta[0] = theta0
-    ends = v[0].clone(), theta[0].clone()  # filled by the kernel, but of samples of 0 steps
+    ends = v[0].clone(), theta[0].clone()  # filled by the kernel, except for samples of 0 steps
     size = batch * hidden
     with torch.cuda.device_of(v0):
         forward_kernel[_programs(v0)](
@@ -70,23 +70,23 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Any, ...]:
 def reverse(
     plan: Plan, inputs: Inputs, trace: tuple[Any, ...], needed: Inputs, outer: Sequence[Tensor | None]
 ) -> Inputs:
-    """Return the gradients of all inputs, by one kernel; see :func:`neurolsc.neurons.fast.sequence.reverse`.
+    """Return the gradients by all inputs, by one kernel; see :func:`neurolsc.neurons.fast.sequence.reverse`.
 
     `trace` is what :func:`forward` returned, without the ends.
     """
     z0 = inputs.z
     c = inputs.c
-    z, v, moving, _ = trace
+    z, v, moving_theta, _ = trace  # moving_theta is None where theta is fixed
     g_z, *g_end = outer
     steps, batch, hidden = z.shape
-    theta = _fixed(c, z0) if moving is None else moving
+    theta = _fixed(c, z0) if moving_theta is None else moving_theta
     spike, learnt = learnable(plan.spike, inputs.spike, needed.spike)
     distance = v[1:] - theta[-steps:]  # a fixed theta has one row
     slope = spike.derivative(distance).to(z.dtype).expand_as(z).contiguous()
     g = torch.empty_like(z)
     by_start = z.new_empty(3, batch, hidden)
     sums = z.new_empty(6, batch, hidden)
-    # where a tensor is not wanted, or None, the kernel gets another in its place, which it does not touch
+    # in place of a tensor that is not wanted, or None, the kernel gets another one, which it does not touch
     by_spikes = torch.empty_like(z) if learnt else g
     outside = slope if g_z is None else g_z.contiguous()
     by_ends = [torch.zeros_like(z0) if end is None else end for end in g_end]
@@ -121,7 +121,7 @@ def reverse(
             torch.mm(rows, c.w_in, out=by_read[:-1].flatten(0, 1))
     by_learnt = by_primitive(spike, learnt, distance, by_spikes, [None] * len(learnt))
     vectors = [*sums.sum(1)]
-    if moving is None:  # all gradient by the threshold arrives at the one before the first step
+    if moving_theta is None:  # the kernel carries the gradient by a fixed threshold back to before the first step
         vectors[2] = by_start[2].sum(0)
     return gradients_of(inputs, needed, by_read, by_start, Constants(by_w_in, by_w_rec, *vectors), by_learnt)  # type: ignore[arg-type]
 
@@ -157,10 +157,10 @@ def _tile(like: Tensor) -> dict[str, int]:
 
 @triton.jit
 def times(vectors, matrix, n, within, R: tl.constexpr, C: tl.constexpr, K: tl.constexpr):
-    """Return the product (R, C) of R vectors of n numbers and a matrix (n, n), K of its rows at a time.
+    """Return the product (R, C) of R vectors of n numbers and a matrix (n, n), read K rows at a time.
 
-    The columns behind n are 0. `within` (R,) is False for vectors behind the last sample, which are not read. Rows of
-    the matrix that meet zeros alone are not read either.
+    Columns from n on are 0. `within` (R,) is False for vectors behind the last sample, which are not read. A row of the
+    matrix that all R vectors multiply by zero is not read either.
     """
     sample = tl.arange(0, R)[:, None, None]
     column = tl.arange(0, C)[None, None, :]
@@ -175,7 +175,7 @@ def times(vectors, matrix, n, within, R: tl.constexpr, C: tl.constexpr, K: tl.co
 
 @triton.jit
 def constant_row(constants, i, n, C: tl.constexpr):
-    """Return row i of the constants (6, n) as (1, C), with zeros behind n."""
+    """Return row i of the constants (6, n) as (1, C), with zeros from column n on."""
     column = tl.arange(0, C)
     return tl.load(constants + i * n + column, column < n, 0.0)[None, :]
 
@@ -186,11 +186,11 @@ def forward_kernel(
     w_rec_t,  # (n, n), from row to column
     constants,  # (6, n): decay_v, b_v, the constant subtracted, decay_theta, b_theta, adaptation
     lengths,  # (B,), steps after which the state of each sample is wanted
-    z0,  # (B, n)
-    z,  # (T, B, n), to be filled
-    v,  # (T + 1, B, n), filled behind the first row; where v_step = 0 it is one row, at last that of the last step
+    z0,  # (B, n), the spikes before the first step
+    z,  # (T, B, n), to be filled with the spikes
+    v,  # (T + 1, B, n), filled from the second row on; if v_step is 0, one row, which every step overwrites
     theta,  # likewise, with theta_step
-    v_end,  # (B, n), to be filled for samples with any step
+    v_end,  # (B, n), to be filled for samples of at least one step
     theta_end,
     steps,  # T
     batch,  # B
@@ -199,7 +199,7 @@ def forward_kernel(
     v_step,
     theta_step,
     CONSTANT: tl.constexpr,  # the reset subtracts the constant, not the threshold of the last step
-    ZERO: tl.constexpr,  # it resets to zero
+    ZERO: tl.constexpr,  # the reset sets the voltage to zero
     R: tl.constexpr,  # samples of a program
     C: tl.constexpr,  # columns, at least n
     K: tl.constexpr,  # rows of the weights that are read at a time
@@ -252,19 +252,19 @@ def forward_kernel(
 
 @triton.jit
 def reverse_kernel(
-    # slope to theta and g, through: (B, n) of the last step; the kernel goes back in memory to those before it
+    # slope, g_z, z, v, theta, g and through point at the (B, n) of the last step; the kernel goes back in memory
     slope,  # the surrogate's derivative at the spikes of the step
-    g_z,  # gradient by these spikes from outside
+    g_z,  # gradient by the spikes of the step, from outside
     g_end,  # (2, B, n), gradients by v and theta at the end
     w_rec,  # (n, n), entry [i, j] from j to i
     constants,  # (6, n), as for the forward kernel
     lengths,  # (B,), likewise
     z0,  # (B, n), the spikes before the first step
-    z,  # the spikes that the step reads; where it is the first, which reads z0, anything
-    v,  # the voltage that it reads
-    theta,  # the threshold that it reads
-    g,  # gradient by the drive, to be filled
-    through,  # gradient by the spikes, to be filled: from outside and by way of later steps
+    z,  # the spikes that the step reads; not read by the first step, which takes z0
+    v,  # the voltage that the step reads
+    theta,  # the threshold that the step reads
+    g,  # to be filled with the gradient by the drive
+    through,  # to be filled with the gradient by the spikes, from outside and through later steps
     state,  # (3, B, n), gradients by z, v and theta before the first step, to be filled
     sums,  # (6, B, n), gradients by the constants, for each sample, to be filled
     steps,  # T
@@ -273,11 +273,11 @@ def reverse_kernel(
     step,  # B n
     theta_step,  # likewise, or 0 if theta is fixed
     CONSTANT: tl.constexpr,  # the reset subtracts the constant, not the threshold of the last step
-    ZERO: tl.constexpr,  # it resets to zero
+    ZERO: tl.constexpr,  # the reset sets the voltage to zero
     PASSES: tl.constexpr,  # a gradient passes the reset
     SPIKES: tl.constexpr,  # there is g_z
     ENDS: tl.constexpr,  # there is g_end
-    THROUGH: tl.constexpr,  # through is wanted
+    THROUGH: tl.constexpr,  # `through` is wanted
     R: tl.constexpr,  # samples of a program
     C: tl.constexpr,  # columns, at least n
     K: tl.constexpr,  # rows of the weights that are read at a time
@@ -296,7 +296,7 @@ def reverse_kernel(
     adaptation = constant_row(constants, 5, n, C)
     length = tl.load(lengths + sample, within, 0)[:, None]
     zero = tl.zeros((R, C), tl.float32)
-    back = zero
+    back = zero  # gradient by the spikes of a step, through later steps
     g_v = zero
     g_theta = zero
     end_v = zero

@@ -1,12 +1,14 @@
-"""Neurons of other libraries over all steps on a GPU, by two Triton kernels, one a pass.
+"""Neurons of other libraries over all steps on a GPU, by two Triton kernels: one forward, one backward.
 
-An entry is one neuron of one sample, M their number, T that of steps. A program runs a tile of entries over all steps,
-and keeps their states, or the gradients by these, in registers. A step of each kind of neuron is a function of
-:mod:`neurolsc.neurons.fast.gpu_steps`; y0 to y2 are its states, p0 to p6 its parameters, g0 to g2 gradients by states.
+An entry is one neuron of one sample, M the number of entries, T that of steps. A program runs a tile of entries over
+all steps, and keeps their states, or the gradients by these, in registers. A step of each kind of neuron is a function
+of :mod:`neurolsc.neurons.fast.gpu_steps`; y0 to y2 are its states, p0 to p6 its parameters, g0 to g2 gradients by
+states.
 
-Without a matrix of recurrent weights a tile is R entries. With one it is R samples and all n neurons, as C columns, a
-power of two. The spikes, or the gradients, that are multiplied with the weights then go through global memory, as in
-:mod:`neurolsc.neurons.fast.gpu_kernels`. All tensors are contiguous and of one dtype, float32 or float64.
+Without a matrix of recurrent weights, a tile is R entries. With one, it is R samples and all n neurons, as C columns, a
+power of two; weights are read K rows at a time. The spikes, or the gradients, that are multiplied with the weights then
+go through global memory, as in :mod:`neurolsc.neurons.fast.gpu_kernels`. All tensors are contiguous and of one dtype,
+float32 or float64.
 """
 
 from collections.abc import Sequence
@@ -38,12 +40,12 @@ from neurolsc.neurons.fast.kinds import Neuron, Slope
 
 ENTRIES = 128  # of a program without a matrix of weights, one for each of its threads
 
-# What a neuron reads of its layer's spikes of the step before.
+# Which spikes of its layer, of the step before, a neuron reads.
 NO_SPIKES = tl.constexpr(0)
 OWN_SPIKE = tl.constexpr(1)
 ALL_SPIKES = tl.constexpr(2)
 
-# The kernels' switches for the flags of a neuron, in the order of these.
+# The kernels' switches for a neuron's flags, in the order of the flags.
 SWITCHES = {
     "leaky": ("RESET", "DELAYED"),
     "synaptic": ("RESET", "DELAYED"),
@@ -53,7 +55,7 @@ SWITCHES = {
     "adaptive_lif": ("PASSES",),
 }
 
-# Arguments for whose values nothing is compiled anew.
+# Arguments that the kernels do not specialise for: for other values of them nothing is compiled anew.
 NUMBERS = ("steps", "size", "n", "x_step")
 REVERSE_NUMBERS = ("steps", "size", "n", "given_step", "z_step", "step_0", "step_1", "step_2")
 
@@ -61,7 +63,8 @@ REVERSE_NUMBERS = ("steps", "size", "n", "given_step", "z_step", "step_0", "step
 class Connection(NamedTuple):
     """What recurrent neurons read: their spikes before the first step (..., n), and weights.
 
-    The weights are (n, n), entry [i, j] from j to i; or a factor of each neuron's own spike, one or (n,).
+    The weights are (n, n), entry [i, j] from neuron j to neuron i; or factors of each neuron's own spike: one for all
+    neurons, or (n,).
     """
 
     z0: Tensor
@@ -78,7 +81,7 @@ def forward(
     u: Tensor,
     connection: Connection | None = None,
 ) -> None:
-    """Run all steps.
+    """Run all steps of a layer; fill z, `states` and u.
 
     Args:
         neuron: the kind of neuron.
@@ -87,13 +90,13 @@ def forward(
         params: the parameters (K, M).
         z: to be filled with the spikes (T, ...).
         states: to be filled with each state after each step, each (T, ...).
-        u: to be filled with the voltages before a reset at once (T, M), if the neuron saves them.
+        u: to be filled with the voltages before the reset in their own step (T, M), if the neuron saves them.
         connection: what recurrent neurons read; None for others.
     """
     size = x.shape[1]
     launch = _launch(neuron, z, connection)
-    del launch["PASSES"]  # a matter of gradients
-    # in place of tensors that are not wanted the kernel gets another, which it does not touch
+    del launch["PASSES"]  # a switch of the reverse kernel alone
+    # in place of tensors that are not there, the kernel gets another one, which it does not touch
     z0 = x
     weight = x
     if connection is not None:
@@ -102,6 +105,7 @@ def forward(
     with torch.cuda.device_of(x):
         forward_kernel[_programs(size, z, launch)](
             *(x, start, _with_gain(neuron, params), z0, weight, z, *_three(states), u),
+            # steps, size, x_step (0 where all steps share one row) and n
             *(len(z), size, size * (len(x) > 1), z.shape[-1]),
             PARAMS=len(params),
             SAVES=neuron.saves_voltage,
@@ -126,21 +130,21 @@ def reverse(
     """Compute the gradients of :func:`forward`, from the last step to the first.
 
     Args:
-        neuron: as there, likewise start, params and connection.
+        neuron: as in :func:`forward`.
         slope: the derivative of a spike by its voltage.
-        start: as there.
-        params: as there.
+        start: as in :func:`forward`.
+        params: as in :func:`forward`.
         states: the states after each step (T, ..., n), as :func:`forward` filled them.
         u: the voltages before the reset (T, M), as :func:`forward` filled them.
         given: the derivative of each spike (T, M), if the kernel has no formula for it; else (1, M), not used.
         outer: gradients by the spikes and by each state after each step, from outside, each (T, M), or (1, M) if zero.
-        by_start: gradients by the states after the last step (number of states, M); become those by the states before
-            the first.
-        learnt: the gradient by params is wanted.
-        connection: as there.
+        by_start: gradients by the states after the last step (number of states, M); to be overwritten with those by
+            the states before the first step.
+        learnt: True if the gradient by params is wanted.
+        connection: as in :func:`forward`.
 
     Returns:
-        The gradients by the currents of each step (T, M), by params (K, M), zeros if not `learnt`, and by the spikes
+        The gradients by the currents of each step (T, M); by params (K, M), zeros if not `learnt`; and by the spikes
         before the first step (M,), empty without a connection.
     """
     steps = len(states[0])
@@ -150,12 +154,13 @@ def reverse(
     by_z0 = u.new_empty(0 if connection is None else size)
     launch = _launch(neuron, states[0], connection)
     voltages = u if neuron.saves_voltage else states[neuron.voltage]
-    before = [state[max(steps - 2, 0)] for state in _three(states)]
+    before = [state[max(steps - 2, 0)] for state in _three(states)]  # the states that the last step starts from
     over_time = [given, outer[0], *_three(outer[1:])]
     weight = u  # not read
     if connection is not None:
         weight = _weight(connection, transposed=False)
-    # The kernel starts at the last row of each tensor and goes back by its distance: 0 where all steps share one row.
+    # The kernel starts at the last row of each tensor, and goes back in memory by M for each step; by 0 where all steps
+    # share one row.
     with torch.cuda.device_of(u):
         reverse_kernel[_programs(size, states[0], launch)](
             *(start, _with_gain(neuron, params), weight, *before, voltages[-1], *(rows[-1] for rows in over_time)),
@@ -173,10 +178,11 @@ def reverse(
 
 def _launch(neuron: Neuron, z: Tensor, connection: Connection | None) -> dict[str, Any]:
     """Return the kernels' switches and launch options for spikes (T, ..., n)."""
+    # READS is 0, 1 or 2: NO_SPIKES, OWN_SPIKE or ALL_SPIKES
     launch: dict[str, Any] = {"KIND": neuron.name, "STATES": neuron.states, "READS": 0}
     launch |= dict.fromkeys(("RESET", "DELAYED", "SPIKING", "PASSES", "FORM", "AT_THRESHOLD"), 0)
     launch |= {name: int(flag) for name, flag in zip(SWITCHES[neuron.name], neuron.flags, strict=True)}
-    launch.pop("DIVIDES", None)  # a matter of _with_gain
+    launch.pop("DIVIDES", None)  # no switch of the kernels: `_with_gain` does what it asks
     if connection is not None and connection.weight.ndim == 2:
         n = z.shape[-1]
         return launch | {"READS": 2} | gpu_kernels._tile(z[0].view(-1, n))
@@ -186,7 +192,7 @@ def _launch(neuron: Neuron, z: Tensor, connection: Connection | None) -> dict[st
 
 
 def _programs(size: int, z: Tensor, launch: dict[str, Any]) -> tuple[int]:
-    """Return how many programs run M entries: their samples, or the entries themselves, by R, rounded up."""
+    """Return how many programs run `size` entries, R samples each with a matrix of weights, else R entries each."""
     parts = size
     if launch["READS"] == 2:
         parts = size // z.shape[-1]
@@ -196,15 +202,15 @@ def _programs(size: int, z: Tensor, launch: dict[str, Any]) -> tuple[int]:
 def _with_gain(neuron: Neuron, params: Tensor) -> Tensor:
     """Return the parameters (K, M) with 1 / tau in place of a tau by which the neuron divides.
 
-    On a GPU, PyTorch multiplies by the reciprocal where a tensor is divided by a number, as tau is one.
+    On a GPU, PyTorch, too, multiplies by the reciprocal to divide a tensor by a number, such as tau.
     """
-    if neuron.name != "voltage_lif" or not neuron.flags[1]:
+    if not neuron.divides:
         return params
     return torch.cat([params[:1].reciprocal(), params[1:]])
 
 
 def _weight(connection: Connection, *, transposed: bool) -> Tensor:
-    """Return recurrent weights (n, n), transposed or not; or the factors of own spikes in the shape of the spikes."""
+    """Return recurrent weights (n, n), transposed or not; or factors of own spikes, in the shape of z0."""
     weight = connection.weight
     if weight.ndim < 2:
         weight = weight.expand_as(connection.z0)
@@ -214,7 +220,7 @@ def _weight(connection: Connection, *, transposed: bool) -> Tensor:
 
 
 def _three(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return three tensors: these, and the first again in the place of others, which the kernels do not touch."""
+    """Return three tensors: these, and the first again for each missing one, which the kernels do not touch."""
     return [*tensors, *[tensors[0]] * (3 - len(tensors))]
 
 
@@ -223,9 +229,10 @@ def _three(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 @triton.jit
 def tile(first, size, n, READS: tl.constexpr, R: tl.constexpr, C: tl.constexpr):
-    """Return the entries of a program, which of them exist, and which of its samples do.
+    """Return the indices of a program's entries, masks of the entries that exist, and of the samples that exist.
 
-    With ALL_SPIKES the tile is (R, C), samples from `first` on and all neurons; else (R,), entries from `first` on.
+    With ALL_SPIKES the tile is (R, C), samples from `first` on and all neurons; else (R,), entries from `first` on, and
+    both masks are the same.
     """
     part = first + tl.arange(0, R)
     if READS == ALL_SPIKES:
@@ -245,7 +252,7 @@ def row(rows, i, size, at, mask, ROWS: tl.constexpr):
     """Return a tile of row i of `rows` (ROWS, M); zeros where there is no such row."""
     values = tl.zeros(at.shape, rows.dtype.element_ty)
     if i < ROWS:
-        values = tl.load(rows + i * size + at, mask, 1.0)  # behind the last entry 1, by which a step can divide
+        values = tl.load(rows + i * size + at, mask, 1.0)  # 1 behind the last entry: some steps divide by it
     return values
 
 
@@ -262,7 +269,7 @@ def forward_kernel(
     start,  # (STATES, M), the states before the first step
     params,  # (PARAMS, M)
     z0,  # (M,), the spikes before the first step, if a neuron reads spikes
-    weight,  # of ALL_SPIKES (n, n), from row to column; of OWN_SPIKE (M,), a factor of each neuron's own spike
+    weight,  # with ALL_SPIKES (n, n), from row to column; with OWN_SPIKE (M,), factors of the neurons' own spikes
     z,  # (T, M), to be filled with the spikes
     state_0,  # (T, M), to be filled with each state after each step
     state_1,
@@ -300,7 +307,7 @@ def forward_kernel(
     p4 = row(params, 4, size, at, mask, PARAMS)
     p5 = row(params, 5, size, at, mask, PARAMS)
     p6 = row(params, 6, size, at, mask, PARAMS)
-    last = z0
+    last = z0  # where the spikes of the step before are stored
     sent = tl.zeros_like(y0)
     factor = sent
     if READS == OWN_SPIKE:
@@ -345,21 +352,21 @@ def forward_kernel(
 
 @triton.jit(do_not_specialize=REVERSE_NUMBERS)
 def reverse_kernel(
-    # state_0 to by_x: the row of the last step, or of the one before; the kernel goes back in memory
+    # state_0 to by_x point at the row of the last step, or of the one before it; the kernel goes back in memory
     start,  # (STATES, M), the states before the first step
     params,  # (PARAMS, M)
-    weight,  # of ALL_SPIKES (n, n), entry [i, j] from j to i; of OWN_SPIKE (M,), a factor of each neuron's own spike
-    state_0,  # each state after the step before the last one; where there is no such step, anything
+    weight,  # with ALL_SPIKES (n, n), entry [i, j] from j to i; with OWN_SPIKE (M,), factors of the neurons' own spikes
+    state_0,  # each state after the step before the last one; not read if there is no such step
     state_1,
     state_2,
     u,  # voltages of the last step, before they were reset
-    given,  # the derivatives of its spikes, if FORMULA is GIVEN
-    from_z,  # gradients by its spikes, from outside
-    from_0,  # gradients by each state after it, from outside
+    given,  # the derivatives of the last step's spikes, if FORMULA is GIVEN
+    from_z,  # gradients by the last step's spikes, from outside
+    from_0,  # gradients by each state after the last step, from outside
     from_1,
     from_2,
-    by_x,  # gradients by its currents, to be filled
-    by_start,  # (STATES, M), gradients by the states after it; becomes those by the states before the first step
+    by_x,  # to be filled with the gradients by the last step's currents
+    by_start,  # (STATES, M), gradients by the states after the last step; becomes those by the ones before the first
     by_params,  # (PARAMS, M), to be filled
     by_z0,  # (M,), to be filled with the gradients by the spikes before the first step, if a neuron reads spikes
     steps,  # T
@@ -382,7 +389,7 @@ def reverse_kernel(
     FORM: tl.constexpr,
     AT_THRESHOLD: tl.constexpr,
     FORMULA: tl.constexpr,  # of the derivative of a spike
-    A: tl.constexpr,  # the number in it
+    A: tl.constexpr,  # the number in the formula
     R: tl.constexpr,
     C: tl.constexpr,
     K: tl.constexpr,
@@ -409,7 +416,7 @@ def reverse_kernel(
     sum_4 = zero
     sum_5 = zero
     sum_6 = zero
-    back = zero  # gradient by the spikes of a step, by way of the currents of the next one
+    back = zero  # gradient by the spikes of a step, through the currents of the next one
     factor = zero
     if READS == OWN_SPIKE:
         factor = tl.load(weight + at, mask, 0.0)
@@ -418,7 +425,7 @@ def reverse_kernel(
             state_0 = start
             state_1 = start + size
             state_2 = start + 2 * size
-        q = tl.load(from_z + at, mask, 0.0) + back
+        q = tl.load(from_z + at, mask, 0.0) + back  # gradient by the spikes of the step
         y0 = tl.load(state_0 + at, mask, 0.0)
         g0 += tl.load(from_0 + at, mask, 0.0)
         y1 = zero
@@ -429,7 +436,7 @@ def reverse_kernel(
         if STATES > 2:
             y2 = tl.load(state_2 + at, mask, 0.0)
             g2 += tl.load(from_2 + at, mask, 0.0)
-        v = tl.load(u + at, mask, 0.0)
+        unreset = tl.load(u + at, mask, 0.0)
         slope = zero
         if FORMULA == GIVEN:
             slope = tl.load(given + at, mask, 0.0)
@@ -439,26 +446,26 @@ def reverse_kernel(
         d5 = zero
         d6 = zero
         if KIND == "leaky":
-            by_current, g0, d0, d1, d2 = leaky_back(g0, q, y0, v, slope, p0, p1, p2, RESET, DELAYED, FORMULA, A)
+            by_current, g0, d0, d1, d2 = leaky_back(g0, q, y0, unreset, slope, p0, p1, p2, RESET, DELAYED, FORMULA, A)
         elif KIND == "synaptic":
             by_current, g0, g1, d0, d1, d2, d3 = synaptic_back(
-                g0, g1, q, y0, y1, v, slope, p0, p1, p2, p3, RESET, DELAYED, FORMULA, A
+                g0, g1, q, y0, y1, unreset, slope, p0, p1, p2, p3, RESET, DELAYED, FORMULA, A
             )
         elif KIND == "alpha_function":
             by_current, g0, g1, g2, d0, d1, d2, d3, d4 = alpha_function_back(
-                g0, g1, g2, q, y0, y1, y2, v, slope, p0, p1, p2, p3, p4, RESET, FORMULA, A
+                g0, g1, g2, q, y0, y1, y2, unreset, slope, p0, p1, p2, p3, p4, RESET, FORMULA, A
             )
         elif KIND == "current_lif":
             by_current, g0, g1, d0, d1, d2, d3, d4 = current_lif_back(
-                g0, g1, q, y0, v, slope, p0, p1, p2, p3, p4, RESET, SPIKING, PASSES, FORMULA, A
+                g0, g1, q, y0, unreset, slope, p0, p1, p2, p3, p4, RESET, SPIKING, PASSES, FORMULA, A
             )
         elif KIND == "voltage_lif":
             by_current, g0, d0, d1, d2, d3 = voltage_lif_back(
-                g0, q, y0, v, slope, p0, p1, p2, p3, FORM, RESET, PASSES, AT_THRESHOLD, FORMULA, A
+                g0, q, y0, unreset, slope, p0, p1, p2, p3, FORM, RESET, PASSES, AT_THRESHOLD, FORMULA, A
             )
         else:
             by_current, g0, g1, g2, d0, d1, d2, d3, d4, d5, d6 = adaptive_lif_back(
-                g0, g1, g2, q, y0, y1, y2, v, slope, p0, p1, p2, p3, p4, p5, p6, PASSES, FORMULA, A
+                g0, g1, g2, q, y0, y1, y2, unreset, slope, p0, p1, p2, p3, p4, p5, p6, PASSES, FORMULA, A
             )
         tl.store(by_x + at, by_current, mask)
         if LEARNT:

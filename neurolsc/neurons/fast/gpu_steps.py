@@ -2,8 +2,12 @@
 
 A function takes tiles of entries, all of one shape: one for each state and parameter. It returns such tiles. Names are
 those of :mod:`neurolsc.neurons.fast.scan_kernels`: r are the spikes of the voltage before a step, s those of the step;
-u is the voltage that s follow, before s reset it; q is a gradient by spikes, g one by a state. The operations of a step
-and their order are those of the library.
+u is the voltage from which s are computed, before s reset it; q is a gradient by spikes, g one by a state. The
+operations of a step and their order are those of the library.
+
+A function that ends in `_back` goes back through one step. It takes the gradients by the states after the step (g,
+g_exc, ...) and by its spikes (from_z), those states before the step that it reads, u, and `given`: the derivatives of
+the spikes, read if FORMULA is GIVEN.
 """
 
 import math
@@ -13,7 +17,7 @@ import triton.language as tl
 
 from neurolsc.neurons.fast import kinds
 
-# Numbers of a module can be read in a kernel in this form alone.
+# A Triton kernel can read a module's numbers only in this form.
 SUBTRACT = tl.constexpr(kinds.SUBTRACT)
 ZERO = tl.constexpr(kinds.ZERO)
 NONE = tl.constexpr(kinds.NONE)
@@ -39,7 +43,7 @@ def fires(distance):
 
 @triton.jit
 def reaches(distance, AT_THRESHOLD: tl.constexpr):
-    """Return :func:`fires`, and 1 at a distance of zero too if AT_THRESHOLD."""
+    """Return 1 where a distance is above zero, or is zero and AT_THRESHOLD is set; else 0."""
     if AT_THRESHOLD:
         spikes = distance >= 0
     else:
@@ -86,7 +90,10 @@ def reset_again(u, s, r, threshold, RESET: tl.constexpr):
 
 @triton.jit
 def back_through_reset_again(g, q, s, r, u, threshold, RESET: tl.constexpr):
-    """Return the gradients by u, s and the threshold of :func:`reset_again`; q is that by s from outside."""
+    """Go back through :func:`reset_again`; return the gradients by u, s and the threshold.
+
+    g is the gradient by the voltages after the reset, q the gradient by s from outside.
+    """
     by_threshold = tl.zeros_like(g)
     if RESET == SUBTRACT:
         q -= g * threshold
@@ -99,7 +106,7 @@ def back_through_reset_again(g, q, s, r, u, threshold, RESET: tl.constexpr):
 
 @triton.jit
 def leaky(x, v, beta, threshold, factor, RESET: tl.constexpr, DELAYED: tl.constexpr):
-    """Return the spikes of a step of snnTorch's Leaky or RLeaky, the voltage u that fires them, and the next v."""
+    """Return the spikes, u and v after a step of snnTorch's Leaky or RLeaky."""
     r = fires(v - threshold)
     if RESET == SUBTRACT:
         u = beta * v + x - r * threshold
@@ -121,7 +128,7 @@ def leaky_back(
     g, from_z, v, u, given, beta, threshold, factor,
     RESET: tl.constexpr, DELAYED: tl.constexpr, FORMULA: tl.constexpr, A: tl.constexpr,
 ):  # fmt: skip
-    """Return the gradients by x, v, beta, threshold and factor; g is that by v after the step, from_z by spikes."""
+    """Go back through :func:`leaky`; return the gradients by x, v, beta, threshold and factor."""
     r = fires(v - threshold)
     s = fires(u - threshold)
     q = from_z * factor
@@ -133,17 +140,17 @@ def leaky_back(
     by_threshold -= q
     if RESET == SUBTRACT:
         by_threshold -= g * r
-    if RESET == ALL:  # the input is set to zero too
+    if RESET == ALL:  # it sets the input to zero, too
         g *= 1 - r
     by_x = g
-    if RESET == ZERO:  # the last voltage alone is
+    if RESET == ZERO:  # it sets the last voltage alone to zero
         g *= 1 - r
     return by_x, g * beta, g * v, by_threshold, from_z * s
 
 
 @triton.jit
 def synaptic(x, syn, v, alpha, beta, threshold, factor, RESET: tl.constexpr, DELAYED: tl.constexpr):
-    """Return spikes, u, and syn and v after a step of snnTorch's Synaptic."""
+    """Return the spikes, u, and syn and v after a step of snnTorch's Synaptic."""
     r = fires(v - threshold)
     syn = alpha * syn + x
     u = beta * v + syn
@@ -163,7 +170,7 @@ def synaptic_back(
     g_syn, g, from_z, syn, v, u, given, alpha, beta, threshold, factor,
     RESET: tl.constexpr, DELAYED: tl.constexpr, FORMULA: tl.constexpr, A: tl.constexpr,
 ):  # fmt: skip
-    """Return the gradients by x, syn, v, alpha, beta, threshold and factor."""
+    """Go back through :func:`synaptic`; return the gradients by x, syn, v, alpha, beta, threshold and factor."""
     r = fires(v - threshold)
     s = fires(u - threshold)
     q = from_z * factor
@@ -183,13 +190,13 @@ def synaptic_back(
 
 @triton.jit
 def alpha_function(x, exc, inh, v, alpha, beta, threshold, factor, scale, RESET: tl.constexpr):
-    """Return spikes, and exc, inh and v after a step of snnTorch's Alpha."""
+    """Return the spikes, and exc, inh and v after a step of snnTorch's Alpha."""
     r = fires(v - threshold)
     last_inh = inh
     exc = alpha * exc + x
     inh = beta * inh - x
     v = scale * (exc + inh)
-    if RESET == SUBTRACT:  # snnTorch's adds the last inh to v
+    if RESET == SUBTRACT:  # snnTorch's reset also adds the last inh to v
         exc -= threshold * r
         v += last_inh * r
     elif RESET == ZERO:
@@ -205,11 +212,9 @@ def alpha_function_back(
     g_exc, g_inh, g, from_z, exc, inh, v, u, given, alpha, beta, threshold, factor, scale,
     RESET: tl.constexpr, FORMULA: tl.constexpr, A: tl.constexpr,
 ):  # fmt: skip
-    """Return the gradients with respect to x, exc, inh, v, alpha, beta, threshold, factor and scale.
+    """Go back through :func:`alpha_function`; u is v after the step.
 
-    The forward step is :func:`alpha_function`. exc, inh and v are the states before it, and u is v after it. g_exc,
-    g_inh and g are the gradients by exc, inh and v after it, from_z that by the spikes, given their slopes if FORMULA
-    is GIVEN.
+    Returns the gradients by x, exc, inh, v, alpha, beta, threshold, factor and scale.
     """
     r = fires(v - threshold)
     q = from_z * factor * slopes(u - threshold, given, FORMULA, A)
@@ -235,7 +240,7 @@ def alpha_function_back(
 
 @triton.jit
 def reset_by(u, s, threshold, rest, RESET: tl.constexpr):
-    """Return voltages after a reset by their own spikes s: SUBTRACT, ZERO (to `rest`) or NONE."""
+    """Return the voltages u after a reset by their own spikes s: SUBTRACT, ZERO (to `rest`) or NONE."""
     after = u
     if RESET == SUBTRACT:
         after = u - s * threshold
@@ -246,10 +251,10 @@ def reset_by(u, s, threshold, rest, RESET: tl.constexpr):
 
 @triton.jit
 def back_through_reset(g, q, s, u, slope, threshold, rest, RESET: tl.constexpr, PASSES: tl.constexpr):
-    """Go back through :func:`reset_by` and the spikes s that follow u - threshold.
+    """Go back through :func:`reset_by` and the spikes s; return the gradients by u, the threshold and `rest`.
 
-    g is the gradient by the voltages after the reset, q that by s from outside. PASSES: a gradient passes the spikes in
-    the reset. Returns the gradients by u, the threshold and `rest`.
+    g is the gradient by the voltages after the reset, q the gradient by s from outside, and slope the derivative of s.
+    With PASSES, a gradient passes the spikes in the reset.
     """
     by_threshold = tl.zeros_like(g)
     by_rest = tl.zeros_like(g)
@@ -268,7 +273,7 @@ def back_through_reset(g, q, s, u, slope, threshold, rest, RESET: tl.constexpr, 
 
 @triton.jit
 def current_lif(x, v, i, gain, loss, leak, threshold, rest, RESET: tl.constexpr, SPIKING: tl.constexpr):
-    """Return spikes (of an LI, which is not SPIKING, the voltage), u, and v and i after a step of norse's LIF."""
+    """Return the spikes, u, and v and i after a step of norse's LIF; of its LI (not SPIKING), u as the spikes."""
     i += x
     u = v + gain * ((leak - v) + i)
     i += loss * i
@@ -285,11 +290,7 @@ def current_lif_back(
     g, g_i, from_z, v, u, given, gain, loss, leak, threshold, rest,
     RESET: tl.constexpr, SPIKING: tl.constexpr, PASSES: tl.constexpr, FORMULA: tl.constexpr, A: tl.constexpr,
 ):  # fmt: skip
-    """Return the gradients with respect to x, v, i, gain, loss, leak, threshold and rest.
-
-    The forward step is :func:`current_lif`. v is the voltage before it, u that before its reset. g and g_i are the
-    gradients by the voltage and the current after it, from_z that by the spikes, given their slopes with FORMULA GIVEN.
-    """
+    """Go back through :func:`current_lif`; return the gradients by x, v, i, gain, loss, leak, threshold and rest."""
     by_threshold = tl.zeros_like(g)
     by_rest = tl.zeros_like(g)
     if SPIKING:
@@ -298,7 +299,7 @@ def current_lif_back(
         g, by_threshold, by_rest = back_through_reset(g, from_z, s, u, slope, threshold, rest, RESET, PASSES)
     else:
         g += from_z
-    i_plus_x = (u - v) / gain - (leak - v)  # of the step, from how far it moved v: the run did not keep it
+    i_plus_x = (u - v) / gain - (leak - v)  # of the step, from the change of v, as the run does not keep x
     by_i = g * gain + g_i + g_i * loss
     by_gain = g * ((leak - v) + i_plus_x)
     return by_i, g - g * gain, by_i, by_gain, g_i * i_plus_x, g * gain, by_threshold, by_rest
@@ -306,7 +307,7 @@ def current_lif_back(
 
 @triton.jit
 def voltage_lif(x, v, gain, leak, threshold, rest, FORM: tl.constexpr, RESET: tl.constexpr, AT_THRESHOLD: tl.constexpr):
-    """Return spikes, u and v after a step of norse's LIFBox or spikingjelly's neurons."""
+    """Return the spikes, u and v after a step of norse's LIFBox or spikingjelly's neurons."""
     if FORM == BOX:
         u = v + (x + leak - v) * gain
     elif FORM == LEAK_OF_ALL:
@@ -325,11 +326,7 @@ def voltage_lif_back(
     FORM: tl.constexpr, RESET: tl.constexpr, PASSES: tl.constexpr, AT_THRESHOLD: tl.constexpr,
     FORMULA: tl.constexpr, A: tl.constexpr,
 ):  # fmt: skip
-    """Return the gradients with respect to x, v, gain, leak, threshold and rest.
-
-    The forward step is :func:`voltage_lif`. v is the voltage before it, u that before its reset. g is the gradient by
-    the voltage after the reset, from_z that by the spikes, given their slopes if FORMULA is GIVEN.
-    """
+    """Go back through :func:`voltage_lif`; return the gradients by x, v, gain, leak, threshold and rest."""
     slope = slopes(u - threshold, given, FORMULA, A)
     s = reaches(u - threshold, AT_THRESHOLD)
     g, by_threshold, by_rest = back_through_reset(g, from_z, s, u, slope, threshold, rest, RESET, PASSES)
@@ -344,13 +341,13 @@ def voltage_lif_back(
             by_gain = -g * (v - leak)
         else:
             by_x = g * gain
-            by_gain = g * (u - v) / gain  # as u = v + gain (x - (v - leak))
+            by_gain = g * (u - v) / gain  # as u - v = gain (x - (v - leak))
     return by_x, by_v, by_gain, by_leak, by_threshold, by_rest
 
 
 @triton.jit
 def adaptive_lif(x, v, i, b, gain, loss, leak, threshold, rest, pull, beta):
-    """Return spikes, the distance v - b before the reset, and v, i and b after a step of norse's LSNN."""
+    """Return the spikes, the distance u - b, and v, i and b after a step of norse's LSNN, whose threshold is b."""
     u = v + gain * ((leak - v) + i)
     i = i + loss * i + x
     b = b + pull * (threshold - b)
@@ -364,9 +361,12 @@ def adaptive_lif_back(
     g, g_i, g_b, from_z, v, i, b, distance, given, gain, loss, leak, threshold, rest, pull, beta,
     PASSES: tl.constexpr, FORMULA: tl.constexpr, A: tl.constexpr,
 ):  # fmt: skip
-    """Return the gradients by x, v, i, b, gain, loss, leak, threshold, rest, pull and beta."""
-    moved = (leak - v) + i
-    u = v + gain * moved
+    """Go back through :func:`adaptive_lif`; `distance` is u - b, as it returned it.
+
+    Returns the gradients by x, v, i, b, gain, loss, leak, threshold, rest, pull and beta.
+    """
+    drive = (leak - v) + i  # the step changes v by gain times this
+    u = v + gain * drive
     s = fires(distance)
     q = from_z
     if PASSES:  # through what a spike does to v and b
@@ -381,5 +381,5 @@ def adaptive_lif_back(
     by_b = g_b - g_b * pull
     return (
         g_i, by_v, by_i, by_b,
-        g * moved, g_i * i, g * gain, g_b * pull, by_rest, g_b * (threshold - b), by_beta,
+        g * drive, g_i * i, g * gain, g_b * pull, by_rest, g_b * (threshold - b), by_beta,
     )  # fmt: skip

@@ -74,7 +74,7 @@ class Plan:
     lengths: Tensor  # steps after which the state of each sample is wanted (B,)
     backward: bool  # a gradient is wanted, and states are saved for it
     gpu: bool  # the GPU's kernels take all steps
-    half: torch.dtype | None  # dtype of weights in products under autocast, which the GPU's kernels alone can do
+    half: torch.dtype | None  # dtype of weights in products under autocast, which GPU kernels alone read; else None
 
     def ends(self) -> dict[int, Tensor]:
         """Return {k: indices of the samples whose state is wanted after k steps}."""
@@ -125,7 +125,7 @@ def learnable(spike: Surrogate, tensors: Sequence[Tensor], needed: Sequence[bool
 def by_primitive(
     spike: Surrogate, learnt: list[Tensor], distance: Tensor, back: Tensor, sums: Sequence[Tensor | None]
 ) -> list[Tensor | None]:
-    """Add the gradients by the tensors of a surrogate, as if its spikes had the value of its primitive.
+    """Add the gradients by the tensors of a surrogate through some spikes, as if these had its primitive's value.
 
     Args:
         spike: the surrogate.
@@ -135,7 +135,7 @@ def by_primitive(
         sums: the gradients so far, one for each of `learnt`, None for 0.
 
     Returns:
-        The gradients so far and those of these spikes, likewise.
+        The sums of the gradients so far and those through these spikes, likewise.
     """
     if not learnt:
         return [*sums]
@@ -173,7 +173,7 @@ def gradients_of(
     by_late = None
     if by_read is not None and inputs.late is None:
         by_x = by_read[:-1]
-    elif by_read is not None:  # step t read x[t - 1], and no step the last frame: its gradient is the row of zeros
+    elif by_read is not None:  # step t read x[t - 1]; no step read the last frame, whose gradient is the row of zeros
         by_x = by_read[1:]
         by_late = by_read[0]
     remaining = iter(by_learnt)

@@ -1,16 +1,16 @@
-"""What the kernels for other libraries' neurons know: kinds of neurons, and in numbers their resets and derivatives."""
+"""The kinds of other libraries' neurons that the kernels know, and numbers for their resets and derivatives."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-# Formulas of the derivative of a spike by its voltage, with one number a.
+# Formulas of the derivative of a spike by its voltage, each with one number a.
 GIVEN, NOTHING, ATAN, FAST_SIGMOID, SIGMOID, SIGN, QUADRATIC = range(7)
 
 # Resets, numbered as snnTorch does. ZERO sets the voltage to 0, or to the neuron's reset value. In Leaky, ZERO does so
 # before the input of the step is added, and ALL after it. The other neurons have no ALL: their ZERO is after the input.
 SUBTRACT, ZERO, NONE, ALL = range(4)
 
-# How a voltage moves: norse's LIFBox; spikingjelly's LIF with decay_input, and without it; spikingjelly's IFNode.
+# What a step adds to a voltage: as norse's LIFBox; spikingjelly's LIF with decay_input, and without it; its IFNode.
 BOX, LEAK_OF_ALL, LEAK_OF_STATE, NO_LEAK = range(4)
 
 
@@ -42,3 +42,8 @@ class Neuron:
     threshold: int
     flags: tuple[Any, ...]
     saves_voltage: bool
+
+    @property
+    def divides(self) -> bool:
+        """True if the first of its parameters is a time constant, by which the kernel divides."""
+        return self.name == "voltage_lif" and self.flags[1]

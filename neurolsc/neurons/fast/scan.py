@@ -28,9 +28,9 @@ class Scanned(NamedTuple):
 
 
 def can_scan(tensors: Sequence[Tensor]) -> bool:
-    """True if the kernels can run neurons of these currents (first), states and parameters.
+    """True if the kernels can run neurons with these tensors: their currents first, then states and parameters.
 
-    They run float32 or float64, all on a CPU or on one GPU, and under no transform.
+    The currents must be float32 or float64, all tensors on a CPU or on one GPU, and none under a transform.
     """
     first = tensors[0]
     return (
@@ -136,6 +136,16 @@ def refuse_derivatives_of(gradients: Sequence[Tensor | None]) -> None:
         )
 
 
+def by_time_constant(neuron: Neuron, by_params: Tensor, params: Tensor) -> Tensor:
+    """Return the gradient by parameters (K, M) whose first is tau, by which the neuron divides, given that by 1 / tau.
+
+    Of any other neuron it is returned as it is.
+    """
+    if neuron.divides:
+        by_params[0] /= -params[0].square()
+    return by_params
+
+
 class _Scan(torch.autograd.Function):
     """:func:`scan` on flat tensors: x (T or 1, M), start (states, M), params (K, M); spikes have `shape` (T, ...)."""
 
@@ -194,6 +204,7 @@ class _Scan(torch.autograd.Function):
             by_x, by_params, _ = gpu_scan.reverse(
                 neuron, slope, start, params, states, u, given, outer, by_start, learnt
             )
+            by_params = by_time_constant(neuron, by_params, params)
             return None, None, None, of_rows(by_x, ctx.rows_of_x), by_start, by_params
         from neurolsc.neurons.fast import cpu_kernels, scan_kernels
 
@@ -211,7 +222,7 @@ class _Scan(torch.autograd.Function):
             kernel(*arrays, first, last, 0, steps)
 
         cpu_kernels.in_parts(size, size * steps // PER_THREAD, piece)
-        return None, None, None, by_x, by_start, by_params
+        return None, None, None, by_x, by_start, by_time_constant(neuron, by_params, params)
 
 
 def recurrent_scan(
@@ -410,6 +421,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     Where at most a quarter of the entries of x differ from zero, each row of the result is a sum of columns of weight,
     each times its entry of x. It differs from the dense product by rounding. The dense product is computed for other x,
     small layers, a GPU, other dtypes, weights that are not finite, and under a compiler or a transform of torch.func.
+    It does not follow the dtype of autocast, under which no caller uses it.
     x is (..., n_in), weight (n_out, n_in), bias (n_out,), the result (..., n_out).
     """
     suits = x.dtype == weight.dtype and x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64)
@@ -419,7 +431,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     from neurolsc.neurons.fast import cpu_kernels
 
     entries = cpu_kernels.nonzeros(x.detach().reshape(-1, x.shape[-1]))
-    # None: too many differ from zero. A dense product makes NaN of zero times infinity, which sums would leave out.
+    # None: too many differ from zero. With infinite weights a dense product gives NaN where x is 0, a sum of rows not.
     if entries is None or not weight.sum().isfinite():
         return torch.nn.functional.linear(x, weight, bias)
     return _SparseLinear.apply(entries, x, weight, bias)  # type: ignore[return-value]

@@ -161,13 +161,14 @@ def leaky(
         x: currents (T, M), or (1, M) if they are the same in all steps.
         start: the voltage before the first step (1, M).
         params: beta, the threshold and the factor of graded spikes (3, M).
-        reset: SUBTRACT; ZERO, of the old voltage alone; ALL, of the input of the step as well; or NONE.
+        reset: SUBTRACT; ZERO, which sets the old voltage to 0; ALL, which sets the new one to 0, with the input of the
+            step; or NONE.
         delayed: True if a spike resets the voltage one step later, False if at once.
         z: to be filled with the spikes, times their factor (T, M).
         states: to be filled with the voltage after each step, one array (T, M).
         u: to be filled with the voltage before an immediate reset (T, M); not used if `delayed`.
         first: the first entry to run, an entry being a neuron of a sample.
-        last: the one behind the last.
+        last: the entry behind the last one to run.
     """
     scratch = np.empty((2, PIECE), start.dtype)
     one = start.dtype.type(1)
@@ -201,7 +202,7 @@ def leaky(
             _fires(s, after, threshold)
             for j in range(size):
                 z_t[j] = s[j] * factor[j]
-            if not delayed:  # by s, and the reset by r is taken back
+            if not delayed:  # the spikes s reset at once, and the reset by r is taken back
                 unreset = u[t, lo:hi]
                 _copy_into(unreset, after)
                 _reset_again(after, unreset, s, r, threshold, reset)
@@ -235,8 +236,8 @@ def leaky_back(
         learnt: True if the gradient by params is wanted.
         first: as there.
         last: as there.
-        begin: the step before which the kernel ends.
-        stop: the step behind the first one that it goes back through.
+        begin: the first step, through which the kernel goes back last.
+        stop: the step behind the last one, with which the kernel starts.
     """
     v = states[0]
     by_v = by_states[0]
@@ -291,7 +292,7 @@ def leaky_back(
                     g[j] *= one - r[j]
             for j in range(size):
                 by_x_t[j] += g[j]
-            if reset == ZERO:  # the last voltage alone is
+            if reset == ZERO:  # the last voltage alone is set to zero
                 for j in range(size):
                     g[j] *= one - r[j]
             if learnt:
@@ -629,8 +630,8 @@ def _back_through_reset(
     """Go back through the spikes and :func:`_reset`.
 
     g is the gradient by the voltages after the reset, and becomes that by `unreset`. q is the gradient by the spikes s
-    from outside, and becomes its part by the voltage. The gradients by the threshold and by `rest` are added to
-    by_threshold and by_rest. Without `reset_gradient` the spikes in the reset are detached.
+    from outside, and becomes that by `unreset` through the spikes. The gradients by the threshold and by `rest` are
+    added to by_threshold and by_rest. Without `reset_gradient` the spikes in the reset are detached.
     """
     one = g.dtype.type(1)
     if reset == SUBTRACT:
@@ -663,13 +664,13 @@ def current_lif(
 ) -> None:  # fmt: skip
     """Run norse's LIF, or its integrator LI, over all steps.
 
-    The states are the voltage v, which moves by gain (leak - v + i + x), and the current i, which becomes (1 + loss)
-    (i + x).
+    The states are the voltage v, to which a step adds gain (leak - v + i + x), and the current i, which becomes
+    (1 + loss) (i + x).
 
     Args:
         x: currents (T, M), or (1, M) if they are the same in all steps.
         start: v and i before the first step (2, M).
-        params: gain = dt / tau_mem, loss = -dt / tau_syn, v_leak, v_th and v_reset (5, M).
+        params: gain = dt / tau_mem, loss = -dt / tau_syn, leak = v_leak, v_th and v_reset (5, M).
         reset: SUBTRACT, ZERO (to v_reset) or NONE, at once.
         spiking: True for LIF, whose output are spikes; False for LI, whose output is v.
         reset_gradient: for :func:`current_lif_back`; the run does not depend on it.
@@ -677,7 +678,7 @@ def current_lif(
         states: to be filled with v and i after each step, two arrays (T, M).
         u: to be filled with v before its reset (T, M); (1, M), not kept, for LI.
         first: the first entry to run.
-        last: the one behind the last.
+        last: the entry behind the last one to run.
     """
     scratch = np.empty((2, PIECE), start.dtype)
     for lo in range(first, last, PIECE):
@@ -765,10 +766,10 @@ def current_lif_back(
                     g[j] += from_z[j]
             if learnt:
                 v = _before(states[0], start[0], t, lo, hi)
-                moved = unreset if spiking else states[0][t, lo:hi]  # u is not kept for LI
+                v_new = unreset if spiking else states[0][t, lo:hi]  # without a reset; u is not kept for LI
                 for j in range(size):
-                    # s from here on: i + x of this step, which the run did not keep, from how far it moved v
-                    s[j] = (moved[j] - v[j]) / gain[j] - (leak[j] - v[j])
+                    # s from here on is i + x of this step, which the run did not keep: what it added to v gives it
+                    s[j] = (v_new[j] - v[j]) / gain[j] - (leak[j] - v[j])
                 for j in range(size):
                     by_gain[j] += g[j] * ((leak[j] - v[j]) + s[j])
                 for j in range(size):
@@ -791,10 +792,10 @@ def adaptive_lif(
 ) -> None:  # fmt: skip
     """Run norse's LSNN over all steps: a LIF whose threshold b is a state.
 
-    v moves by gain (leak - v + i), i becomes (1 + loss) i + x, and b moves by pull (threshold - b). A spike, where v >
-    b, sets v to `rest` and adds beta to b.
+    The states are the voltage v, the current i and the threshold b. A step adds gain (leak - v + i) to v and
+    pull (threshold - b) to b; i becomes (1 + loss) i + x. A spike, where v > b, sets v to `rest` and adds beta to b.
 
-    The states are v, i and b. params are gain = dt / tau_mem, loss = -dt / tau_syn, v_leak, v_th, v_reset, pull = dt /
+    params are gain = dt / tau_mem, loss = -dt / tau_syn, leak = v_leak, threshold = v_th, rest = v_reset, pull = dt /
     tau_adapt, beta and zeros (8, M). u is filled with the distances v - b before the reset (T, M). reset_gradient is
     for :func:`adaptive_lif_back`. The other arguments are those of :func:`leaky`.
     """
@@ -809,7 +810,7 @@ def adaptive_lif(
         rest = params[4, lo:hi]
         pull = params[5, lo:hi]
         beta = params[6, lo:hi]
-        zeros = params[7, lo:hi]
+        zeros = params[7, lo:hi]  # the threshold of the distances v - b
         s = scratch[0, :size]  # spikes of the step
         unreset = scratch[1, :size]
         v = start[0, lo:hi]
@@ -860,7 +861,7 @@ def adaptive_lif_back(
         rest = params[4, lo:hi]
         pull = params[5, lo:hi]
         beta = params[6, lo:hi]
-        zeros = params[7, lo:hi]
+        zeros = params[7, lo:hi]  # the threshold of the distances v - b
         by_gain = by_params[0, lo:hi]
         by_loss = by_params[1, lo:hi]
         by_leak = by_params[2, lo:hi]
@@ -944,8 +945,8 @@ def voltage_lif(
         start: the voltage before the first step (1, M).
         params: the gain, the voltage to which the leak pulls, the threshold, and the voltage after a reset (4, M). The
             gain is dt / tau_mem or 1 / tau; if `divides` it is tau, by which the library divides.
-        form: how the voltage v moves. BOX and LEAK_OF_ALL: by gain (x - (v - leak)), each in the order of its library;
-            LEAK_OF_STATE: by x - gain (v - leak); NO_LEAK: by x.
+        form: what a step adds to the voltage v. BOX and LEAK_OF_ALL: gain (x - (v - leak)), each in the order of its
+            library; LEAK_OF_STATE: x - gain (v - leak); NO_LEAK: x.
         divides: as said at params.
         reset: SUBTRACT, ZERO (to the voltage after a reset) or NONE, at once.
         reset_gradient: for :func:`voltage_lif_back`; the run does not depend on it.
@@ -954,7 +955,7 @@ def voltage_lif(
         states: to be filled with the voltage after each step, one array (T, M).
         u: to be filled with the voltage before its reset (T, M).
         first: the first entry to run.
-        last: the one behind the last.
+        last: the entry behind the last one to run.
     """
     scratch = np.empty((2, PIECE), start.dtype)
     for lo in range(first, last, PIECE):
@@ -965,7 +966,7 @@ def voltage_lif(
         threshold = params[2, lo:hi]
         rest = params[3, lo:hi]
         s = scratch[0, :size]  # spikes of the step
-        moved = scratch[1, :size]
+        change = scratch[1, :size]  # what the gain multiplies, then the product
         v = start[0, lo:hi]
         for t in range(len(z)):
             x_t = _at(x, t, lo, hi)
@@ -974,29 +975,29 @@ def voltage_lif(
             after = states[0][t, lo:hi]
             if form == BOX:
                 for j in range(size):
-                    moved[j] = x_t[j] + leak[j] - v[j]
+                    change[j] = x_t[j] + leak[j] - v[j]
             elif form == LEAK_OF_ALL:
                 for j in range(size):
-                    moved[j] = x_t[j] - (v[j] - leak[j])
+                    change[j] = x_t[j] - (v[j] - leak[j])
             elif form == LEAK_OF_STATE:
                 for j in range(size):
-                    moved[j] = v[j] - leak[j]
+                    change[j] = v[j] - leak[j]
             if form == NO_LEAK:
                 for j in range(size):
                     unreset[j] = v[j] + x_t[j]
             else:
                 if divides:
                     for j in range(size):
-                        moved[j] = moved[j] / gain[j]
+                        change[j] = change[j] / gain[j]
                 else:
                     for j in range(size):
-                        moved[j] = moved[j] * gain[j]
+                        change[j] = change[j] * gain[j]
                 if form == LEAK_OF_STATE:
                     for j in range(size):
-                        unreset[j] = v[j] - moved[j] + x_t[j]
+                        unreset[j] = v[j] - change[j] + x_t[j]
                 else:
                     for j in range(size):
-                        unreset[j] = v[j] + moved[j]
+                        unreset[j] = v[j] + change[j]
             _reaches(s, unreset, threshold, at_threshold)
             _copy_into(z_t, s)
             _reset(after, unreset, s, threshold, rest, reset)
@@ -1071,23 +1072,23 @@ def voltage_lif_back(
 
 @_inline
 def _push(currents: Array, x: Array, z: Array, weight_t: Array, square: bool, indices: Array) -> None:
-    """Write into `currents` those of a step (B n,): the ones from outside, x, and what the spikes z before it send.
+    """Write all currents of a step (B n,) into `currents`: x from outside, plus what the spikes z before the step send.
 
     weight_t and square are those of :func:`leaky_recurrent`. `indices` (n + 1,) is memory for the places of spikes.
     """
     n = weight_t.shape[1]
     for row in range(0, len(x), n):
-        pushed_row = currents[row : row + n]
+        total = currents[row : row + n]
         spikes = z[row : row + n]
         outside = x[row : row + n]
         if square:  # add the rows of the neurons that fired
             count = _places(spikes, indices, 0)
-            _copy_into(pushed_row, outside)
-            _add_rows(pushed_row, weight_t, indices[:count], spikes[indices[:count]])
+            _copy_into(total, outside)
+            _add_rows(total, weight_t, indices[:count], spikes[indices[:count]])
         else:
             factor = weight_t[0]
             for j in range(n):
-                pushed_row[j] = outside[j] + spikes[j] * factor[j]
+                total[j] = outside[j] + spikes[j] * factor[j]
 
 
 @_compiled

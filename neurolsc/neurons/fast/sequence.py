@@ -18,7 +18,7 @@ Plain steps, differentiated by autograd, are the reference. They are taken
 - if the spikes are not those of a surrogate in two methods (:func:`neurolsc.surrogate.in_two_methods`);
 - for tensors of other dtypes or on other devices, and on a GPU without the kernels;
 - under compilers and transforms (:func:`transformed`), for second derivatives, and for several gradients at once;
-- if something is not finite: plain steps multiply it with zeros, which gives NaN, and these products are left out here.
+- if a value is not finite: plain steps multiply it by zeros, which gives NaN; this function leaves such products out.
 """
 
 import os
@@ -66,6 +66,8 @@ def run(cell: Any, x: Tensor, state: State, lengths: Tensor | None, late: Tensor
         Spikes (T, B, n_hidden) and the last state; None if plain steps are needed.
     """
     spike = cell.spike
+    # within exact_values() gradients by dampening and sharpness are not those of by_primitive; and tensors_of does not
+    # list the tensors of modules inside a surrogate
     if not in_two_methods(spike) or spike._exact_values or list(spike.children()):
         return None
     if transformed([x, late, *state]):
@@ -77,7 +79,7 @@ def run(cell: Any, x: Tensor, state: State, lengths: Tensor | None, late: Tensor
     if not _are_of_a_layer(inputs, lengths, cell.n_in, cell.n_hidden):
         return None
     given = [t for t in inputs.flat() if t is not None]
-    if any(t.device != v.device and t.ndim for t in given):  # a number may lie anywhere: plain steps move it
+    if any(t.device != v.device and t.ndim for t in given):  # a 0-dimensional one may: torch's operations take it
         return None
     half = None  # no autocast
     if torch.is_autocast_enabled(v.device.type):
@@ -92,7 +94,7 @@ def run(cell: Any, x: Tensor, state: State, lengths: Tensor | None, late: Tensor
     else:
         lengths = lengths.long().clamp(0, steps)
     plan = Plan(with_tensors(spike, tensors), cell.reset, lengths, backward, gpu, half)
-    with torch.autocast(v.device.type, enabled=False):  # a CPU's kernels are faster in float32 than steps in half
+    with torch.autocast(v.device.type, enabled=False):  # on a CPU float32 kernels are faster than half-precision steps
         z, *ends, finite = _Sequence.apply(plan, *inputs.flat())  # type: ignore[misc]
     if not finite:
         return None
@@ -100,7 +102,10 @@ def run(cell: Any, x: Tensor, state: State, lengths: Tensor | None, late: Tensor
 
 
 def _are_of_a_layer(inputs: Inputs, lengths: Tensor | None, n_in: int, n: int) -> bool:
-    """True if shapes and dtypes are those of a layer with n neurons, as the kernels need; plain steps check others."""
+    """True if shapes and dtypes are those that the kernels need for a layer with n neurons.
+
+    Others are left to plain steps, which run them or raise.
+    """
     x, late, z, v, theta, c, _ = inputs
     if x.ndim != 3 or not x.numel() or v.dtype not in (torch.float32, torch.float64):
         return False
@@ -116,7 +121,7 @@ def _are_of_a_layer(inputs: Inputs, lengths: Tensor | None, n_in: int, n: int) -
 
 
 def transformed(tensors: Iterable[Tensor | None]) -> bool:
-    """True if operations do not just run on these tensors.
+    """True if more than reverse-mode autograd records, transforms or watches the operations on these tensors.
 
     That is so under a compiler, a tracer, forward-mode derivatives, a transform of torch.func or a mode that sees every
     operation, such as one that counts them, or if a tensor is a batch of several, as in
@@ -138,7 +143,7 @@ def suits_gpu(like: Tensor, tensors: Sequence[Tensor]) -> bool:
     batch, n = like.shape
     return (
         n <= WIDEST
-        and batch * n < 2**28  # places in memory are counted in int32
+        and batch * n < 2**28  # the kernels count up to 6 B n numbers of a tensor in int32
         and all((t.dtype, t.device) == (torch.float32, like.device) for t in tensors)
         and runs_triton(like.device)
     )
@@ -197,7 +202,7 @@ class _Sequence(torch.autograd.Function):
         outer = gradients[:-1]  # without that by `finite`
         by_inputs = None
         with torch.autocast(z.device.type, enabled=False):  # a gradient is of full precision
-            if not (torch.is_grad_enabled() or transformed(outer)):  # under grad mode: a second derivative is wanted
+            if not (torch.is_grad_enabled() or transformed(outer)):  # grad mode: a second derivative is wanted
                 run_back = gpu_kernels().reverse if plan.gpu else reverse  # type: ignore[union-attr]
                 by_inputs = run_back(plan, inputs, (z, v, theta, ctx.events), needed, outer)
             if by_inputs is None or not bool(by_inputs.v.sum().isfinite()):
@@ -304,7 +309,7 @@ def reverse(
     fixed = starts is None
     steps, batch, n = z.shape
     block = _steps_of_a_block(steps, batch)
-    # g and back: row j is for the state after j steps of a block; row 0 is that before it, the last that behind it
+    # g and back: row j is for the state after j steps of a block, from 0 to one step behind the block
     g = v.new_zeros(block + 2, batch, n)  # gradients by v
     back = torch.zeros_like(g)  # gradients by the spikes
     g_theta = v.new_zeros(batch, n)  # gradient by theta, after the present step
@@ -330,7 +335,7 @@ def reverse(
     arguments = (constants, plan.reset.name == "zero", static, plan.reset.gradient, array(sums))
 
     for m in reversed(range(len(events))):
-        a = m * block
+        a = m * block  # block m has the steps a to b - 1
         b = min(a + block, steps)
         # Compute the thresholds of the block again, and the surrogate's derivative at all of its steps.
         now_v = v[a : b + 1]
@@ -343,7 +348,7 @@ def reverse(
         slope = array(spike.derivative(distance).to(v.dtype).expand_as(distance).view(b - a, batch, n))
         at_v = array(now_v)
         at_theta = array(now_theta)
-        # Go back step by step. Row 1 of g, written last, is that of the first step of the block behind this one.
+        # Go back step by step. Row 1 of g was written last: it is for the first step of the block behind this one.
         g[b - a + 1] = g[1]
         first_state = a + 1 if a else 0  # the state after a steps belongs to the block before, unless there is none
         for k in range(b, first_state - 1, -1):  # the state after k steps
@@ -397,7 +402,7 @@ def plain_gradients(plan: Plan, inputs: Inputs, needed: Inputs, outer: Sequence[
     create_graph = torch.is_grad_enabled()
     wanted = needed.flat()
     with torch.enable_grad():
-        # aliases: one input may depend on another, and a gradient must not flow between them here
+        # aliases: one input may depend on another, and no gradient may pass from one to the other here
         aliases = [i.view_as(i) if wants else i for i, wants in zip(inputs.flat(), wanted, strict=True)]
         pairs = zip(plain_steps(plan, Inputs.of(aliases)), outer, strict=True)
         reached = [(o, g) for o, g in pairs if o is not None and g is not None and o.requires_grad]
@@ -435,7 +440,7 @@ def plain_steps(plan: Plan, inputs: Inputs) -> tuple[Tensor, Tensor, Tensor | No
         if theta is not None:
             theta = c.decay_theta * theta + c.b_theta + c.adaptation * z  # type: ignore[operator]
         limit = c.threshold if theta is None else theta
-        z = spike.forward(v - limit)  # forward: a hook that has come since the forward pass is none of this run
+        z = spike.forward(v - limit)  # not spike(...): a hook added since the run does not belong to it
         spikes.append(z)
         voltages.append(v)
         thresholds.append(theta)
