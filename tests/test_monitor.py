@@ -430,6 +430,43 @@ def test_rows_of_another_network_or_no_rows_are_refused(tmp_path):
         Monitor(own(), *batch(0), loss="membrane", path=path)
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"my only line",
+        b"two lines\nwithout an end",
+        b'{"update": "yesterday"}',
+        b'{"update": 3, "author": "me"}\n',
+        b'{"update": 3, "rate_1": 0.1}\nmy note',
+        "\N{SNOWMAN}".encode("utf-16"),
+    ],
+)
+def test_a_file_that_is_not_a_monitors_is_refused_and_stays_as_it_is(content, tmp_path):
+    path = tmp_path / "notes.txt"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"notes\.txt holds no rows of a monitor"):
+        Monitor(own(), *batch(0), loss="membrane", path=path)
+    assert path.read_bytes() == content
+
+
+def test_of_a_monitors_file_only_an_unfinished_last_line_is_taken_off(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    before = Monitor(own(), *batch(0), loss="membrane", path=path)
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"event": {"upd')
+    with pytest.raises(ValueError, match="holds rows of 2 layers, net has 1"):
+        Monitor(Network([LIF(N, 4)], C), *batch(0), loss="membrane", path=path)
+    assert path.read_bytes() == whole + b'{"event": {"upd', "a monitor of another network leaves it"
+    for content in (whole + b'{"event": {"upd', whole[:-1]):  # the other lacks the end of a whole line
+        path.write_bytes(content)
+        again = Monitor(own(), *batch(0), loss="membrane", path=path)
+        assert again.rows == before.rows
+        assert path.read_bytes() == whole
+    path.write_bytes(whole[:40])  # not even the first row was finished
+    Monitor(own(), *batch(0), loss="membrane", path=path)
+    assert [json.loads(line)["update"] for line in path.read_text().splitlines()] == [0]
+
+
 def test_text_is_at_most_80_columns_with_a_line_a_layer():
     monitor = trained(own, plant=raise_threshold)
     lines = str(monitor).splitlines()
@@ -448,6 +485,17 @@ def test_the_picture_has_a_panel_a_question_and_a_line_at_the_findings(tmp_path)
     assert list(rates.lines[0].get_xdata()) == [row["update"] for row in monitor.rows]
     at = [line.get_xdata()[0] for line in rates.lines[2:]]
     assert at == sorted({event.update for event in monitor.findings})
+
+
+@pytest.mark.slow
+def test_curves_of_growth_begin_at_the_first_row_that_has_the_number():
+    monitor = trained(own, updates=20)
+    for name in ("threshold", "weights", "recurrent"):
+        del monitor.rows[0][f"{name}_1"]
+        monitor.rows[0][f"{name}_2"] = 0.0
+    panels = {panel.get_title(loc="left"): panel for panel in monitor.plot().axes}
+    lines = panels["Do thresholds, weights (- -), recurrence (: :) grow?"].lines
+    assert [line.get_ydata()[1] for line in lines[:6]] == [1.0] * 6
 
 
 def test_a_callback_gets_every_row_and_a_closed_writer_stops_nothing():

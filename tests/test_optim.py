@@ -172,6 +172,15 @@ def test_every_update_has_the_rate_of_its_share_of_the_training_and_its_gain(sch
         assert [rates[i] for rates in seen] == pytest.approx([rate / gain for rate in wanted])
 
 
+@pytest.mark.parametrize("schedule", ["constant", "cosine", "cosine-to-tenth"])
+def test_a_single_update_has_the_learning_rate_itself(schedule):
+    seen: list[list[float]] = []
+    settings = TRAINING | {"batch_size": 20, "optimizer": watching(seen), "schedule": schedule, "by_gain": False}
+    train(net := network(), data(), data(), epochs=1, **settings)
+    assert seen == [[0.01]]
+    assert not torch.equal(net.readout.weight, network().readout.weight)
+
+
 def test_the_gain_is_how_far_a_unit_moves_the_threshold_at_rest():
     cell = ALIFPlus(5, 8, tau_theta=30.0)
     before = cell.theta_rest.detach().clone()

@@ -3,7 +3,9 @@
 from itertools import islice
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.autograd import grad
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
@@ -34,17 +36,17 @@ class Reading:
     """The network in a LightningModule, and how it reads the batches of a loader.
 
     A module of another library is called with a batch, which shows the order of its layers and whether it takes time
-    or batch first; it need not be the order that the loader has.
+    or batch first. The loader may give the other of the two.
 
     Args:
-        callback: whose settings say which module it is, and what the loader gives.
+        callback: the callback; its settings say which module it is, and what the loader gives.
         pl_module: the LightningModule.
         batch: a batch of the loader.
 
     Attributes:
-        net: the module, or a network.
-        batch_first: whether the module takes batch first.
-        reader: lays out what the module takes as its network reads it.
+        net: the module of another library, or a :class:`neurolsc.Network`.
+        batch_first: whether the module takes batch first, or images (B, ...) for all steps.
+        reader: lays a batch out as the network reads it, (T, B, n_in), from the layout that the module takes.
 
     Raises:
         TypeError: if the module cannot be wrapped, as by :func:`neurolsc.initialize`.
@@ -66,12 +68,12 @@ class Reading:
             except Exception as error:  # of any kind: the module's own code may fail on the other order
                 errors.append(error)
                 continue
-            # The layout that the run found must have the order that was tried. In batch first that is also an image
-            # (B, ...) for all steps.
+            # The run of the module may have read the axes otherwise than in the order that was tried: then the next
+            # one is. Batch first includes an image (B, ...) for all steps.
             axes = ["time first"]
             if batch_first:
                 axes = ["batch first", "every step"]
-            if self.reader.layout is None or self.reader.layout.axes in axes:
+            if self.reader.layout is None or self.reader.layout.axes in axes:  # None: of a network, read (T, B, n_in)
                 return
         if errors:  # the first is that of the loader's own order, unless only the other one failed
             raise errors[0]
@@ -104,6 +106,15 @@ class Reading:
         return self.reader.read(BatchParts(self.taken(batch))).x
 
 
+def refuse_other_strategies(callback: Callback, trainer: Trainer, cure: str = "") -> None:
+    """Refuse a training by several processes in which each does not hold the whole module, as it does with DDP."""
+    if trainer.world_size > 1 and not isinstance(trainer.strategy.model, DistributedDataParallel):
+        raise ValueError(
+            f"{type(callback).__name__} works in one process or with strategy='ddp', got "
+            f"{type(trainer.strategy).__name__} with {trainer.world_size} processes{cure}."
+        )
+
+
 class InitCallback(Callback):
     """Initialise a model before its first epoch, and log its radii before the first step and after every epoch.
 
@@ -117,10 +128,10 @@ class InitCallback(Callback):
             :func:`neurolsc.wrap` takes; dotted names reach further down. Empty: the LightningModule itself.
         batches: initialise on so many batches of the training data.
         batch_first: whether the loader's inputs are (B, T, ...), as most have them, or images (B, ...) for all steps,
-            instead of (T, B, ...). It is an error if the number of labels shows the other. The module itself may take
-            either: it is called with a batch.
-        input_shape: shape of one sample of a step's input, such as (1, 28, 28), if the module takes another than the
-            loader has.
+            instead of (T, B, ...). It is an error if the number of labels shows the other order. The module itself may
+            take either: a call with a batch shows which.
+        input_shape: shape of the input of one sample at one step, such as (1, 28, 28), if the module takes another
+            than the loader gives.
         seed: seed of the initialiser's draws.
 
     Attributes:
@@ -150,22 +161,18 @@ class InitCallback(Callback):
         self.seed = seed
         self.findings: tuple[Finding, ...] | None = None
         self._batches: list[Any] = []
-        self._reading: Reading | None = None  # of this training, in which the module is compared with its network once
+        self._reading: Reading | None = None  # of this training: made once, as it runs the module on a batch
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Initialise the network, unless training goes on from a checkpoint; log its radii through time and depth."""
-        parallel: Any = trainer.strategy.model
-        if trainer.world_size > 1 and not isinstance(parallel, DistributedDataParallel):
-            raise ValueError(
-                f"InitCallback works in one process or with strategy='ddp', got {type(trainer.strategy).__name__} with "
-                f"{trainer.world_size} processes; initialise beforehand."
-            )
-        # Also a training that goes on needs the inputs: its radii are measured on the first of them.
+        refuse_other_strategies(self, trainer, "; initialise beforehand")
+        # A training that goes on from a checkpoint needs the inputs, too: radii are measured on the first of them.
         loader: Any = trainer.train_dataloader
         self._batches = list(islice(loader, self.batches))
         self._reading = None
         if trainer.global_step == 0:  # else it goes on from a checkpoint
             if trainer.world_size > 1:
+                parallel: Any = trainer.strategy.model
                 self.findings = call_on_rank_0(parallel, lambda: self._initialise(pl_module))
             else:
                 self.findings = self._initialise(pl_module)
@@ -177,7 +184,7 @@ class InitCallback(Callback):
             logger.log_metrics(self._radii(pl_module), step=trainer.global_step)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Log the radii."""
+        """Log the radii of each layer through time and depth."""
         pl_module.log_dict(self._radii(pl_module))
 
     def _initialise(self, pl_module: LightningModule) -> tuple[Finding, ...]:
@@ -208,14 +215,16 @@ class InitCallback(Callback):
 class Flossing(Callback):
     r"""Pull the Lyapunov exponents of a model to a target while it trains ("gradient flossing").
 
-    After every k-th batch the first optimizer makes one more update, by the gradient of weight times the mean of
+    After every k-th update the first optimizer makes one more, by the gradient of weight times the mean of
     :math:`(\lambda - \lambda^*)^2` (:func:`neurolsc.stability.exponent_loss`), measured on 8 samples of the batch and
-    clipped to a norm of 1. In one update with the gradient of the loss, where that explodes, it would be clipped away.
+    clipped to a norm of 1. If an exploding gradient of the loss were added to it, clipping would leave nothing of it.
+    Gradients of the loss stay as they are. With the strategy ``"ddp"`` it is the mean gradient of all ranks; other
+    strategies of several processes are refused.
 
     Args:
         weight: weight of the squared distance.
         target: :math:`\lambda^*`, in nats per step.
-        every: k, counted in each epoch.
+        every: k, counted in the trainer's updates: batches whose gradients are accumulated make one together.
         module: as in :class:`InitCallback`.
         batch_first: as in :class:`InitCallback`; True if inputs are (B, T, N).
         input_shape: as in :class:`InitCallback`.
@@ -243,26 +252,41 @@ class Flossing(Callback):
         self.batch_first = batch_first
         self.input_shape = input_shape
         self._reading: Reading | None = None  # of this training
+        self._updates = 0  # those that the trainer had made at the last batch
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Forget the module of a training before."""
+        """Forget how the module of an earlier training reads batches; start from the updates made before."""
+        refuse_other_strategies(self, trainer)
         self._reading = None
+        self._updates = trainer.global_step
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Make the update, if this is a k-th batch."""
-        if (batch_idx + 1) % self.every != 0:
-            return
+        """Make the update, if the batch ended in a k-th one."""
+        before = self._updates
+        self._updates = trainer.global_step
+        if self._updates // self.every == before // self.every:
+            return  # none yet, or not the k-th
         if self._reading is None:
             self._reading = Reading(self, pl_module, batch)
         x = self._reading.read(batch)[:, :FLOSSED]
-        optimizer = trainer.optimizers[0]
-        optimizer.zero_grad()
         loss = self.weight * exponent_loss(self._reading.reader.network, x, self.target, seed=trainer.global_step)
-        loss.backward()
-        clip_grad_norm_(pl_module.parameters(), max_norm=1.0)
+        optimizer = trainer.optimizers[0]
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        held = [parameter.grad for parameter in parameters]  # those of the loss, put aside
+        for parameter in parameters:
+            parameter.grad = None
+        trained = [parameter for parameter in parameters if parameter.requires_grad]
+        # not by backward(), which would call the hooks of DistributedDataParallel
+        for parameter, gradient in zip(trained, grad(loss, trained, allow_unused=True), strict=True):
+            if gradient is not None:
+                own = gradient.clone(memory_format=torch.contiguous_format)  # two parameters may share a gradient
+                parameter.grad = trainer.strategy.reduce(own, reduce_op="mean")
+        clip_grad_norm_(trained, max_norm=1.0)
         optimizer.step()
+        for parameter, gradient in zip(parameters, held, strict=True):
+            parameter.grad = gradient
 
 
 class MonitorCallback(Callback):
@@ -282,7 +306,7 @@ class MonitorCallback(Callback):
         self._updates = 0  # those that the trainer had made at the last batch
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Take the updates that the trainer has made before, in a checkpoint, as counted."""
+        """Start from the updates that the trainer has made before, in its checkpoint: they are not counted anew."""
         self._updates = trainer.global_step
 
     def on_train_batch_end(
@@ -290,6 +314,9 @@ class MonitorCallback(Callback):
     ) -> None:
         """Count an update, if the batch ended in one."""
         if trainer.global_step == self._updates:
-            return  # gradients of several batches are summed for one update
+            return  # no update yet: gradients of several batches are summed for one
         self._updates = trainer.global_step
-        self.monitor.step(outputs["loss"], scaler=getattr(trainer.precision_plugin, "scaler", None))
+        loss = outputs.get("loss")  # None if the step of the module returned none
+        if loss is not None:
+            loss = loss * trainer.accumulate_grad_batches  # by which the trainer has divided it
+        self.monitor.step(loss, scaler=getattr(trainer.precision_plugin, "scaler", None))

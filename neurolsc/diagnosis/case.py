@@ -29,8 +29,14 @@ class Sign(NamedTuple):
     """A fault that a rule has found."""
 
     layer: int | None  # counted from 1; None: of the whole network
-    problem: str
-    cause: str = ""
+    problem: str  # what is wrong, in words
+    cause: str = ""  # why, in words; empty if that is not known
+    others: tuple[int, ...] = ()  # further layers that have the fault, where one sign is of several
+
+    @property
+    def layers(self) -> set[int | None]:
+        """All layers that have the fault; None among them: the whole network has it."""
+        return {self.layer, *self.others}
 
 
 @dataclass(frozen=True)
@@ -39,9 +45,11 @@ class Case:
 
     Attributes:
         network: the user's network, as it is.
-        measurable: the network that was measured: a copy, where a surrogate is not finite or a batch norm is fresh.
+        measurable: the network that was measured: a copy, if a surrogate's derivative is not finite or a batch norm has
+            seen no batch.
         batch: the batch, with time first.
         turned: why time and batch of the user's x were swapped; empty if they were not.
+        taken_batch_first: why x was read batch first, of a module that takes one step a call; empty if it was not.
         measured: what was measured.
         loss: the user's loss.
         bounds: the numbers with which rules compare.
@@ -59,6 +67,7 @@ class Case:
     measured: Measurements
     loss: Objective
     bounds: "Bounds"
+    taken_batch_first: str = ""
     lr: float | None = None
     history: Sequence[Mapping[str, Any]] = ()
     samples: int = 8
@@ -91,19 +100,19 @@ class Case:
     def dead(self) -> list[int]:
         """Layers that never fire, counted from 1.
 
-        A silent output above a layer that fires is not among them: the gradient of the loss reaches it directly, and
+        A silent output is not among them unless the layer below is: the gradient of the loss reaches it directly, and
         networks learn from there.
         """
         dead: list[int] = []
         for i, layer in self.layers:
-            reads_spikes = i - 1 not in dead
-            if layer.activity.rate == 0 and not (self.is_output(i) and reads_spikes):
+            below_fires = i - 1 not in dead
+            if layer.activity.rate == 0 and not (self.is_output(i) and below_fires):
                 dead.append(i)
         return dead
 
     @cached_property
     def initialised(self) -> bool:
-        """True if an upper layer begins as an identity, as after the recommended initialisation."""
+        """True if a layer above the first is an identity, as after the recommended initialisation."""
         return any(is_identity(cell, self.bounds.identity) for cell in self.network.cells[1:])
 
     def is_output(self, layer: int) -> bool:
@@ -124,18 +133,19 @@ class Case:
 
     @cached_property
     def slopes(self) -> list[float]:
-        """The mean derivative of each layer's surrogate times its threshold, as of :func:`mean_slopes`.
+        """The mean of each layer's surrogate derivative times the threshold, as :func:`mean_slopes` returns it.
 
         All are NaN, to save a run, if in every layer at least a tenth of the derivatives are not nearly 0.
         """
         active_shares = [layer.active_surrogate_fraction for _, layer in self.layers]
+        # a derivative is active from a tenth of the peak on: if a tenth are active, the mean is 0.01 peaks or more
         if not any(active < 0.1 for active in active_shares):  # NaN, where it is not known, is not below
             return [math.nan] * len(active_shares)
         return mean_slopes(self.measurable, self.first_samples)
 
     @cached_property
     def growths(self) -> dict[int, Growth]:
-        """The growth of gradients through time and its cause, by layer, counted from 1, of those that explode."""
+        """The growth of gradients through time and its cause, for each layer, counted from 1, where it is too large."""
         limit = math.log(self.bounds.growth)
         grown = []
         for i, layer in self.layers:
@@ -146,7 +156,7 @@ class Case:
 
     @cached_property
     def step_sizes(self) -> list[float]:
-        """Thresholds by which voltages of each layer move if all weights of a neuron grow by 1; NaN: not known."""
+        """Thresholds by which a layer's voltages move if all input weights of a neuron grow by 1; NaN: not known."""
         x = self.first_samples.to(self.measurable.dtype_and_device["device"])
         with eval_mode(self.measurable):  # also while the layers' inputs are computed
             inputs = list(layer_inputs(self.measurable, x))
@@ -199,7 +209,7 @@ class Case:
 
     @cached_property
     def outcomes(self) -> dict[float, Outcome]:
-        """The result of a few updates on copies, by learning rate, the user's first.
+        """The result of a few updates on copies, by learning rate; the user's comes first.
 
         Where the user's learning rate does badly, a tenth of it is tried as well. Empty without a learning rate or
         targets, or where a history says how the loss goes.
@@ -215,7 +225,8 @@ class Case:
     def initialised_outcome(self) -> Outcome | None:
         """The result of the same updates on an initialised copy.
 
-        None if the user's network does well or was initialised so, nothing was trained, or there is no copy.
+        None if the user's network does well or is initialised in this way already, if nothing was trained, or if the
+        initialisation refuses the network.
         """
         if not self.outcomes or self.initialised or self.lr is None:
             return None
@@ -260,15 +271,15 @@ class Case:
         return f"{self.bounds.updates} updates on {batch}"
 
     def broken(self, outcome: Outcome) -> list[str]:
-        """Say in words which layers were well, and after updates are silent or fire at nearly all steps.
+        """List in words the layers that fell silent, or came to fire at nearly all steps, by updates.
 
-        An output may do either for a while: whether that is bad, its loss says.
+        An output may do either for a while: whether that is bad, the loss says.
         """
         words = []
         # there are no activities if the loss became NaN
         for (i, before), after in zip(self.layers, outcome.activities, strict=False):
             if math.isnan(before.activity.rate) or before.activity.rate == 0 or self.saturated(before.activity):
-                continue
+                continue  # an integrator, or a layer that was silent or saturated before the updates
             if self.is_output(i):
                 continue
             if after.rate == 0:
@@ -285,7 +296,7 @@ class Case:
 def product_across(measured: Measurements) -> float:
     """Return the product of the largest singular values through depth, of all layers but the first.
 
-    That of the first layer is a derivative by the input, which no gradient needs.
+    The first layer's is left out: it is a derivative by the input, which no gradient of a parameter needs.
     """
     return math.prod(layer.singular_depth for layer in measured.layers[1:])
 
@@ -296,16 +307,18 @@ def found_by(case: Case, *rules: Callable[[Case], Iterator[Sign]]) -> bool:
 
 
 def mended(case: Case, test: Callable[[Case], Iterator[Sign]], sign: Sign) -> bool:
-    """True if the recommended initialisation takes a fault away, on a copy.
+    """True if the recommended initialisation takes a fault away, on a copy, and no other layer falls silent there.
 
     Args:
         case: the case.
-        test: the rule that has found the fault.
-        sign: what it has found; the fault is gone if the rule finds none in the same layer of the copy.
+        test: the rule that has found the fault, or one that finds it also beside faults which cause it.
+        sign: what the rule has found; the fault is gone if the test finds none in these layers of the copy.
     """
     if case.initialised or case.treated is None:  # advice to initialise once more would not help
         return False
-    return all(still.layer != sign.layer for still in test(case.treated))
+    if not set(case.treated.dead) <= set(case.dead):
+        return False
+    return all(still.layers.isdisjoint(sign.layers) for still in test(case.treated))
 
 
 def listed(numbers: Sequence[object]) -> str:

@@ -29,21 +29,21 @@ class Growth(NamedTuple):
     """How gradients of a layer grow through time, and which part makes them grow."""
 
     rate: float  # growth in nats per step
-    part: str  # "recurrence", "reset", a parameter's name; "leak" where no part that can be taken away makes it grow
-    without: float  # growth in nats per step without that part
+    part: str  # "recurrence", "reset" or a parameter's name; "leak" if no part that can be taken away makes it grow
+    without: float  # growth in nats per step without that part; of the leak, which stays, the same as rate
     peak: float  # largest derivative of the surrogate, NaN if not known
 
 
-ALMOST_NOTHING = 1e-12  # factor on a part that is taken away; 0 is no value of a parameter stored as its logarithm
-A_TENTH = 0.1  # share of the growth: a part without which the growth is less by a smaller share is not its cause
+ALMOST_NOTHING = 1e-12  # factor on a part that is taken away: a parameter stored as its logarithm cannot be 0
+A_TENTH = 0.1  # share of the growth that a part has to make up to be its cause
 
 
 def growth(network: Network, x: Tensor, layer: int, *, seed: int = 0) -> Growth:
     """Measure how gradients of a layer grow through time, and find the part of its step that makes them grow.
 
     Growth is the largest finite-time Lyapunov exponent, a mean over samples. It is measured again with each part taken
-    out of the derivatives in turn: recurrent weights, reset, feedback of its own. The states stay those of the whole
-    network, and parameters are put back.
+    out of the derivatives in turn: recurrent weights, the reset, and each parameter by which a neuron's spikes act on
+    itself. The states stay those of the whole network, and parameters are put back.
 
     Args:
         network: the network.
@@ -65,7 +65,7 @@ def growth(network: Network, x: Tensor, layer: int, *, seed: int = 0) -> Growth:
             return layer_exponents(transitions, batch, count=1, seed=seed).mean().item()
 
         whole = measured()
-        without: dict[str, float] = {}
+        without: dict[str, float] = {}  # the growth without each part
         weights = [matrix for matrix in recurrent_weights(cell) if matrix.weights.any()]
         if weights:
             with scaled([(matrix.cell, matrix.name) for matrix in weights], ALMOST_NOTHING):
@@ -94,6 +94,7 @@ def own_feedback(cell: Cell) -> list[str]:
     recurrent = {matrix.name for matrix in recurrent_weights(cell)}
     names = []
     for each in cell.scaled_parameters:
+        # true of a parameter whose value makes the radius through time larger; a time constant acts through its decay
         grows = each.radius == "time" and each.through == "value" and each.sign > 0
         if grows and each.parameter not in recurrent:
             names.append(each.parameter)
@@ -102,7 +103,7 @@ def own_feedback(cell: Cell) -> list[str]:
 
 @contextmanager
 def scaled(places: list[tuple[Cell, str]], factor: float) -> Iterator[None]:
-    """Multiply parameters, pairs (cell, name), inside the block; afterwards they are as they were."""
+    """Multiply the parameters at places (cell, name) by a factor inside the block; afterwards they are as before."""
     values = []
     for cell, name in places:
         owner, last = owner_of(cell, name)
@@ -128,7 +129,7 @@ def switched(switch: ResetSwitch) -> Iterator[None]:
 def peak(cell: Cell) -> float:
     """Return the largest finite derivative of a cell's surrogate within three thresholds of the threshold.
 
-    NaN if the cell does not say where its surrogate is.
+    The largest threshold counts, and as 1 if it is below. NaN if the cell does not say where its surrogate is.
     """
     membrane = cell.membrane()
     if membrane is None:
@@ -145,18 +146,21 @@ def mean_slopes(network: Network, x: Tensor) -> list[float]:
     .. math:: \frac{1}{TBn} \sum_{t,b,i} \vartheta_i[t, b]\, |H'(v_i[t, b] - \vartheta_i[t, b])|
 
     with the surrogate derivative H' at the voltage v and the threshold :math:`\vartheta`. NaN if a cell does not say
-    where its surrogate is, 0 if its spikes have no derivative. The factor makes it the same for a layer whose weights,
-    thresholds and width of the surrogate are all scaled by one factor.
+    where its surrogate is, 0 if its spikes have no derivative. The factor :math:`\vartheta_i` keeps the mean the same
+    if the weights, the thresholds and the width of the surrogate of a layer are all scaled by one number.
     """
     found = []
     with eval_mode(network):
-        for t in follow(network, x, torch.arange(len(x)))[0]:
-            membrane = t.cell.membrane()
+        of_layers, _ = follow(network, x, torch.arange(len(x)))
+        for transitions in of_layers:
+            membrane = transitions.cell.membrane()
             if membrane is None:
                 found.append(math.nan)
                 continue
-            threshold = membrane.thresholds(t.before).detach()
-            distance = (membrane.voltage(t.before).detach() - threshold).view_as(getattr(t.before, membrane.name))
+            threshold = membrane.thresholds(transitions.before).detach()  # (P, n), P points (step, sample)
+            distance = membrane.voltage(transitions.before).detach() - threshold
+            # in the shape of the state, in which the surrogate reads it
+            distance = distance.view_as(getattr(transitions.before, membrane.name))
             with torch.enable_grad():
                 leaf = distance.clone().requires_grad_()
                 spikes = membrane.spike(leaf)
@@ -175,10 +179,10 @@ FEWEST = 8  # inputs of a neuron: with fewer, one of them can dominate by chance
 
 
 def is_identity(cell: Cell, factor: float) -> bool:
-    """True if a layer began as an identity: most neurons have one input weight far larger than all others.
+    """True if a layer is near an identity: most neurons have one input weight far larger than all others.
 
     Args:
-        cell: the layer. Its first input matrix is looked at; False if there is none.
+        cell: the layer. Its first input matrix decides; False if there is none, or neurons have fewer than 8 inputs.
         factor: how many times as large as the second largest the largest weight has to be.
     """
     for matrix in weight_matrices(cell, "depth", inputs=True):
@@ -196,7 +200,7 @@ def is_identity(cell: Cell, factor: float) -> bool:
 def fresh_batch_norms(module: nn.Module) -> list[nn.Module]:
     """Return the batch norms in training mode that have seen no batch.
 
-    Put in evaluation mode now, it would pass its input on as it is.
+    In evaluation mode such a norm would not normalise: its statistics are still a mean of 0 and a variance of 1.
     """
     found = []
     for part in module.modules():
@@ -232,8 +236,8 @@ def step_sizes(network: Network, reads: Sequence[Tensor], memory: Sequence[float
 
     with N the number of inputs of a neuron, r the mean size of an input in a step, :math:`\vartheta` the resting
     threshold above the voltage at rest, and k the impulse response of the voltage. A step of Adam moves each weight by
-    about the learning rate, in directions that agree for all inputs of a neuron: it moves the voltage by S times the
-    learning rate.
+    about the learning rate. If all weights of a neuron move in one direction, the voltage moves by S times the learning
+    rate.
 
     Args:
         network: the network; parameters are put back.
@@ -241,7 +245,7 @@ def step_sizes(network: Network, reads: Sequence[Tensor], memory: Sequence[float
         memory: the sum of k over steps for each layer, if :func:`summed_responses` has measured it before.
 
     Returns:
-        S of each layer; NaN where it is not known.
+        S of each layer; NaN where the impulse response is not known, or the threshold is not above the voltage at rest.
     """
     if memory is None:
         memory = summed_responses(network, len(reads[0]))
@@ -280,15 +284,15 @@ def summed_responses(network: Network, steps: int) -> list[float]:
 
 
 def mean_read(cell: Cell, matrix: WeightMatrix, read: Tensor) -> float:
-    """Return the mean size of what a matrix of weights is multiplied with, if its cell reads an input (T, B, n_in)."""
+    """Return the mean absolute value that a matrix of weights multiplies, if its cell reads an input (T, B, n_in)."""
     read = read.flatten(0, 1).to(cell.dtype_and_device["dtype"])
     owner, _ = owner_of(cell, matrix.name)
     if not isinstance(cell, WrappedCell):  # the matrix reads the input itself
         return read.abs().mean().item()
-    seen: list[Tensor] = []
     if owner not in set(cell.before.modules()):  # weights of the layer, which reads what the modules before it make
         return cell.current(read).abs().mean().item()
     # weights of a module before the layer: see what that module gets
+    seen: list[Tensor] = []
     handle = owner.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
     try:
         cell.current(read)

@@ -26,15 +26,15 @@ class Treatment:
     """What is done about a fault."""
 
     words: str  # says what is done; treatments of the same words are one
-    treat: Callable[[Network, Tensor], None]  # changes the network in place, by an input (T, B, n_in)
-    lr: float = 1.0  # factor on the learning rate
+    treat: Callable[[Network, Tensor], None]  # changes the network in place; may read an input (T, B, n_in)
+    lr: float = 1.0  # factor on the learning rate of the updates that follow
 
 
 ADVICE = "neurolsc.initialize(net, x)"  # what is advised for networks that are silent, saturated or lose their input
 
 
 def initialise(network: Network, x: Tensor) -> None:
-    """Initialise a network as ADVICE says, by an input (T, B, n_in)."""
+    """Initialise a network in place as ADVICE says, on an input (T, B, n_in)."""
     Identity().apply(network, [x])
 
 
@@ -71,28 +71,32 @@ class Outcome(NamedTuple):
 
 
 def update(network: Network, batch: Batch, loss: Objective, lr: float, updates: int) -> Outcome:
-    """Train a network in place on a batch by Adam, for some updates.
+    """Train a network in place on a batch by Adam, for some updates; return its losses and activities.
 
-    It is in evaluation mode, so that copies do not differ by dropout. The updates stop where the loss is NaN or
-    infinite, or has no gradient.
+    The network is in evaluation mode, so that copies do not differ by dropout. The updates stop where the loss is NaN
+    or infinite, or has no gradient, or where network or loss refuse what an update has left.
     """
     step = adam_step([p for p in network.parameters() if p.requires_grad], lr)
     first = math.nan
+    updated = False
     with eval_mode(network):
-        for count in range(updates):
-            with torch.enable_grad():
-                run = network.run(batch.x, mask=batch.mask)
-                value = loss(run.logits, batch.targets, batch.mask)  # type: ignore[arg-type]
-            if count == 0:
-                first = value.item()
-            if not value.isfinite() or not value.requires_grad:
-                break
-            step(value)
         try:
+            for count in range(updates):
+                with torch.enable_grad():
+                    run = network.run(batch.x, mask=batch.mask)
+                    value = loss(run.logits, batch.targets, batch.mask)  # type: ignore[arg-type]
+                if count == 0:
+                    first = value.item()
+                if not value.isfinite() or not value.requires_grad:
+                    break
+                step(value)
+                updated = True
             with torch.no_grad():
                 run = network.run(batch.x, mask=batch.mask)
                 value = loss(run.logits, batch.targets, batch.mask)  # type: ignore[arg-type]
-        except (ValueError, FloatingPointError):  # of weights that are no numbers
+        except (ValueError, FloatingPointError):  # raised if an update left weights that are NaN
+            if updates and not updated:  # the error is not of an update
+                raise
             return Outcome(first, loss=math.nan, activities=())
         activities = tuple(activity(z, batch.mask) for z in run.spikes)
     return Outcome(first, value.item(), activities)

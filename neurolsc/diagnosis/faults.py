@@ -22,56 +22,56 @@ MISSING = "missing class"
 class Bounds:
     """The numbers with which rules compare. Each was set by few networks, and is to be fitted on more."""
 
-    # A layer is saturated above so many spikes per neuron and step, or if more than this share of its neurons fire at
-    # nearly all steps: what always fires tells nothing.
+    # A layer is saturated if it fires more than `busy` spikes per neuron and step, or if more than a share `most_busy`
+    # of its neurons fire at nearly all steps: what always fires tells nothing.
     busy: float = 0.9
     most_busy: float = 0.5
-    # A surrogate is closed if its mean derivative times the threshold is below. fast_sigmoid(25) has 0.01 or more in
-    # layers that fire; a sparse fast sigmoid, whose derivative is 0 far from the threshold, has 3e-6.
+    # A surrogate is closed if its mean derivative times the threshold is below this. In layers that fire,
+    # fast_sigmoid(25) has 0.01 or more; a sparse fast sigmoid, whose derivative is 0 far from the threshold, has 3e-6.
     closed: float = 1e-4
-    # Similarity to the input below which nothing is left that tells samples apart, where the first layer has ten times
-    # as much; and how many layers in a row. Five Leaky learn with two such layers, eight with three do not.
+    # Similarity to the input below which a layer has lost what tells samples apart, if the first layer has ten times as
+    # much; and how many such layers in a row are a fault. Five Leaky layers learn with two, eight with three do not.
     lost: float = 0.02
     lost_layers: int = 3
-    # Root mean square of a layer's gradient, in epsilons of Adam, below which it vanishes: at 1 steps are half of the
-    # learning rate.
+    # Root mean square of a layer's gradient, in epsilons of Adam, below which it vanishes: at one epsilon a step of
+    # Adam is half of the learning rate.
     unmoved: float = 1.0
-    # How many times smaller than the largest gradient of a layer one that vanishes is. Networks of the study that
-    # learn have up to 1e6.
+    # A layer's gradient vanishes, too, if it is more than so many times smaller than the largest of a layer. In
+    # networks of the study that learn the two differ by up to 1e6.
     faded: float = 1e6
-    # How many times as large as the second largest the largest input weight of most neurons is, if a layer counts as
-    # an identity. In drawn weights it is 1.1 times as large; in an identity layer with 64 inputs, thresholds of 1 and
-    # 0.3 of the drawn weights 27 times, and with thresholds of 0.27 7 times.
+    # A layer counts as an identity if in most neurons the largest input weight is more than so many times the second
+    # largest. In drawn weights it is 1.1 times as large; in an identity layer with 64 inputs, to which 0.3 of the drawn
+    # weights are added, 27 times with thresholds of 1, and 7 times with thresholds of 0.27.
     identity: float = 2.0
     # Growth of gradients over a whole run. A mean radius above 1 alone is no fault: where a few points have large ones,
     # products shrink. LIF of the study learn as often at 30-fold as without any growth.
     growth: float = 100.0
     # Product of the singular values through depth. Networks of the study that learn have up to 40.
     across: float = 80.0
-    # Largest derivative of a surrogate from which on it is the surrogate that makes gradients grow: those of the
-    # libraries have 1, a logistic one of sharpness 25 has 6.
+    # Peak of a surrogate's derivative above which the surrogate is what makes gradients grow through depth: surrogates
+    # of the libraries have 1, a logistic one of sharpness 25 has 6.
     steep: float = 4.0
-    # Share of neurons that grow without a spike or a weight.
+    # Share of neurons, above which it is a fault, whose states grow without a spike or a weight.
     unstable: float = 0.01
-    # Share of a layer's time constants that no step of an optimizer moves.
+    # Share of a layer's time constants, above which it is a fault, that no step of an optimizer moves.
     stuck: float = 0.5
     # A class is missing, and not by chance, if as many labels, drawn evenly, leave out one with less than this
     # probability.
     chance: float = 0.01
-    # Thresholds by which a step of Adam moves the voltages of a layer above the first, where the loss reads spikes:
-    # four and eight Leaky of snnTorch train up to 0.4, and end with an output that fires always or never from 0.9 on;
-    # and where it reads a linear layer or an integrator: eight Leaky train up to 2.5, and not at 8.
+    # Thresholds by which a step of Adam may move the voltages of a layer above the first. Where the loss reads spikes:
+    # four and eight Leaky layers of snnTorch train up to 0.4, and from 0.9 on end with an output that fires always or
+    # never. Where it reads a linear layer or an integrator: eight Leaky layers train up to 2.5, and not at 8.
     step: float = 0.7
     step_below_linear: float = 3.0
-    # Updates on a batch, after which a loss has moved if it moves at all; the share of its first value below which it
-    # has moved well; how many times higher than at a tenth of the learning rate it ends if the rate is a fault; and how
-    # many times its first value it has risen to if that alone shows the fault.
+    # Number of updates on a batch, after which a loss has moved if it moves at all. A loss has fallen well if it ends
+    # below the share `lower` of its start. A learning rate is too high if the loss ends more than `higher` times as
+    # high as at a tenth of the rate, and the latter falls well or the former has risen `risen`-fold.
     updates: int = 10
     lower: float = 0.95
     higher: float = 1.005
     risen: float = 2.0
-    # A start is slow if updates lower the loss by less than this share of what they do in an initialised copy. Four and
-    # eight Leaky and RLeaky have less than 0.05 where they end at less than half of the best score.
+    # A start is slow if updates lower the loss by no more than this share of what they do in an initialised copy. In
+    # four and eight Leaky or RLeaky layers that end at less than half of the best score, the share is below 0.05.
     slow: float = 0.2
     # Share of the loss by which the initialised copy has to end lower: two losses closer than that may differ by noise.
     gains: float = 0.02
@@ -92,8 +92,8 @@ class Fault:
         advice: what is to be done, in words.
         test: the rule, which yields a sign for each place of a case where it finds the fault.
         cure: returns what is to be done about one sign, in words.
-        treatment: makes what `try_cures` does about it in some layers, counted from 1; None: it does nothing.
-        unless_learnt: True if it is no fault in a network that has learnt.
+        treatment: makes the treatment by `try_cures` of some layers, counted from 1; None: the kind has none.
+        unless_learnt: True if a network that has learnt is not tested for it.
     """
 
     name: str
@@ -108,7 +108,8 @@ class Fault:
 FAULTS: tuple[Fault, ...] = (
     Fault(
         "input batch first",
-        "x has as many steps, along its first axis, as y has labels, and not as many samples",
+        "of a module that goes through time itself: x has as many steps, along its first axis, as y has labels, and not "
+        "as many samples",
         "transpose x to (T, B, ...)",
         rules.is_batch_first,
         rules.cure_batch_first,

@@ -1,6 +1,6 @@
 r"""The user's loss: a word, a task or a function; all become a function of outputs, targets and a mask.
 
-With o[t, b] what the network sends, T steps and classes y,
+With the network's output o[t, b] (C,) at step t of sample b, which lasts for T_b steps, and its class y_b,
 
 .. math:: \text{count: } \mathrm{CE}\Big(\sum_t o[t, b],\, y_b\Big), \quad
     \text{membrane: } \mathrm{CE}\Big(\frac{1}{T_b} \sum_t o[t, b],\, y_b\Big), \quad
@@ -67,7 +67,7 @@ class OfUser:
 
 @dataclass(frozen=True)
 class Objective:
-    """A loss as diagnoses use it."""
+    """A user's loss as a function of outputs, targets and a mask."""
 
     value: Callable[[Tensor, Tensor, Tensor | None], Tensor]  # of outputs (T, B, C), targets and a mask
     of_classes: bool  # True if targets are classes and the loss of guessing is ln(classes)
@@ -98,7 +98,7 @@ def objective(loss: object) -> Objective:
 
 
 def check(loss: object, out: Tensor, y: Tensor, mask: Tensor | None = None) -> None:
-    """Try a loss on outputs and targets; refuse targets that it cannot read, and a result without a gradient.
+    """Refuse targets that a loss cannot read, and a loss that is not one number with a gradient, by computing it once.
 
     Args:
         loss: the loss, as of :func:`objective`.

@@ -65,9 +65,9 @@ class Batch:
         return Batch(self.x[:, start:stop], targets, mask)
 
     def pieces(self, most: int = PIECES) -> list["Batch"]:
-        """Split the batch into at most `most` parts with equal numbers of samples; the last few may be in none.
+        """Split the batch into at most `most` parts with equal numbers of samples; the last few samples may be in none.
 
-        A single sample makes an empty list: there is nothing to compare.
+        The list is empty for a batch of one sample: there is nothing to compare.
         """
         samples = self.x.shape[1]
         count = min(most, samples)
@@ -109,7 +109,7 @@ class LayerMeasurements:
     constants: tuple[TimeConstant, ...]  # the layer's time constants
     gradient: float | None = None  # norm of the loss's gradient by the layer's parameters; None if all are frozen
     below_epsilon: float | None = None  # share of the gradient's entries below the optimizer's epsilon
-    noise: float | None = None  # the gradient's signal-to-noise ratio between parts of the batch; None of one sample
+    noise: float | None = None  # signal-to-noise ratio of the gradient between parts of the batch; None: one sample
     entries: int = 0  # number of the gradient's entries
     still: tuple[str, ...] = ()  # parameters whose gradient is 0, where others of the layer have one
 
@@ -122,8 +122,8 @@ class Measurements:
     profile: RadiusProfile
     steps: int  # of the run along which exponents were measured
     loss: float | None = None  # on the batch; None without targets, as what follows
-    # (L, T): column k is the norm of the gradient that comes from a sample's last output alone, by the state k steps
-    # back, mean over samples that are so long; NaN where none is
+    # (L, T): for each layer and k the norm of the gradient by the state k steps before the end of a sample, as far as
+    # it comes from the sample's last output, mean over the samples of more than k steps; NaN if there are none
     back: Tensor | None = None
     classes: int | None = None  # number of classes, where the loss of guessing is ln(classes); else None
     pieces: int = 0  # number of parts of the batch whose gradients are compared
@@ -163,7 +163,7 @@ def measure_steps(
         seed: seed of the draws.
         progress: as for :func:`neurolsc.stability.profile.profile_at`.
     """
-    total, samples = x.shape[:2]
+    total, samples = x.shape[:2]  # T, B
     generator = torch.Generator().manual_seed(seed)
     grid = Grid.drawn(total, samples, generator, steps=steps, samples=samples)
     with eval_mode(network), torch.no_grad():
@@ -215,7 +215,7 @@ def measure(
         batch: the batch; without targets loss and gradients are left out.
         loss: the loss.
         samples: number of samples, the first of the batch, for derivatives of single steps.
-        steps: number of steps, drawn at random, for these.
+        steps: number of steps, drawn at random, for these derivatives.
         seed: seed of that draw.
         progress: as for :func:`measure_steps`.
     """
@@ -255,6 +255,7 @@ def measure_run(network: Network, batch: Batch, loss: Objective) -> tuple[list[d
     with eval_mode(network), torch.no_grad():
         run = network.run(batch.x, mask=batch.mask)
     loss_value = None
+    # gradients of each layer by name of the parameter: of the whole batch, and of each of its parts
     by_name: Sequence[dict[str, Tensor]] = [{} for _ in network.cells]
     of_parts: list[Sequence[dict[str, Tensor]]] = []
     if batch.targets is not None:
@@ -283,7 +284,7 @@ def measure_run(network: Network, batch: Batch, loss: Objective) -> tuple[list[d
 
 
 def layer_gradients(network: Network, batch: Batch, loss: Objective) -> tuple[dict[str, Tensor], ...]:
-    """Return the gradient of the loss of a batch by the parameters of each layer, by name, without the readout's."""
+    """Return, for each layer, the gradient of a batch's loss by each parameter, by name; the readout is left out."""
 
     def of_logits(logits: Tensor) -> Tensor:
         return loss(logits, batch.targets, batch.mask)  # type: ignore[arg-type]
@@ -294,7 +295,8 @@ def layer_gradients(network: Network, batch: Batch, loss: Objective) -> tuple[di
 def _back(network: Network, batch: Batch, loss: Objective) -> Tensor:
     """Return norms (L, T) of the gradient that comes from a sample's last output alone.
 
-    Column k is by the state k steps back, the mean over samples that are so long; NaN where none is.
+    Column k has the gradient by the state k steps before the end of a sample, and is a mean over the samples of more
+    than k steps; NaN if there are none.
     """
     steps, samples = batch.x.shape[:2]
     at_step = torch.arange(steps, device=batch.x.device).unsqueeze(1)
@@ -302,13 +304,13 @@ def _back(network: Network, batch: Batch, loss: Objective) -> Tensor:
 
     def of_last(logits: Tensor) -> Tensor:
         """Return the loss, with a gradient by the last output of each sample alone."""
-        if batch.mask is not None:
+        if batch.mask is not None:  # the run that makes these logits takes no mask: losses read 0 after the end
             logits = logits * batch.mask.unsqueeze(-1)
         last = (at_step == end).unsqueeze(-1)
         return loss(torch.where(last, logits, logits.detach()), batch.targets, batch.mask)  # type: ignore[arg-type]
 
     norms = state_gradients(network, batch.x, of_last)  # (L, T, B)
     step_back = end - at_step  # (T, B): in row k the step that is k before the last one of each sample
-    there = step_back >= 0
+    there = step_back >= 0  # True where the sample is that long
     norms_back = samples * norms.gather(1, step_back.clamp(min=0).expand_as(norms))  # the loss is a mean over samples
     return (norms_back * there).sum(2).cpu() / there.sum(1).cpu()

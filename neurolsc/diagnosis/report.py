@@ -17,11 +17,11 @@ from neurolsc.diagnosis.faults import BOUNDS, findings
 from neurolsc.diagnosis.losses import Loss, check, objective
 from neurolsc.diagnosis.measurements import Batch, Measurements, measure
 from neurolsc.display import Displayed, Table, in_80_columns, or_dash
-from neurolsc.interop.prepared import prepare
+from neurolsc.interop.prepared import Prepared, prepare
 from neurolsc.network import Network, copied
 from neurolsc.stability.conditions import Finding, finite_distances, surrogate_fault
 from neurolsc.surroundings import eval_mode, in_full_precision
-from neurolsc.validation import positive
+from neurolsc.validation import positive, whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,9 +56,9 @@ def diagnose(
             the network sends, the membrane of its last layer where it returns that; ``"step"``, of every step; a task
             of :mod:`neurolsc.tasks`; or a function of what the network sends (T, B, classes) and of y, which returns a
             number.
-        lr: learning rate. With one and y, a copy of the network is trained on the batch by Adam for 10 updates.
-        history: rows with ``train_loss``, an epoch each: ``TrainResult.history``. Of a network that has learnt,
-            gradients are not judged; with three epochs or more no copy is trained.
+        lr: learning rate. If it and y are given, a copy of the network is trained on the batch by Adam for 10 updates.
+        history: rows with ``train_loss``, an epoch each: ``TrainResult.history``. In a network that has learnt,
+            gradients and lost signals are not judged; with three epochs or more no copy is trained.
         samples: number of samples, the first of the batch, at which derivatives are measured.
         steps: number of time steps, drawn at random, at which they are measured.
         seed: seed of that draw.
@@ -67,20 +67,20 @@ def diagnose(
         The diagnosis, a sequence of its findings: empty where nothing was found.
 
     Raises:
-        TypeError: if net cannot be wrapped, x, y or lr is of another kind, or loss is none or returns no tensor.
+        TypeError: if net cannot be wrapped, x, y or lr is of another kind, or loss is no loss or returns no tensor.
         ValueError: if x or y does not fit, loss cannot read what the network sends or returns no number with a
             gradient, or a number is out of range.
         FloatingPointError: if a state or derivative is NaN or infinite.
 
-    Cost: about that of 50 training steps on the batch in the fast loop, of layers of 64 neurons and 40 samples; with a
-    learning rate and targets 10 to 20 more; where an initialisation is advised, that of it.
+    Cost: for layers of 64 neurons and 40 samples about that of 50 training steps on the batch in the fast loop; with a
+    learning rate and targets 10 to 20 steps more; and, to test whether the initialisation helps, that of one.
     """
     case = examined(net, x, y, loss=loss, lr=lr, history=history, samples=samples, steps=steps, seed=seed)
     found = findings(case)
     undecided = ""
     if not found:
         undecided = case.undecided
-    return Diagnosis(found, case.measured, undecided=undecided)
+    return Diagnosis(found, case.measured, undecided=undecided, taken_batch_first=case.taken_batch_first)
 
 
 def examined(
@@ -103,6 +103,8 @@ def examined(
     """
     if lr is not None:
         lr = learning_rate(lr)
+    whole("samples", samples)
+    whole("seed", seed, at_least=0)
     chosen = objective(loss)
     prepared = prepare(net, x, y, turn=True, prefers_membrane=loss == "membrane")
     batch = Batch.of(prepared)
@@ -118,6 +120,7 @@ def examined(
         measurable=substitute,
         batch=batch,
         turned=prepared.turned,
+        taken_batch_first=taken_batch_first(prepared),
         measured=measured,
         loss=chosen,
         bounds=BOUNDS,
@@ -127,6 +130,20 @@ def examined(
         steps=steps,
         seed=seed,
     )
+
+
+def taken_batch_first(prepared: Prepared) -> str:
+    """Say that y alone shows x to be batch first, which the user's loop may contradict; empty where that is not so.
+
+    A module that takes one step a call reads x either way.
+    """
+    words = prepared.layout  # such as "batch first (B, T, 784), one step a call"
+    if prepared.targets is None or not (words.startswith("batch first") and words.endswith("one step a call")):
+        return ""
+    reason = "y has as many labels as its first axis is long"
+    if prepared.targets.ndim > 1:
+        reason = "y has as many samples, along its second axis, as its first axis is long"
+    return f"x is read batch first, as {reason}; if your loop goes along that axis, give it x.transpose(0, 1)"
 
 
 def learning_rate(lr: object) -> float:
@@ -177,10 +194,10 @@ def make_finite(network: Network) -> None:
     for cell in network.cells:
         # at 0.8 of the distance a derivative stays finite also when it is multiplied with a large gradient
         low, high = (0.8 * end for end in finite_distances(cell))
-        if low == -math.inf and high == math.inf:  # it is finite everywhere
+        if low == -math.inf and high == math.inf:  # the derivative is finite everywhere
             continue
-        for module in (cell, getattr(cell, "layer", None)):  # a wrapped cell has the other library's layer
-            for name in ("spike", "spike_grad"):  # ours, snnTorch's
+        for module in (cell, getattr(cell, "layer", None)):  # a wrapped cell holds the other library's layer
+            for name in ("spike", "spike_grad"):  # the surrogate's name in our cells, and in snnTorch
                 spike: Any = getattr(module, name, None)
                 if spike is not None:
                     setattr(module, name, Clamped(spike, low, high))
@@ -224,13 +241,16 @@ class Diagnosis(Displayed, Sequence[Finding]):
         findings: what is wrong.
         measurements: what was measured.
         trials: what :func:`neurolsc.try_cures` made of the findings.
-        undecided: where nothing was found, but updates on a copy hardly lowered its loss, that in words; else empty.
+        undecided: says that updates on a copy hardly lowered its loss, if nothing was found; else empty.
+        taken_batch_first: says that x was read batch first because of y, if the module takes one step a call; else
+            empty.
     """
 
     findings: tuple[Finding, ...]
     measurements: Measurements
     trials: tuple[Trial, ...] = ()
     undecided: str = ""
+    taken_batch_first: str = ""
 
     def __len__(self) -> int:
         return len(self.findings)
@@ -245,13 +265,16 @@ class Diagnosis(Displayed, Sequence[Finding]):
     def notes(self) -> tuple[str, ...]:
         """Observations that are no faults.
 
-        They are a loss as high as that of guessing, an output that is silent yet, and updates that tell nothing.
+        They are an x that is read batch first because of y, a loss as high as that of guessing, an output without
+        spikes, and updates that hardly lower the loss.
         """
         notes = []
+        if self.taken_batch_first:
+            notes.append(f"note: {self.taken_batch_first}")
         loss = self.measurements.loss
         classes = self.measurements.classes or 0  # 0: there is no loss of guessing
         guessing = math.log(max(classes, 1))
-        # within 2 % nothing is learnt yet; a silent network is exactly at the loss of guessing
+        # within 2 % the network has learnt nothing yet; the loss of a silent one is exactly that of guessing
         if loss is not None and classes > 1 and abs(loss - guessing) < 0.02 * guessing:
             notes.append(f"note: loss {loss:.3g} is that of guessing among {classes} classes ({guessing:.3g})")
         last = len(self.measurements.layers)
@@ -293,7 +316,7 @@ class Diagnosis(Displayed, Sequence[Finding]):
 
     @property
     def lines(self) -> list[str]:
-        """A line for each finding, or one that there is none."""
+        """A line for each finding; one line, "nothing found", if there are none."""
         return list(map(str, self.findings)) or ["nothing found"]
 
     def to_dict(self) -> dict[str, Any]:
@@ -314,7 +337,7 @@ class Diagnosis(Displayed, Sequence[Finding]):
         return json.loads(json.dumps(values), parse_constant=lambda name: None)  # JSON has no NaN
 
     def plot(self, path: str | PathLike[str] | None = None, *, title: str = "") -> "Figure":
-        """Draw the measurements on one page, findings below; write it to a file, whose suffix chooses the format."""
+        """Draw the measurements and findings on one page; with a path, save it in the format that the suffix names."""
         from neurolsc.plots import plot_diagnosis  # matplotlib is slow to import and few runs draw
 
         layers = self.measurements.layers

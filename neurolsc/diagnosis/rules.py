@@ -129,15 +129,21 @@ def cure_saturated(case: Case, sign: Sign) -> str:
 
 
 def has_lost_the_input(case: Case) -> Iterator[Sign]:
-    """Find several hidden layers in a row that fire, but hardly differ between samples; all are one sign.
+    """Find several hidden layers in a row that keep little of an input of which the first layer keeps much."""
+    first = case.measured.layers[0].similarity_to_input
+    if case.dead:  # a dead layer is the cause
+        return
+    if not first > 10 * case.bounds.lost:  # the first layer has lost it already, or it is NaN
+        return
+    yield from keeps_little(case)
+
+
+def keeps_little(case: Case) -> Iterator[Sign]:
+    """Find several hidden layers in a row that fire, but whose spikes hardly differ between samples; all are one sign.
 
     `similarity_to_input` is the share of the differences between samples that a layer preserves.
     """
     first = case.measured.layers[0].similarity_to_input
-    if case.dead:  # which is the cause
-        return
-    if not first > 10 * case.bounds.lost:  # the first layer has lost it already, or it is NaN
-        return
     lost: list[int] = []
     for i, layer in case.layers[1:]:
         hidden = layer.activity.rate > 0 and not case.is_output(i)
@@ -149,12 +155,12 @@ def has_lost_the_input(case: Case) -> Iterator[Sign]:
         return
     highest = max(case.measured.layers[i - 1].similarity_to_input for i in lost)
     problem = f"{listed(lost)} keep at most {highest:.1%} of what tells samples apart, layer 1 keeps {first:.0%}"
-    yield Sign(lost[0], problem, "each layer of random weights drops a part")
+    yield Sign(lost[0], problem, "each layer of random weights drops a part", others=tuple(lost[1:]))
 
 
 def cure_lost_input(case: Case, sign: Sign) -> str:
-    """Advise the initialisation if layers of a copy then differ between samples, else a shallower network."""
-    if mended(case, has_lost_the_input, sign):
+    """Advise the initialisation if spikes of a copy then differ between samples, else a shallower network."""
+    if mended(case, keeps_little, sign):
         return cures.ADVICE
     return "take fewer layers, or connections that skip some"
 
@@ -163,12 +169,18 @@ def cure_lost_input(case: Case, sign: Sign) -> str:
 
 
 def is_vanishing(case: Case) -> Iterator[Sign]:
-    """Find layers whose gradient is too small for Adam or compared with another layer's; the sign names the first."""
+    """Find layers that get next to no gradient, where neither a surrogate nor a dead layer is the cause."""
+    if not found_by(case, has_no_surrogate, is_closed, is_dead):
+        yield from gets_no_gradient(case)
+
+
+def gets_no_gradient(case: Case) -> Iterator[Sign]:
+    """Find layers whose gradient is too small for Adam or compared with another layer's; all are one sign."""
     trained = [(i, layer.gradient, layer.entries) for i, layer in case.layers if layer.gradient is not None]
-    if not trained or found_by(case, has_no_surrogate, is_closed, is_dead):  # any of these faults is the cause
+    if not trained:
         return
     largest = max(size for _, size, _ in trained)
-    gone = []
+    gone = []  # pairs of a layer whose gradient vanishes and the norm of that gradient
     for i, size, entries in trained:
         root_mean_square = size / math.sqrt(entries)
         if root_mean_square < case.bounds.unmoved * EPSILON or size * case.bounds.faded < largest:
@@ -176,17 +188,17 @@ def is_vanishing(case: Case) -> Iterator[Sign]:
     if not gone:
         return
     first, size = gone[0]
-    others = [i for i, _ in gone[1:]]
+    others = tuple(i for i, _ in gone[1:])
     also = ""
     if others:
         also = f", and next to none {listed(others)}"
     cause = f"its norm is {size:.0e}, in the layer that gets most {largest:.0e}; Adam's epsilon is {EPSILON:g}"
-    yield Sign(first, f"no gradient reaches it{also}", cause)
+    yield Sign(first, f"no gradient reaches it{also}", cause, others)
 
 
 def cure_vanishing(case: Case, sign: Sign) -> str:
     """Advise the initialisation if the layer of a copy then gets a gradient, else other surrogates or currents."""
-    if mended(case, is_vanishing, sign):
+    if mended(case, gets_no_gradient, sign):
         return cures.ADVICE
     return "take a surrogate with wider tails, such as atan, or normalise the currents of each layer"
 
@@ -233,7 +245,7 @@ def cure_growth_in_time(case: Case, sign: Sign) -> str:
 def bearable(found: Growth) -> float:
     """Return the factor on a part at which gradients would keep their size, if their growth were linear in the part.
 
-    It is between 0.05 and 0.95: the part is never taken away, and always lowered.
+    It is kept between 0.05 and 0.95, so that a treatment lowers the part but does not take it away.
     """
     whole = math.exp(min(found.rate, LARGEST_LOG))
     without = math.exp(found.without)
@@ -243,14 +255,14 @@ def bearable(found: Growth) -> float:
 def treat_growth(case: Case, layers: Sequence[int]) -> Treatment | None:
     """Return a treatment that weakens the parts which make gradients grow in some layers, counted from 1.
 
-    It scales weights or other parameters and detaches resets. None if nothing can be done in any of the layers.
+    It scales weights or other parameters and detaches resets. None if this can be done in none of the layers.
     """
     factors: dict[tuple[int, str], float] = {}
     detached = []
     for i in layers:
         found = case.growths.get(i)
         cell = case.measurable.cells[i - 1]
-        if found is None or found.part == "leak":  # nothing here shortens a leak
+        if found is None or found.part == "leak":  # there is no treatment of a leak
             continue
         if found.part == "reset":
             switch = cell.reset_switch()
@@ -273,10 +285,10 @@ def explodes_in_depth(case: Case) -> Iterator[Sign]:
     times = product_across(case.measured)
     if times > case.bounds.across:
         problem = f"gradients grow up to {times:.2g}-fold from the last layer to the first"
-        steepest = max(peaks(case).items(), key=lambda pair: pair[1], default=(0, 0.0))
+        steepest, highest = max(peaks(case).items(), key=lambda pair: pair[1], default=(0, 0.0))
         cause = "largest singular values through depth are above 1 in most layers"
-        if steepest[1] > case.bounds.steep:
-            cause = f"the surrogate of layer {steepest[0]} has a peak of {steepest[1]:.3g}"
+        if highest > case.bounds.steep:
+            cause = f"the surrogate of layer {steepest} has a peak of {highest:.3g}"
         yield Sign(None, problem, cause)
 
 
@@ -339,7 +351,7 @@ def is_stuck(case: Case) -> Iterator[Sign]:
     """Find time constants that are trained, but that no step of an optimizer moves."""
     for i, layer in case.layers:
         still = {name.replace("log_", "") for name in layer.still}  # log_tau_v holds the time constant tau_v
-        fires = layer.activity.rate != 0  # nothing decays in a layer that gets no input
+        fires = layer.activity.rate != 0  # a silent layer may get no input: then no decay has a gradient
         for constant in layer.constants:
             problem = f"no step of an optimizer can move {constant.name}"
             if not constant.trained:
@@ -396,12 +408,12 @@ def cure_missing_classes(case: Case | None, sign: Sign) -> str:
 
 def steps_are_large(case: Case) -> Iterator[Sign]:
     """Find the layer above the first whose voltages a step of Adam moves farthest, if that is too far."""
-    if case.lr is None or case.learnt:
+    if case.lr is None or case.learnt:  # a network that has learnt bears its steps
         return
-    worst = 0
+    worst = 0  # no layer
     largest = largest_step(case)
     for layer, step_size in enumerate(case.step_sizes, start=1):
-        if layer > 1 and step_size * case.lr > largest:  # not of NaN, where a step is not known
+        if layer > 1 and step_size * case.lr > largest:  # never true of NaN, a step that is not known
             worst = layer
             largest = step_size * case.lr
     if worst:
@@ -410,7 +422,7 @@ def steps_are_large(case: Case) -> Iterator[Sign]:
 
 
 def largest_step(case: Case) -> float:
-    """Return the number of thresholds by which a step may move voltages; less if the loss reads spikes."""
+    """Return the number of thresholds by which a step may move voltages; it is smaller if the loss reads spikes."""
     if case.spikes_are_read:
         return case.bounds.step
     return case.bounds.step_below_linear
@@ -431,7 +443,7 @@ def starts_slowly(case: Case) -> Iterator[Sign]:
     untreated = case.outcomes[case.lr].loss
     gain = case.start - treated.loss
     untreated_gain = case.start - untreated
-    tells_apart = gain - untreated_gain > case.bounds.gains * case.start  # not two losses of noise
+    tells_apart = gain - untreated_gain > case.bounds.gains * case.start  # else the two may differ by noise
     if gain > 0 and tells_apart and not untreated_gain > case.bounds.slow * gain:
         first = case.outcomes[case.lr].first
         problem = f"{case.updates} at {case.lr:g} bring its loss from {first:.4g} to {untreated:.4g}"
@@ -454,7 +466,7 @@ def is_too_fast(case: Case) -> Iterator[Sign]:
         return
     if len(case.outcomes) < 2:  # a lower learning rate was not tried, as the user's does well
         return
-    if found_by(case, starts_slowly):  # which is the cause
+    if found_by(case, starts_slowly):  # the slow start is the cause
         return
     (lr, high), (lower, low) = case.outcomes.items()  # the user's learning rate comes first
     broken = [words for words in case.broken(high) if words not in case.broken(low)]
@@ -462,6 +474,7 @@ def is_too_fast(case: Case) -> Iterator[Sign]:
     lower_is_no_better = high.loss <= case.bounds.higher * low.loss
     if math.isnan(low.loss) or (lower_is_no_better and not broken):
         return
+    # the loss has neither risen much at the user's rate nor fallen well at a tenth of it
     nothing_moved = high.loss < case.bounds.risen * high.first and not case.falls(low)
     if nothing_moved and not broken:
         return
@@ -479,12 +492,12 @@ def cure_too_fast(case: Case, sign: Sign) -> str:
 
 
 def treat_by_initialising(case: Case, layers: Sequence[int]) -> Treatment | None:
-    """Return the recommended initialisation, of the whole network; None if it refuses the network."""
+    """Return the recommended initialisation, which treats the whole network; None if it refuses the network."""
     if case.initialised_copy is None:
         return None
     return Treatment(cures.ADVICE, cures.initialise)
 
 
 def treat_the_rate(case: Case, layers: Sequence[int]) -> Treatment | None:
-    """Return a tenth of the learning rate; the network stays as it is."""
+    """Return a treatment that trains at a tenth of the learning rate; the network stays as it is."""
     return Treatment("a tenth of the learning rate", cures.leave, lr=0.1)

@@ -14,8 +14,9 @@ from neurolsc.diagnosis.report import Diagnosis, Trial, examined, learning_rate
 from neurolsc.network import copied
 from neurolsc.stability.conditions import Finding
 from neurolsc.surroundings import in_full_precision
+from neurolsc.validation import whole
 
-LOWER = 0.995  # share of the untreated loss below which a cure has helped: orders of summation move it by 0.001
+LOWER = 0.995  # share of the untreated loss below which a cure has helped: another order of sums moves it by 0.001
 
 
 @in_full_precision
@@ -43,12 +44,12 @@ def try_cures(
         loss: the loss that is trained, as for :func:`neurolsc.diagnose`.
         lr: learning rate.
         diagnosis: the diagnosis of net on that batch; by default it is made here.
-        updates: number of updates of each copy.
+        updates: number of updates of each copy, 1 or more.
         seed: seed of the draws of a diagnosis made here.
 
     Returns:
-        A trial for every kind of fault that the package can treat, in all layers that have it at once; kinds with the
-        same cure share a trial. If x was batch first, time is put first before all trials.
+        A trial for every kind of fault that the package can treat; it treats all layers with the fault at once. Kinds
+        with the same cure share a trial. If x was batch first, time is put first before all trials.
 
     Raises:
         TypeError: if net cannot be wrapped, or an argument is of another kind.
@@ -57,6 +58,7 @@ def try_cures(
     Cost: ``updates`` training steps on the batch per cure and for the untreated copy.
     """
     lr = learning_rate(lr)
+    whole("updates", updates)
     measured = None
     if diagnosis is not None:
         measured = diagnosis.measurements

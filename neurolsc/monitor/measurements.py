@@ -24,10 +24,10 @@ from neurolsc.surroundings import eval_mode
 Row = dict[str, float]
 Weights = list[list[Tensor]]  # for each layer its input weights, then its recurrent ones; at the end the readout's
 
-STEPS, SAMPLES = 4, 2  # numbers of those at which radii, surrogates and voltages are measured, the same in every row
+STEPS, SAMPLES = 4, 2  # of the probe batch, at which radii, surrogates and voltages are measured, the same in every row
 PIECES = 4  # number of parts of the probe batch, by which the gradient's signal and noise are told apart
 ACTIVE = 0.1  # share of its peak from which on a surrogate's derivative counts, as in `active_surrogate_fraction`
-DRIFT = 0.01  # relative change of a decay, or of what is left of it, after which impulse responses are measured anew
+DRIFT = 0.01  # relative change of 1 - decay from which on impulse responses are measured anew
 
 
 def put(row: Row, layer: int, **values: float) -> None:
@@ -57,7 +57,7 @@ class Probe:
 
         Args:
             before: a copy of the weights before the last update; None: the row says nothing of that update.
-            earlier: a copy of the weights at the last row; None: it says nothing of the updates since.
+            earlier: a copy of the weights at the last row; None: the row says nothing of the updates since.
 
         Returns:
             The row, without the number of the update and the training loss; some numbers may be NaN or infinite.
@@ -71,7 +71,7 @@ class Probe:
         with eval_mode(network):
             logits, spikes, gradients = self._run()
 
-        # What a run forwards shows, and the parameters.
+        # What a forward run and the parameters show.
         for i, cell in enumerate(network.cells):
             layer = Layer(network, i)
             if not cell.integrator:
@@ -88,7 +88,7 @@ class Probe:
                 name = constant.name.removeprefix("layer.")
                 put(row, i, **{f"decay_{name}": constant.decay})
 
-        # Gradients of parts of the batch, whose differences are the noise.
+        # Gradients of parts of the batch; differences between the parts are the noise.
         if batch.targets is not None:
             row["probe_loss"] = self.loss(logits, batch.targets, batch.mask).item()
             for i in range(len(network.cells)):
@@ -118,23 +118,23 @@ class Probe:
         # What updates did to the weights.
         now = weights_of(network)
         if earlier is not None:
-            for name, moved in zip(names(network), relative_changes(now, earlier), strict=True):
-                row[f"drift_{name}"] = moved
+            for name, change in zip(names(network), relative_changes(now, earlier), strict=True):
+                row[f"drift_{name}"] = change
         if before is not None:
-            for name, moved in zip(names(network), relative_changes(now, before), strict=True):
-                row[f"change_{name}"] = moved
+            for name, change in zip(names(network), relative_changes(now, before), strict=True):
+                row[f"change_{name}"] = change
             for i, size in enumerate(self._step_sizes(spikes)):
-                if len(now[i]):
-                    moved = (now[i][0] - before[i][0]).abs().mean().item()  # of the first input weights
-                    put(row, i, step=size * moved)
+                if len(now[i]):  # else the layer has no weights
+                    mean_change = (now[i][0] - before[i][0]).abs().mean().item()  # of the first matrix of input weights
+                    put(row, i, step=size * mean_change)
         return row
 
     def _run(self) -> tuple[Tensor, list[Tensor], list[tuple[dict[str, Tensor], ...]]]:
         """Run the network on the batch, part by part, and take the gradient of each part.
 
         Returns:
-            Logits and the outputs of each layer, of the whole batch; and the gradients of each part, by layer and
-            parameter, without those of the readout. Without targets there are none.
+            Logits and the outputs of each layer, of the whole batch; and for each part the gradients of each layer, by
+            parameter, without those of the readout. Without targets the list of gradients is empty.
         """
         network = self.network
         batch = self.batch
@@ -143,7 +143,7 @@ class Probe:
                 run = network.run(batch.x, mask=batch.mask)
             return run.logits, list(run.spikes), []
         parameters = trained_parameters(network)
-        parts = batch.pieces(PIECES) or [batch]  # none of a single sample
+        parts = batch.pieces(PIECES) or [batch]  # a batch of one sample has no pieces
         logits = []
         spikes = []
         gradients = []
@@ -156,7 +156,7 @@ class Probe:
             spikes.append([layer.detach() for layer in run.spikes])
         done = sum(part.x.shape[1] for part in parts)
         samples = batch.x.shape[1]
-        if done < samples:  # the last few samples are in no part
+        if done < samples:  # the last few samples are in no part: no gradients of them are taken
             rest = batch.part(done, samples)
             with torch.no_grad():
                 run = network.run(rest.x, mask=rest.mask)
@@ -165,13 +165,13 @@ class Probe:
         return torch.cat(logits, 1), [torch.cat(layer, 1) for layer in zip(*spikes, strict=True)], gradients
 
     def _step_sizes(self, spikes: list[Tensor]) -> list[float]:
-        """Return for each layer by how many thresholds its mean voltage moves if all input weights grow by 1.
+        """Return for each layer by how many thresholds its voltages move if all input weights of a neuron grow by 1.
 
-        NaN for a layer of which no impulse response is known. `spikes` are the outputs of each layer on the probe
-        batch.
+        NaN where :func:`neurolsc.diagnosis.causes.step_sizes` has it. `spikes` are the outputs of each layer on the
+        probe batch.
         """
         decays = [constant.decay for cell in self.network.cells for constant in time_constants(cell)]
-        # An impulse response costs as much as a run: it is measured again only if decays have changed.
+        # Impulse responses cost as much as a run: they are measured again only if decays have changed.
         if not self._memory or decays_differ(decays, self._decays):
             self._decays = decays
             self._memory = summed_responses(self.network, len(self.batch.x))
@@ -185,11 +185,12 @@ def decays_differ(now: list[float], before: list[float]) -> bool:
 
 
 def surrogate_width(layer: Layer) -> float:
-    """Return the distance from the threshold at which the surrogate's derivative falls to a tenth of its peak.
+    """Return the distance above the threshold up to which the surrogate's derivative is a tenth of its peak or more.
 
-    It is counted in thresholds, and at most 10; 0 if the derivative is 0 at the threshold.
+    The peak is taken to lie at the threshold. The distance is counted in thresholds, and at most 10; 0 if the
+    derivative is 0 at the threshold.
     """
-    distance = torch.logspace(-5, 1, 121, **layer.cell.dtype_and_device)
+    distance = torch.logspace(-5, 1, 121, **layer.cell.dtype_and_device)  # in thresholds; 20 values for a factor of 10
     threshold = layer.resting_threshold().abs().mean().to(distance)
     slope = surrogate_slope(layer.membrane, threshold * distance).abs().mean(1)
     peak = surrogate_slope(layer.membrane, distance.new_zeros(1)).abs().mean()

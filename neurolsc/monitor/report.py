@@ -44,7 +44,7 @@ COLUMNS = {
 
 
 def one_number(loss: object) -> Tensor:
-    """Return a loss as a detached tensor of one number; it is not read, so that no GPU is waited for."""
+    """Return a loss as a detached tensor of one number; its value is not read, so that nothing waits for a GPU."""
     try:
         value = torch.as_tensor(loss).detach()
     except (TypeError, ValueError, RuntimeError):  # of a string or another object
@@ -54,6 +54,24 @@ def one_number(loss: object) -> Tensor:
     if value.numel() != 1:
         raise ValueError(f"loss must be one number, got a tensor {tuple(value.shape)}.")
     return value
+
+
+def is_json(text: str) -> bool:
+    """Return whether a text is a whole value of JSON."""
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+def row_of(line: dict[str, Any]) -> Row:
+    """Return the row that a line of a file holds; raise a TypeError, ValueError or KeyError if it holds none."""
+    whole("update", line["update"], at_least=0)
+    for name, value in line.items():
+        if not isinstance(value, int | float):
+            raise TypeError(f"{name} must be a number, got {shown(value)}.")
+    return line
 
 
 class Monitor(Displayed):
@@ -67,7 +85,7 @@ class Monitor(Displayed):
     Args:
         net: a :class:`neurolsc.Network`, or a module of snnTorch, norse, spikingjelly or PyTorch, as it is trained.
         x: the probe batch, as net takes it: a few dozen samples, on which every row is measured.
-        y: its targets; without them nothing is said of gradients.
+        y: targets of the probe batch; without them no probe loss and no gradients are measured.
         loss: what is trained, as in :func:`neurolsc.diagnose`.
         every: updates from row to row. A row takes as long as two to ten updates.
         path: a file of JSON lines, to which rows and events are appended. If it has rows, they are read, and updates
@@ -87,7 +105,7 @@ class Monitor(Displayed):
         updates: how many updates were counted.
 
     Raises:
-        TypeError: if net cannot be wrapped, x or y is of another kind, or loss is none.
+        TypeError: if net cannot be wrapped, x or y is of another kind, or loss is no loss.
         ValueError: if x or y does not fit net or loss, every is not positive, or path holds something else.
 
     Example:
@@ -128,9 +146,9 @@ class Monitor(Displayed):
         self._losses: list[tuple[int, Tensor]] = []  # since the last row, with the number of the update
         self._scale = math.inf  # of a GradScaler; infinite without one
         self._skipped = 0  # updates since the last row that it left out
-        self._before: Weights | None = None  # before the last update, if a row follows it
-        self._earlier: Weights | None = None  # at the last row
-        self._warned: set[str] = set()
+        self._before: Weights | None = None  # weights before the last update, if a row follows it
+        self._earlier: Weights | None = None  # weights at the last row
+        self._warned: set[str] = set()  # things of which a warning was given
         self._parameters: list[nn.Parameter] = []
         self._prepare()
         batch = self._probe.batch
@@ -147,7 +165,7 @@ class Monitor(Displayed):
         self._earlier = copy_of(weights_of(self._probe.network))
 
     def _prepare(self) -> None:
-        """Make the network of the module as it is now, and lay the probe batch out for it."""
+        """Make a network over the parameters that the module has now, and lay the probe batch out for it."""
         with full_precision(self._net):
             prepared = prepare(self._wrapped, *self._given, prefers_membrane=self._reads_membrane)
         self._probe = Probe(prepared.network, Batch.of(prepared), self._loss)
@@ -158,9 +176,9 @@ class Monitor(Displayed):
 
         Args:
             loss: the training loss of the update, one number, without the scale of a scaler; it may be NaN.
-            scaler: the scaler of a training in float16, after its ``update()``. Of an update that it skipped, since
-                gradients were infinite, the loss is left out; if it skips all, that is a finding. Gradients in rows
-                have no scale.
+            scaler: the scaler of a training in float16, after its ``update()``. The loss of an update that it skipped,
+                since gradients were infinite, is left out; if it skips all, that is a finding. Gradients in rows are
+                not scaled.
 
         Raises:
             TypeError: if the loss is no number.
@@ -182,15 +200,15 @@ class Monitor(Displayed):
             self._before = None
             if value is not None:
                 self._losses.pop()
-        until_row = -self.updates % self.every  # updates
+        until_row = -self.updates % self.every  # how many updates there are until the next row
         if until_row == 0:
             self._take_row()
-        # The row after the next update says what that update did to the weights.
+        # A row that follows the next update says what that update did to the weights.
         if until_row == 1 or self.every == 1:
             self._before = copy_of(weights_of(self._probe.network))
 
     def _is_skipped(self, scaler: torch.amp.GradScaler) -> bool:
-        """True if the scaler has just skipped an update: it then has lowered its scale, and counts good ones from 0."""
+        """True if the scaler skipped the last update: then its scale fell, and its count of good updates is 0."""
         before = self._scale
         self._scale = scaler.get_scale()
         return self._scale < before and scaler.state_dict().get("_growth_tracker") == 0
@@ -206,7 +224,7 @@ class Monitor(Displayed):
         self.updates = updates
         self._losses.clear()
         self._before = self._earlier = None
-        # Only a row of this very update has the weights that the network has now.
+        # Drift is measured from the last row: the weights of that row are known only if it is of this very update.
         if self.rows and self.rows[-1]["update"] == updates:
             self._earlier = copy_of(weights_of(self._probe.network))
         if self.path is None or self._silent:
@@ -224,7 +242,7 @@ class Monitor(Displayed):
     # ---- rows
 
     def _take_row(self) -> None:
-        """Measure, tell what happened, and write the row; whatever fails, the training goes on."""
+        """Measure, tell what happened, and write the row; no failure of these stops the training."""
         row: Row = {"update": self.updates}
         late_loss = math.nan
         if self._scale < math.inf:
@@ -259,7 +277,7 @@ class Monitor(Displayed):
             seen=seen,
         )
         found = events(course)
-        # rules read what is not finite; a row and its file leave it out
+        # rules have read numbers that are not finite; a row and its file leave these out
         row = {name: value for name, value in row.items() if math.isfinite(value)}
         self.rows.append(row)
         self.findings += found
@@ -284,7 +302,7 @@ class Monitor(Displayed):
             return self._probe.measure(self._before, self._earlier)
 
     def _look_for_changes(self) -> None:
-        """Make the network anew if parameters of the module were replaced.
+        """Make the network and the probe anew if parameters of the module were replaced.
 
         The monitor is closed if that fails, or if the number of layers has changed.
         """
@@ -307,7 +325,7 @@ class Monitor(Displayed):
         self._warn("changed", f"parameters of the module were replaced before update {self.updates}{result}.")
 
     def _warn(self, what: str, text: str) -> None:
-        """Give a warning, if none was given of the same thing, `what`, before."""
+        """Warn with a text, unless a warning of the same kind, `what`, was given before."""
         if what not in self._warned:
             self._warned.add(what)
             warn_of(text, UserWarning)
@@ -328,28 +346,34 @@ class Monitor(Displayed):
     def _read(self, path: str | PathLike[str]) -> None:
         """Read the rows and findings of a file, to go on with them; a last line that a kill has cut is taken off.
 
+        A file that is refused stays as it is.
+
         Raises:
             ValueError: if it holds something else, or rows of a network with another number of layers.
         """
         with open(path, "rb") as file:
             content = file.read()
-        whole_lines = content[: content.rfind(b"\n") + 1]
-        if len(whole_lines) < len(content):
-            os.truncate(path, len(whole_lines))
         try:
-            for line in map(json.loads, whole_lines.splitlines()):
+            *lines, last = content.decode().split("\n")
+            start = "{" if lines else '{"update": '  # of a line that a monitor has written; the first one is a row
+            is_cut = last.startswith(start) and not is_json(last)
+            if last and not is_cut:
+                lines.append(last)  # a whole line, of which only the end is missing
+            for line in map(json.loads, lines):
                 if "event" in line:
                     self.findings.append(Event(**line["event"]))
                 else:
-                    self.rows.append(line)
+                    self.rows.append(row_of(line))
                     self.updates = line["update"]
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError(f"{os.fspath(path)} holds no rows of a monitor: {error!r}") from error
         layers = len(self._probe.network.cells)
-        # The layers of which the rows speak: each has a similarity.
+        # the number of layers in the rows: each has a similarity
         measured = len({name for row in self.rows for name in row if name.startswith("similarity_")})
         if measured and measured != layers:
             raise ValueError(f"{os.fspath(path)} holds rows of {measured} layers, net has {layers}: give another path.")
+        if last:
+            write_text(path, "".join(f"{line}\n" for line in lines))
 
     # ---- shown
 
@@ -373,7 +397,7 @@ class Monitor(Displayed):
         """Draw the rows over the updates, a panel for each question, with a line at each finding.
 
         Args:
-            path: a file, whose suffix chooses the format.
+            path: a file to which it is saved, in the format of the suffix; None: it is only returned.
             title: title of the picture.
         """
         from neurolsc.plots import plot_monitor  # matplotlib is slow to import and few runs draw
@@ -383,10 +407,10 @@ class Monitor(Displayed):
         def of_layers(name: str) -> list[list[float]]:  # for each layer a number of every row
             return [[row.get(f"{name}_{layer}", math.nan) for row in self.rows] for layer in layers]
 
-        def of_first(name: str) -> list[list[float]]:  # the same, divided by the first that is not 0
+        def of_first(name: str) -> list[list[float]]:  # the same, divided by the first number that is not 0
             relative = []
             for values in of_layers(name):
-                first = next((value for value in values if value), math.nan)
+                first = next((value for value in values if abs(value) > 0), math.nan)  # NaN is not above 0
                 relative.append([value / first for value in values])
             return relative
 

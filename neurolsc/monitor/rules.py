@@ -42,29 +42,30 @@ class Event:
 class Limits:
     """What rules of a monitor compare with, besides the bounds of diagnoses."""
 
-    # Rows back to which a row is compared.
+    # How many rows before it a row is compared with.
     back: int = 5
-    # Share of dead neurons above which most are dead, if it was below `few_dead` at first.
+    # Share of dead neurons above which most are dead, if it was below `few_dead` in the first row.
     most_dead: float = 0.8
     few_dead: float = 0.5
-    # Factor between a gradient and all those of the rows before.
+    # Factor between a gradient and all those of the rows before, above which it explodes or vanishes.
     sudden: float = 100.0
-    # Factor by which a surrogate's width and its active share shrink.
+    # Factor by which both a surrogate's width and its active share have to shrink.
     narrower: float = 2.0
-    # Factor between an update and those of the rows before, from which on it has jumped, and share of the norm of the
-    # weights below which it is not large.
+    # An update has jumped if it is more than `jump` times as large as those of the rows before, and changes the weights
+    # by more than a share `large` of their norm.
     jump: float = 10.0
     large: float = 0.05
-    # Share of their median earlier movement below which weights stand still, and above which others do move.
+    # Share of a layer's median earlier drift below which its weights stand still, and above which others do move.
     still: float = 1e-3
     moving: float = 0.1
-    # Share of what a loss has fallen by which it may rise again, and of its first value to which it must have fallen.
+    # A loss rises if it loses a share `risen` of what it had fallen, after it fell to a share `fallen` of its first
+    # value. Below a share `risen` of its value in the row before it has halved, and its gradient may shrink with it.
     risen: float = 0.5
     fallen: float = 0.7
     # Relative distance to the loss of guessing, and number of successive rows within it.
     guess: float = 0.02
     guess_rows: int = 5
-    # Factors of change from which on a part of a layer counts as a cause.
+    # Factors of change above which a part of a layer counts as a cause; `weights` is also that of surrogate widths.
     threshold: float = 1.2
     recurrence: float = 1.3
     weights: float = 1.5
@@ -75,7 +76,7 @@ LIMITS = Limits()
 
 @dataclass(frozen=True)
 class Course:
-    """What rules read: the rows so far, and the network as it is now.
+    """What rules read of a training: the rows so far, and the network as it is now.
 
     Attributes:
         rows: the rows; the last one is the present row.
@@ -126,9 +127,9 @@ class Course:
         return before, self.now[name]
 
     def factor(self, name: str, *, latest: bool = False) -> float:
-        """Return the factor by which a number has grown or shrunk, at least 1, as :meth:`pair` compares it.
+        """Return the factor, at least 1, by which a number has grown or shrunk between the two rows of :meth:`pair`.
 
-        1 where it is not known, infinity where one of the two is 0.
+        1 where it is not known or both are 0, infinity where one of the two is 0.
         """
         low, high = sorted(map(abs, self.pair(name, latest=latest) or (1.0, 1.0)))
         if low == high:
@@ -136,7 +137,7 @@ class Course:
         return high / low if low else math.inf
 
     def change(self, name: str, *, latest: bool = False) -> str:
-        """Say how a number was before and is now, as :meth:`pair` compares it, such as ``"from 1 to 2"``."""
+        """Say what a number was and is in the two rows of :meth:`pair`, such as ``"from 1 to 2"``."""
         before, now = self.pair(name, latest=latest) or (math.nan, math.nan)
         return f"from {before:.3g} to {now:.3g}"
 
@@ -161,10 +162,10 @@ class Course:
     def has_jumped(self, name: str) -> bool:
         """True if a change of weights is large, and far larger than in the rows before.
 
-        False if this row has no such number, or no row before has one.
+        False if this row does not have it, or no recent row does.
 
         Args:
-            name: the number, such as ``change_1`` or ``drift_1`` of layer 1: a share of the norm of its weights.
+            name: the change in a row, ``change_1`` or ``drift_1`` of layer 1: a share of the norm of its weights.
         """
         earlier = [row[name] for row in self.recent if name in row]
         size = self.now.get(name, 0.0)
@@ -177,8 +178,8 @@ class Course:
 class Cause(NamedTuple):
     """A part of a layer that has changed over the last rows."""
 
-    factor: float  # by which, above 1
-    text: str  # with the numbers before and after
+    factor: float  # by which it has changed, at least 1
+    text: str  # what changed, with the numbers before and after
 
 
 def causes(course: Course, layer: int, *, latest: bool = False) -> list[Cause]:
@@ -187,7 +188,7 @@ def causes(course: Course, layer: int, *, latest: bool = False) -> list[Cause]:
     Args:
         course: the rows.
         layer: the layer, counted from 1.
-        latest: compare with the row before, not with that some rows ago.
+        latest: compare with the last of the recent rows, not with the first.
     """
     found = []
     parts = {
@@ -197,7 +198,7 @@ def causes(course: Course, layer: int, *, latest: bool = False) -> list[Cause]:
     }
     for name, (what, least) in parts.items():
         factor = course.factor(f"{name}_{layer}", latest=latest)
-        # A width in thresholds changes with the threshold: it is told only by itself.
+        # A width in thresholds changes with the threshold: it is told only if nothing else is.
         already_explained = name == "surrogate_width" and found
         if factor > least and not already_explained:
             found.append(Cause(factor, f"{what} went {course.change(f'{name}_{layer}', latest=latest)}"))
@@ -231,7 +232,7 @@ def because(course: Course, layer: int, *, latest: bool = False) -> str:
     not known.
     """
     changes = sorted(causes(course, layer, latest=latest), key=lambda cause: -cause.factor)
-    # the second is left out if it has changed by much less than the first
+    # the second is left out if its factor is below the root of the first's
     found = [cause.text for cause in changes[:2] if cause.factor**2 >= changes[0].factor]
     if not found and course.pair(f"voltage_{layer}") is not None:
         return f"its mean voltage went {course.change(f'voltage_{layer}')} thresholds"
@@ -269,7 +270,8 @@ def has_died(course: Course) -> Iterator[Sign]:
     """Yield a sign for each layer that fired before and is silent now, or most of whose neurons have fallen silent."""
     for layer in course.layers:
         rates = [row.get(f"rate_{layer}", math.nan) for row in course.rows]  # NaN is not silent, and not above 0
-        # An output that the loss reads is often silent for some updates, before it learns when to fire: two rows.
+        # Before an output that the loss reads learns when to fire, it is often silent for some updates: it has to be
+        # silent in two rows.
         rows = 2 if course.reads_spikes and layer == course.layers[-1] else 1
         if len(rates) > rows and not any(rates[-rows:]) and rates[-rows - 1] > 0:
             problem = f"layer {layer} has fallen silent, from {rates[-rows - 1]:.3g} spikes per step"
@@ -304,7 +306,7 @@ def has_saturated(course: Course) -> Iterator[Sign]:
 def gradient_explodes(course: Course) -> Iterator[Sign]:
     """Yield a sign for the topmost layer whose gradient is not finite, or suddenly far larger than in all rows before.
 
-    The topmost, since from there the gradient reaches the layers below.
+    Layers below get their gradient through that layer: theirs explode with it.
     """
     for layer in reversed(course.layers):
         name = f"gradient_{layer}"
@@ -321,7 +323,8 @@ def gradient_explodes(course: Course) -> Iterator[Sign]:
 def gradient_vanishes(course: Course) -> Iterator[Sign]:
     """Yield a sign for the topmost layer whose gradient is suddenly far smaller than in the rows before.
 
-    A gradient also shrinks as the loss falls: there is no sign where the loss of the probe batch has halved.
+    A gradient also shrinks as the loss falls: there is no sign if the loss of the probe batch has halved since the last
+    row.
     """
     losses = [row["probe_loss"] for row in course.rows[-2:] if "probe_loss" in row]
     if len(losses) < 2 or losses[1] < LIMITS.risen * losses[0] or course.told("saturated layer"):
@@ -348,9 +351,11 @@ def surrogate_narrows(course: Course) -> Iterator[Sign]:
             continue
         if course.factor(f"threshold_{layer}") > LIMITS.threshold:
             continue  # the width is counted in thresholds, and another threshold would show in it
-        if LIMITS.narrower * width[1] < width[0] and LIMITS.narrower * active[1] < active[0]:
+        width_before, width_now = width
+        share_before, share = active
+        if LIMITS.narrower * width_now < width_before and LIMITS.narrower * share < share_before:
             problem = (
-                f"the surrogate of layer {layer} is active at {active[1]:.0%} of its voltages, {active[0]:.0%} before"
+                f"the surrogate of layer {layer} is active at {share:.0%} of its voltages, {share_before:.0%} before"
             )
             yield Sign(layer, problem, f"its width, in thresholds, went {course.change(f'surrogate_width_{layer}')}")
 
@@ -415,8 +420,8 @@ def why_still(course: Course, layer: int) -> Reason | None:
 def step_is_large(course: Course) -> Iterator[Sign]:
     """Yield a sign if an update moves the voltages of a layer too far, or its weights far more than before.
 
-    Only the layer is told, above the first, whose voltages move farthest. If it gives no sign, the layer is told whose
-    weights have moved farthest since the row before, if they moved far more than in earlier rows.
+    Of the layers above the first, only the one whose voltages move farthest is tested. If it gives no sign, the layer
+    is named whose weights moved farthest since the row before, if they moved far more than in earlier rows.
     """
     steps = {layer: course.now.get(f"step_{layer}", 0.0) for layer in course.layers if layer > 1}
     layer = max(steps, key=steps.__getitem__, default=1)  # 1: the only layer
@@ -441,7 +446,7 @@ def step_is_large(course: Course) -> Iterator[Sign]:
 
 
 def loss_rises(course: Course) -> Iterator[Sign]:
-    """Yield a sign if the training loss has risen by much of what it had fallen, in the layer that has changed most."""
+    """Yield a sign if the training loss has risen by much of what it had fallen; name the layer that changed most."""
     losses = [row["loss"] for row in course.rows if "loss" in row]
     if len(losses) < 3 or "loss" not in course.now or course.told("loss rises"):
         return
@@ -449,13 +454,13 @@ def loss_rises(course: Course) -> Iterator[Sign]:
     best = min(losses[:-1])
     now = losses[-1]
     if best > LIMITS.fallen * first or now < best + LIMITS.risen * (first - best):
-        return  # it had gained little, or has lost little of it
+        return  # the loss had fallen little, or has risen by little of that
     problem = f"the training loss has risen from {best:.3g} to {now:.3g}"
     probe = course.now.get("probe_loss", math.nan)
     earlier = [row["probe_loss"] for row in course.rows[:-1] if "probe_loss" in row]
     if earlier:
         problem += f", that of the probe batch from {min(earlier):.3g} to {probe:.3g}"
-    # The same network does well on the probe batch and badly on what it is trained on; False if one is NaN.
+    # The same network does well on the probe batch, and badly on its present training batches; False if one is NaN.
     if course.late_loss - probe > LIMITS.risen * (course.late_loss - best):
         yield Sign(None, problem, "the training batches have changed, not the network: look at inputs and labels")
         return

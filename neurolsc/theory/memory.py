@@ -1,17 +1,18 @@
-r"""The curse of memory: how sensitive a leaky integrator is to its own memory, and what keeps that level.
+r"""The curse of memory: how sensitive a leaky integrator is to its own memory, and what keeps the sensitivity level.
 
 .. math:: h[t] = \lambda h[t-1] + x[t], \qquad |\lambda| < 1
 
 As λ tends to 1 the second moment of :math:`\mathrm{d}h/\mathrm{d}\lambda` grows like :math:`(1-\lambda)^{-3}`, or, if
 inputs are constant, like :math:`(1-\lambda)^{-4}`, although nothing is unstable. An input scale
-:math:`\gamma(\lambda)` keeps h level, and a parameter ω that is fine-grained near 1 keeps
+:math:`\gamma(\lambda)` keeps h level, and a parameter ω that moves λ less the nearer λ is to 1 keeps
 :math:`\mathrm{d}h/\mathrm{d}\omega` level.
 
 The voltage and the threshold of spiking neurons are such integrators, with :math:`\lambda = e^{-1/\tau}`. So log τ,
-which this package trains, is the parameter of the LRU, :math:`e^{-e^{\omega}}`, and level under an input scale only.
+which this package trains, is up to its sign the parameter ω of the LRU, with :math:`\lambda = e^{-e^{\omega}}`, and
+the derivative by it is level under an input scale only.
 
-Source: Zucchet & Orvieto, arXiv:2405.21064. Of its eq. 34, 53, 57, 59, 81 to 83, 92 and 111 the right forms are used,
-which docs/theory.md lists.
+Source: Zucchet & Orvieto, arXiv:2405.21064. Its eq. 34, 53, 57, 59, 81 to 83, 92 and 111 have errors; the corrected
+forms, which docs/theory.md lists, are used.
 """
 
 from dataclasses import dataclass
@@ -35,9 +36,9 @@ whose end it is 0: (K,), or (K, N) where each of N eigenvalues has its own."""
 
 ROUNDING = 1e-6  # share by which R(Δ) may exceed R(0), or a power be negative: estimates come in float32
 STILL = 1e-12  # relative deviation up to which a drive counts as constant: float64's rounding over a run
-EDGE = 18.0  # artanh of the largest ν: float64 knows none between that and 1
+EDGE = 18.0  # largest artanh ν: 1 - tanh(18) is four times the spacing of float64 below 1
 HALVINGS = 64  # of the range -EDGE to EDGE, to below float64's rounding
-NODES = 96  # of an integral by the rule of Gauss and Legendre
+NODES = 96  # of an integral by the rule of Gauss and Legendre: up to EDGE and |ρ| = 1 - 1e-6 it is right to 1e-11
 
 # ---- autocorrelations
 
@@ -48,14 +49,14 @@ def autocorrelation(x: Tensor, lags: int, *, centred: bool = False, unbiased: bo
     .. math:: \hat R(\Delta) = \frac{1}{T B} \sum_{b} \sum_{t=1}^{T-\Delta} x[t]_b\, x[t+\Delta]_b
 
     The estimate is positive semi-definite, as moments need it, and too small by the factor :math:`1 - \Delta/T`. If
-    inputs are a mean plus deviations from it, R is the sum of those of both, and so are the moments; that of the mean
-    does not decay.
+    inputs are a mean plus deviations from it, R is the sum of the autocorrelations of both, and so moments are sums of
+    two; the autocorrelation of the mean does not decay.
 
     Args:
         x: inputs (T, B, N), real.
         lags: the largest Δ, below T.
         centred: subtract each unit's mean first.
-        unbiased: divide by the number of pairs, T - Δ, as eq. 75; by chance it may then be no autocorrelation.
+        unbiased: divide by the number of pairs, T - Δ, as eq. 75; the estimate may then not be positive semi-definite.
 
     Returns:
         R(0) to R(lags) of each unit (lags + 1, N).
@@ -121,9 +122,11 @@ def _eigenvalues(eigenvalue: Number) -> Tensor:
 
 
 def _sums(eigenvalue: Tensor, r: float | Tensor) -> tuple[Tensor | float, Tensor, Tensor]:
-    r"""Return R(0) and two sums for eigenvalues of any shape, with checked correlations r.
+    r"""Return R(0) and two sums over lags for eigenvalues λ of any shape, with a checked correlation r.
 
     .. math:: \sum_{\Delta \ge 1} \lambda^\Delta R(\Delta), \qquad \sum_{\Delta \ge 1} \Delta \lambda^\Delta R(\Delta)
+
+    The sums have the shape of the eigenvalues, broadcast with that of R(0).
     """
     if not isinstance(r, Tensor):  # R(Δ) = ρ^Δ: geometric series
         u = r * eigenvalue
@@ -145,7 +148,7 @@ def state_covariance(first: Number, second: Number | None = None, *, correlation
     .. math:: \mathrm{E}[h_\alpha h_\beta] = \sum_{n, m \ge 0} \alpha^n \beta^m R(n - m) = \frac{1}{1 - \alpha\beta}
               \Big(R(0) + \sum_{\Delta \ge 1} (\alpha^\Delta + \beta^\Delta) R(\Delta)\Big)
 
-    Differentiable by both. With one argument it is :math:`\mathrm{E}|h|^2`, real.
+    It is differentiable by both. With one argument it is :math:`\mathrm{E}|h|^2`, real.
 
     Args:
         first: α, real or complex, of modulus below 1; any shape.
@@ -222,8 +225,8 @@ def eigenvalue_hessian(eigenvalues: Tensor, into: Tensor, out: Tensor, *, correl
               (y - y^*)^2
 
     With S of :func:`sensitivity_covariance`, :math:`A_{ij} = b_i b_j c_i c_j S(\lambda_i, \lambda_j)` and
-    :math:`B_{ij} = b_i \bar b_j c_i \bar c_j S(\lambda_i, \bar\lambda_j)` the Hessian is, with all real
-    parts first and then all imaginary parts,
+    :math:`B_{ij} = b_i \bar b_j c_i \bar c_j S(\lambda_i, \bar\lambda_j)`, the Hessian is as below. Its first n rows
+    and columns are the real parts of the eigenvalues, the others their imaginary parts.
 
     .. math:: \frac12 \begin{pmatrix} \Re(A + B) & \Im(B - A) \\ -\Im(A + B) & \Re(B - A) \end{pmatrix}
 
@@ -231,10 +234,10 @@ def eigenvalue_hessian(eigenvalues: Tensor, into: Tensor, out: Tensor, *, correl
         eigenvalues: λ (n,), complex, of modulus below 1.
         into: b (n,).
         out: c (n,).
-        correlation: of the input, real.
+        correlation: of the input, which is real: ρ for ρ^|Δ| or R(0), R(1), ...
 
     Returns:
-        Symmetric (2 n, 2 n), real.
+        The Hessian, a real symmetric matrix (2 n, 2 n).
 
     Source: arXiv:2405.21064, eq. 133 to 143.
     """
@@ -331,9 +334,12 @@ class Level:
 
     with S of :func:`sensitivity_covariance`. The integral is taken numerically, and inverted by bisection.
 
+    With a correlation of 1 or -1 there is no such function: the integral to ν = -1 or ν = 1 is then finite, and an ω
+    beyond it has no ν.
+
     Attributes:
-        correlation: ρ of the inputs, in [-1, 1].
-        scaled: γ is :func:`input_scale` of that correlation; else 1.
+        correlation: ρ of the inputs, in (-1, 1).
+        scaled: True: γ is :func:`input_scale` of that correlation; False: γ is 1.
 
     Source: arXiv:2405.21064, Sec. 3.1.
     """
@@ -341,8 +347,25 @@ class Level:
     correlation: float = 0.0
     scaled: bool = True
 
+    def __post_init__(self) -> None:
+        rho = _checked_correlation(self.correlation)
+        if isinstance(rho, Tensor) or abs(rho) == 1:
+            raise ValueError(
+                f"a level modulus needs a correlation between -1 and 1, one number, got {self.correlation}."
+            )
+
     def value(self, free: Tensor) -> Tensor:
-        # bisection for artanh ν, of which the integral is an increasing function
+        return torch.tanh(self._artanh(free)).to(free.dtype)
+
+    def derivative(self, free: Tensor) -> Tensor:
+        a = self._artanh(free)
+        return (torch.cosh(a) ** -2 / self._integrand(a)).to(free.dtype)
+
+    def inverse(self, modulus: Tensor) -> Tensor:
+        return self._integral(torch.atanh(modulus.double())).to(modulus.dtype)
+
+    def _artanh(self, free: Tensor) -> Tensor:
+        """The artanh ν of an ω, by bisection: the integral is an increasing function of it."""
         low = torch.full_like(free, -EDGE).double()
         high = -low
         for _ in range(HALVINGS):
@@ -350,27 +373,23 @@ class Level:
             below = self._integral(middle) < free
             low = torch.where(below, middle, low)
             high = torch.where(below, high, middle)
-        return torch.tanh((low + high) / 2).to(free.dtype)
+        return (low + high) / 2
 
-    def derivative(self, free: Tensor) -> Tensor:
-        return 1 / self._integrand(self.value(free))
-
-    def inverse(self, modulus: Tensor) -> Tensor:
-        return self._integral(torch.atanh(modulus.double())).to(modulus.dtype)
-
-    def _integrand(self, modulus: Tensor) -> Tensor:
-        """The derivative of ω by ν."""
-        root = sensitivity_covariance(modulus, correlation=self.correlation).sqrt()
-        if self.scaled:
-            root = root * input_scale(modulus, correlation=self.correlation)
-        return root
+    def _integrand(self, a: Tensor) -> Tensor:
+        """The derivative of ω by a = artanh ν, in a form without the difference 1 - ν, which rounding would spoil."""
+        nu = torch.tanh(a)
+        gap = torch.cosh(a) ** -2  # 1 - ν², which is also the derivative of ν by a
+        u = self.correlation * nu
+        squared = 1 + nu**2 + 2 * u * gap / (1 - u**2)  # γ² S gap², with γ of input_scale
+        if not self.scaled:
+            squared = squared * (1 + u) / (1 - u) / gap  # divided by γ²
+        return squared.sqrt()
 
     def _integral(self, end: Tensor) -> Tensor:
         """ω of ν = tanh(end), by the rule of Gauss and Legendre over artanh ν from 0 to `end`."""
         nodes, weights = map(torch.as_tensor, leggauss(NODES))  # on the interval from -1 to 1
         a = end.unsqueeze(-1) * (nodes + 1) / 2
-        u = torch.tanh(a).clamp(-1 + 1e-15, 1 - 1e-15)  # at 1 itself the integrand is infinite
-        return (weights * self._integrand(u) * torch.cosh(a) ** -2).sum(-1) * end / 2
+        return (weights * self._integrand(a)).sum(-1) * end / 2
 
 
 @dataclass(frozen=True)
@@ -385,7 +404,8 @@ class Polar:
               \frac{\mathrm{d}h}{\mathrm{d}\lambda}\Big|^2
 
     without the factor 1/4 of eq. 81 to 83. So the longer the memory, the more sensitive is an angle, unless its scale
-    shrinks with :math:`1 - \nu^2`. One that shrinks makes losses flat far from the minimum, and is hard to learn.
+    :math:`\theta'` shrinks with :math:`1 - \nu^2`. With a scale that shrinks, losses are flat far from the minimum, and
+    the angle is hard to learn.
 
     Attributes:
         magnitude: the function ν of its parameter.
@@ -404,14 +424,12 @@ class Polar:
     def value(self, free_modulus: Tensor, free_angle: Tensor) -> Tensor:
         """λ, complex."""
         nu = self.magnitude.value(free_modulus)
-        if self.angle == "exponential":
-            return torch.polar(nu, free_angle.exp())
-        return torch.polar(nu, free_angle * self._angle_scale(nu))
+        return torch.polar(nu, self._angle(nu, free_angle))
 
     def derivatives(self, free_modulus: Tensor, free_angle: Tensor) -> tuple[Tensor, Tensor]:
         """The derivatives of λ by the parameter of the modulus, and by that of the angle."""
         nu = self.magnitude.value(free_modulus)
-        unit = self.value(free_modulus, free_angle).sgn()  # λ / |λ|
+        unit = torch.polar(torch.ones_like(nu), self._angle(nu, free_angle))  # λ / ν, where ν may be negative or 0
         if self.angle == "exponential":
             slope = free_angle.exp()
         else:
@@ -419,7 +437,7 @@ class Polar:
         return self.magnitude.derivative(free_modulus) * unit, 1j * nu * slope * unit
 
     def inverse(self, eigenvalue: Tensor) -> tuple[Tensor, Tensor]:
-        """The parameters of the modulus and the angle of λ; an exponential angle needs angles of λ above 0."""
+        """The parameters of the modulus and the angle of λ; ``"exponential"`` needs an angle above 0."""
         nu = eigenvalue.abs()
         angle = eigenvalue.angle()
         if self.angle == "exponential":
@@ -427,6 +445,12 @@ class Polar:
         else:
             free = angle / self._angle_scale(nu)
         return self.magnitude.inverse(nu), free
+
+    def _angle(self, nu: Tensor, free: Tensor) -> Tensor:
+        """θ of its parameter."""
+        if self.angle == "exponential":
+            return free.exp()
+        return free * self._angle_scale(nu)
 
     def _angle_scale(self, nu: Tensor) -> Tensor:
         """θ / ω of an angle that is not exponential; ν counts as a constant."""
@@ -452,29 +476,29 @@ class TimeConstantSensitivity(NamedTuple):
 
 @in_full_precision
 def time_constant_sensitivity(network: Network, x: Tensor) -> list[TimeConstantSensitivity]:
-    r"""The sensitivity of voltages, thresholds and currents to the time constants of a network, on inputs.
+    r"""Measure how sensitive voltages, thresholds and currents of a network are to its time constants, on inputs.
 
-    With the variable h of a time constant, and the drive that makes it an integrator,
+    A state variable h with the time constant τ is an integrator of a drive u,
 
     .. math:: u[t] = h[t] - \lambda h[t-1], \quad \lambda = e^{-1/\tau}, \qquad
               \frac{\mathrm{d}h[t]}{\mathrm{d}\lambda} = \lambda \frac{\mathrm{d}h[t-1]}{\mathrm{d}\lambda} + h[t-1],
               \qquad \frac{\mathrm{d}h}{\mathrm{d}\log\tau} = \frac{\lambda}{\tau} \frac{\mathrm{d}h}{\mathrm{d}\lambda}
 
-    The drive (input, recurrence, constant input and reset) is that of the run and counts as fixed: how a changed h
-    changes spikes, and these change h, is left out. A threshold starts at its rest, so its derivative starts with that
-    of the rest. The stationary moment is the sum of two :func:`sensitivity_covariance`: that of the drive's mean, which
-    has the correlation 1, and that of its centred :func:`autocorrelation` at all lags. If τ is longer than the run, the
-    run does not reach it.
+    The drive (input, recurrence, constant input and reset) is that of the run and counts as fixed: that a changed h
+    changes spikes, which change h again, is left out. A threshold starts at rest, so its derivative starts as that of
+    the resting threshold. The stationary moment is the sum of two :func:`sensitivity_covariance`: that of the drive's
+    mean, which has the correlation 1, and that of its centred :func:`autocorrelation` at all lags. If τ is longer than
+    the run, the run does not reach the stationary moment.
 
     Args:
         network: the network; its parameters are not changed.
         x: inputs (T, B, n_in).
 
     Returns:
-        One entry for each time constant ``tau_h`` of a state variable ``h``, of each layer that has such.
+        One entry for each time constant ``tau_h`` of a state variable ``h``, layer by layer.
 
     Raises:
-        TypeError: if no layer has one.
+        TypeError: if no layer has such a time constant.
 
     Source: arXiv:2405.21064, eq. 6, carried to eq. 49 of arXiv:2308.12075.
     """
@@ -495,10 +519,11 @@ def time_constant_sensitivity(network: Network, x: Tensor) -> list[TimeConstantS
                 slope = linear_scan(decay, h[:-1], h[0] / -torch.expm1(-1 / tau))
                 drive = h[1:] - decay * h[:-1]
                 centred = autocorrelation(drive, len(x) - 1, centred=True)
-                # A constant drive has no centred autocorrelation: R(0) is set to 1, to be a valid one, and counts 0.
+                # A constant drive has a centred R of 0, which is refused: R(0) is raised by 1, and its moment set to 0.
                 still = centred[0] <= STILL**2 * drive.square().mean((0, 1))
                 centred[0] += still
                 around = sensitivity_covariance(decay, correlation=centred).masked_fill(still, 0)
+                # (1 - decay) ** -4 is the sensitivity_covariance at the correlation 1
                 stationary = around + drive.mean((0, 1)).square() * (1 - decay) ** -4
                 # (d decay / d log tau) squared takes both moments to those by log tau
                 by_log = (decay / tau).square()
@@ -526,8 +551,9 @@ def level_time_constants(network: Network, *, scale: InputScale | None = "varian
     .. math:: \gamma = \sqrt{1 - \lambda^2} \text{ (variance)}, \qquad \gamma = 1 - \lambda \text{ (mean)}, \qquad
               \lambda = e^{-1/\tau}
 
-    When τ moves, ``"variance"`` keeps the variance of a state that uncorrelated inputs drive; ``"mean"`` keeps its
-    mean, and so a threshold at rest. None leaves inputs as they are and trains :math:`\sqrt\tau` (:class:`RootTime`).
+    When τ moves, ``"variance"`` keeps the variance of a state that uncorrelated inputs drive; ``"mean"`` keeps the mean
+    of a state, and so a threshold at rest. None leaves inputs as they are and trains :math:`\sqrt\tau`
+    (:class:`RootTime`).
 
     These are parametrisations of :mod:`torch.nn.utils.parametrize` on the cells. :func:`plain_time_constants` removes
     them, as saving and exports need.
@@ -579,7 +605,7 @@ class _Scaled(nn.Module):
     Args:
         cell: the cell.
         tau: name of the integrator's time constant on the cell.
-        scale: which γ.
+        scale: which γ, as in :func:`level_time_constants`.
     """
 
     def __init__(self, cell: SpikingCell, tau: str, scale: InputScale) -> None:

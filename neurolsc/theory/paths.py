@@ -20,7 +20,7 @@ from neurolsc.validation import number, whole
 
 Delay = Literal[0, 1]
 Count = int | Tensor  # a whole number from 0, or a tensor of such, of any dtype
-ROUNDINGS = 8  # sizes that differ by at most so many eps count as equal: they may come from two ways of computing
+ROUNDINGS = 8  # sizes that differ by at most so many eps count as equal: one size computed in two ways differs so
 
 
 def log_paths(steps: Count, layers: Count, *, time: float = 1.0, depth: float = 1.0, layer_delay: Delay) -> Tensor:
@@ -77,7 +77,7 @@ def log_paths(steps: Count, layers: Count, *, time: float = 1.0, depth: float = 
 
 
 def _counts(name: str, counts: Count) -> Tensor:
-    """Counts in float64; ValueError if they are no whole numbers from 0."""
+    """Return counts in float64; ValueError if they are no whole numbers from 0."""
     counts = torch.as_tensor(counts).to(torch.float64)
     if not ((counts >= 0) & (counts == counts.floor()) & counts.isfinite()).all():
         raise ValueError(f"{name} must be whole numbers from 0, got {counts.tolist()}.")
@@ -98,11 +98,11 @@ def log_path_sums(steps: int, layers: int, *, time: float = 1.0, depth: float = 
     D is at most 1, and so B(T) at most :math:`(T+1)(T+2) / 2T`: linear, as Theorem 3 says, which prints
     :math:`(T+1) / 2` because its sums begin at 1. B(T) itself tends to a constant.
 
-    It bounds the variance of an entry of the update, up to a constant, wherever all derivatives have norms of at most
-    ``time`` and ``depth``. It does not hold if norms are so on the average only (Theorem 1): the law of large numbers
-    is about the mean of n norms, not its n-th power, which grows by about :math:`s^2 / 2` a factor if norms have the
-    deviation s. Nor does it hold if radii are: each matrix has a norm near its radius, but no one norm serves all
-    matrices, and two matrices of radius 0.5 can have a product of any radius.
+    B(T) bounds the variance of an entry of the update, up to a constant, if all derivatives have norms of at most
+    ``time`` and ``depth``. It need not if norms are as small only on average (Theorem 1): the law of large numbers is
+    about the mean of n norms, not about the n-th power of that mean: its expectation is about :math:`e^{n s^2 / 2}` if
+    norms have the mean 1 and the deviation s. Nor if only spectral radii are: for each matrix some norm is near its
+    radius, but no one norm serves all matrices, and two matrices of radius 0.5 can have a product of any radius.
 
     Args:
         steps: the largest T.
@@ -135,8 +135,8 @@ def log_input_derivatives(
     .. math:: \sum_{n=0}^{T-1-t} \mathrm{depth}\; D(n - \mathrm{layer\_delay},\; L - 1)
 
     with D of :func:`log_paths`, which is 0 for a negative number of steps. If time + depth = 1 the derivative is the
-    probability that at least L of the arrows that fit between the input and the end go down. It is near 1 only for
-    inputs far from the end.
+    probability that at least L arrows go down, each with the probability ``depth``, of T - 1 - t with a layer delay and
+    of T - 1 - t + L without. It is near 1 only for inputs far from the end.
 
     Args:
         steps: T, the steps of the run, from 1.
@@ -157,7 +157,7 @@ def log_input_derivatives(
     """
     n = torch.arange(whole("steps", steps))
     after_n = log_paths(n, whole("layers", layers) - 1, time=time, depth=depth, layer_delay=layer_delay)
-    if layer_delay:  # an input reaches the lowest layer one step later
+    if layer_delay:  # an input reaches the lowest layer one step later, so no path has n = 0
         after_n = torch.cat([after_n.new_full((1,), -torch.inf), after_n[:-1]])
     into_the_lowest = torch.tensor(float(depth), dtype=torch.float64).log()
     return (after_n.logcumsumexp(0) + into_the_lowest).flip(0)  # the last input has n = 0 only
@@ -173,7 +173,7 @@ class PascalRNN(Cell):
 
     Args:
         width: number of inputs and of neurons.
-        time: the derivative through time, from 0; the paper's rho, which it has for both.
+        time: the derivative through time, from 0; the paper has one number for both derivatives, rho.
         depth: the derivative through depth, from 0.
 
     Example:

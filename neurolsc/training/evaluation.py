@@ -43,7 +43,8 @@ Data = Samples | DataLoader[Any]
 class Scores(Displayed):
     """Result of :func:`evaluate`: means over samples, shares from 0 to 1.
 
-    Of a sample only the steps within the mask count. Samples count equally, however long they are.
+    Of a sample only the steps within the mask count. Samples count equally, however long they are, but for measures
+    that are a mean over all steps (``of_steps`` of their specification).
 
     Attributes:
         loss: the task's loss, in nats.
@@ -138,7 +139,7 @@ def evaluate(network: Network, dataset: Data, *, task: Task = Classification(), 
             )
 
     def over_batches(values: list[Any], kind: MetricSpec = SHARE) -> Any:
-        """The mean of one value per batch, with the weights that its kind asks for."""
+        """The mean of one value per batch, weighted as its kind asks; None if a batch has none."""
         if isinstance(values[0], list):  # a value for each layer
             return [over_batches(list(layer)) for layer in zip(*values, strict=True)]
         if None in values:  # a layer's output is not binary in some batch, or its synapses are not known
@@ -153,7 +154,7 @@ def evaluate(network: Network, dataset: Data, *, task: Task = Classification(), 
 
 
 def _synops(network: Network, x: Tensor, spikes: list[Tensor | None]) -> float | None:
-    """Synaptic operations per sample of a whole network on a batch, those of input events among them.
+    """Count the synaptic operations per sample of a whole network on a batch, those of input events among them.
 
     Args:
         network: the network.
@@ -161,7 +162,8 @@ def _synops(network: Network, x: Tensor, spikes: list[Tensor | None]) -> float |
         spikes: output (T, B, n_hidden) of every layer, None where it is not binary.
 
     Returns:
-        The number of operations; None if the output of a layer is not binary, or a number of synapses is not known.
+        The number of operations; None if the output of a layer is not binary, or the number of synapses of a layer or
+        of the readout is not known.
     """
     without_weights = (nn.Sequential, nn.Identity, nn.Flatten, nn.Dropout)
     match [part for part in network.readout.modules() if not isinstance(part, without_weights)]:
@@ -169,10 +171,10 @@ def _synops(network: Network, x: Tensor, spikes: list[Tensor | None]) -> float |
             outputs = 0
         case [nn.Linear(out_features=outputs)]:  # a spike is read by as many synapses as there are logits
             pass
-        case _:
+        case _:  # another readout, whose synapses are not known
             return None
     above = [*(cell.n_hidden for cell in network.cells[1:]), outputs]  # synapses that read a spike in the layer above
-    events = int(x.count_nonzero())
+    events = int(x.count_nonzero())  # each is read by every neuron of the first layer
     total = events * network.cells[0].n_hidden / x.shape[1]
     for cell, z, onward in zip(network.cells, spikes, above, strict=True):
         if cell.recurrent_synapses is None or z is None:
@@ -192,8 +194,8 @@ def batches(
         name: name of the data set in messages.
         dataset: the data set. A ``DataLoader`` is checked and returned as it is: its own order and batch size hold.
         batch_size: samples in a batch; with ``streams`` a batch has one piece of each stream instead.
-        generator: shuffles the items anew in every epoch, but those of a data set with ``streams`` keep their order.
-            None: in order.
+        generator: shuffles the items anew in every epoch; those of a data set with ``streams`` keep their order. None:
+            all keep it.
 
     Raises:
         ValueError: if the data set is empty, or its batches would have another layout or order.
@@ -261,9 +263,9 @@ def carry_state(dataset: Data, run: Run, mask: Tensor | None) -> tuple[NetworkSt
     """Return the state with which the next batch begins, and the size of this one.
 
     Returns:
-        The detached last state of the run if the data set has ``streams``, whose batches continue each other; else
-        None: the next batch begins at rest. And a pair: the number of samples, and the number of steps of all samples
-        within the mask.
+        The state: the detached last one of the run if the data set has ``streams``, whose batches continue each other;
+        else None, so that the next batch begins at rest. The size: the number of samples, and the number of steps of
+        all samples within the mask.
     """
     steps, samples = run.logits.shape[:2]
     state = None

@@ -157,7 +157,7 @@ class TrainResult(Displayed):
 
     @property
     def score(self) -> str:
-        """Name of the task's score: of the two columns ``train_...`` of the history the one that is not the loss."""
+        """Name of the task's score: the history has it in a column ``train_<score>`` beside ``train_loss``."""
         names = (name.removeprefix("train_") for name in self.history[0] if name.startswith("train_"))
         return next(name for name in names if name != "loss")
 
@@ -270,8 +270,8 @@ def train(
     step_every = None if schedule is None else schedule.every
     history: list[Row] = []
     best_epoch = 0  # before the training
-    averaged: AveragedModel | None = None  # the mean of the weights after some epochs
-    averages_from = chosen.epochs - math.floor(chosen.average * chosen.epochs) + 1  # number of the first of these
+    averaged: AveragedModel | None = None  # the mean of the weights at the ends of the last epochs
+    averages_from = chosen.epochs - math.floor(chosen.average * chosen.epochs) + 1  # the first of these epochs
     best = copy.deepcopy(network.state_dict())
 
     def diverged(what: str, cure: str = f"lower the learning rate (now {chosen.lr:g})") -> FloatingPointError:
@@ -346,7 +346,7 @@ def train(
                     where = f"in epoch {epoch}, batch {index}"
                     x, targets, mask = unpack(batch, device)
                     first = x[:, :FLOSSED]
-                    size = x.shape[1]
+                    size = x.shape[1]  # of all ranks together
                     share = Share(size)
                     x = share.of(x, 1)
                     targets = share.of(targets, 0 if targets.ndim == 1 else 1)
@@ -356,11 +356,11 @@ def train(
                     logits = run.logits
                     states, (_, steps) = carry_state(training, run, mask)
                     loss = task.loss(logits, targets, mask)
-                    loss = share.weight * loss
+                    loss = share.weight * loss  # a mean over samples: those of all ranks sum to that of the batch
                     value = summed(loss.item(), device)
                     if not math.isfinite(value):
                         bad = [i for i, z in enumerate(run.spikes, start=1) if not z.isfinite().all()]
-                        # the lowest: a run goes up
+                        # the lowest layer on any rank: a run goes up
                         layer = lowest(bad[0] if bad else len(run.spikes) + 1, device)
                         at = f"layer {layer}" if layer <= len(run.spikes) else "the readout"
                         raise diverged(f"the loss is {value} {where}, from {at} on")
@@ -400,7 +400,7 @@ def train(
                     samples += size
                     total += size * value
                     measures = task.measures(logits.detach(), targets, mask)
-                    if share.samples:
+                    if share.samples:  # a rank without samples of this batch has run one that counts nothing
                         parts.append(BatchMetric(measures[task.score], share.samples, steps))
                     bar.set_postfix_str(f"loss {total / samples:.3f}", refresh=False)
                     bar.update()
@@ -414,7 +414,7 @@ def train(
                     averaged.update_parameters(network)
                     judged = averaged.module
                 try:
-                    # On rank 0 alone, so that all decide alike.
+                    # on rank 0 alone, so that all ranks agree on the best epoch and on when to stop
                     scores = from_rank_0(partial(evaluate, judged, validation, task=task, batch_size=chosen.batch_size))
                 except FloatingPointError as error:
                     raise diverged(f"the validation loss is not finite in epoch {epoch}") from error
@@ -446,7 +446,7 @@ def train(
 def fingerprint_of(
     chosen: TrainSettings, optimizer: Optimizer, scheduler: Any, task: Task, seed: int
 ) -> dict[str, Any]:
-    """Return what a checkpoint and the training that goes on from it must have in common, besides network and data.
+    """Return the settings that a checkpoint and a training that goes on from it must share, besides network and data.
 
     Patience may differ, and with a constant learning rate and no average the number of epochs.
     """
@@ -465,13 +465,13 @@ def fingerprint_of(
 
 
 def refuse_own_draws(name: str, data: Data) -> None:
-    """Refuse a DataLoader that draws from a state of its own, which no checkpoint holds."""
+    """Refuse a DataLoader with a generator or workers of its own, whose state no checkpoint holds."""
     if not isinstance(data, DataLoader):
         return
     inner = getattr(data.batch_sampler, "sampler", None)
     drawing = (data, data.sampler, data.batch_sampler, inner)
     has_generator = any(getattr(part, "generator", None) is not None for part in drawing)
-    if data.persistent_workers or has_generator:  # workers that stay have a state, too
+    if data.persistent_workers or has_generator:  # workers that live on from epoch to epoch have a state, too
         raise ValueError(
             f"{name} is a DataLoader with a generator of its own or persistent workers: leave these out, and its random "
             "numbers follow from (seed, epoch); or train without checkpoint."

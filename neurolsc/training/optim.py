@@ -17,7 +17,7 @@ from neurolsc.validation import one_of
 
 
 def parameter_groups(network: Network, lr: float, *, by_gain: bool) -> list[dict[str, Any]]:
-    r"""The parameters of a network in groups for a torch optimizer, each with its learning rate.
+    r"""Return the parameters of a network in groups for a torch optimizer, each group with its learning rate.
 
     An optimizer such as Adam moves every parameter by about its learning rate. The gain g of a parameter is how far a
     threshold or voltage then moves, in learning rates. A parameter with a gain gets the learning rate
@@ -25,8 +25,8 @@ def parameter_groups(network: Network, lr: float, *, by_gain: bool) -> list[dict
     .. math:: \mathrm{lr} / g, \qquad
         g(b_\vartheta) = \frac{1}{n} \sum_i \frac{1}{1 - e^{-1/\tau_{\vartheta,i}}}
 
-    since :math:`b_\vartheta` of an ALIF with n neurons is added at every step: the threshold moves by 100 times as much
-    as it, by default.
+    since an ALIF of n neurons adds :math:`b_\vartheta` to its thresholds at every step: by default these move 100 times
+    as far as :math:`b_\vartheta`.
 
     Args:
         network: the network; gains of its parameters are :meth:`neurolsc.Cell.gains`.
@@ -55,7 +55,8 @@ def parameter_groups(network: Network, lr: float, *, by_gain: bool) -> list[dict
 def cosine(done: float, *, warmup: float = 0.05, end: float = 0.0) -> float:
     r"""Return the factor of the learning rate when a share s of all updates is done, 0 to 1.
 
-    It rises linearly to 1, then falls as half a cosine to a share e:
+    It rises linearly from 0 to 1, then falls as half a cosine to a share e. Before the first update s is 0: with a
+    warm-up that update changes nothing.
 
     .. math:: f(s) = \begin{cases} s / w & s < w \\
         e + \tfrac{1 - e}{2} \big(1 + \cos \pi \tfrac{s - w}{1 - w}\big) & s \ge w \end{cases}
@@ -78,9 +79,9 @@ def cosine(done: float, *, warmup: float = 0.05, end: float = 0.0) -> float:
 class FromTorch:
     """A scheduler of ``torch.optim.lr_scheduler``.
 
-    A checkpoint holds its ``state_dict``, which has no functions such as those of ``LambdaLR``: they are not compared.
-    ``ReduceLROnPlateau`` gets the validation loss. ``OneCycleLR`` and ``CyclicLR`` set equal rates for all parameters:
-    use ``by_gain=False``.
+    A checkpoint holds its ``state_dict``, without functions such as those of ``LambdaLR``: a training that goes on is
+    not tested for the same functions. ``ReduceLROnPlateau`` gets the validation loss. ``OneCycleLR`` and ``CyclicLR``
+    set equal rates for all parameters: use ``by_gain=False``.
 
     Attributes:
         make: makes the scheduler from the optimizer.
@@ -105,10 +106,13 @@ COURSES = {"cosine": cosine, "cosine-to-tenth": partial(cosine, warmup=0.0, end=
 
 
 def scheduled(schedule: str | FromTorch, updates: int) -> FromTorch | None:
-    """Return the scheduler that a schedule names, for so many updates; None for a constant learning rate."""
+    """Return the scheduler of a schedule, for a training of so many updates; None for a constant learning rate.
+
+    A single update has no course: it gets the learning rate itself, where a warm-up would begin with 0.
+    """
     if isinstance(schedule, FromTorch):
         return schedule
-    if schedule == "constant":
+    if schedule == "constant" or updates == 1:
         return None
     factor = COURSES[schedule]
     return FromTorch(lambda optimizer: LambdaLR(optimizer, lambda update: factor(update / updates)), every="update")
@@ -128,8 +132,8 @@ def condition_gradients(network: Network, *, centralize: bool, clip: float) -> T
         network: the network, with gradients.
         centralize: subtract from the gradient of every matrix of a cell the mean of its row, :math:`g_{ij} \leftarrow
             g_{ij} - \tfrac1n \sum_k g_{ik}`. Gradients of vectors and of the readout stay as they are.
-        clip: the largest norm c of the whole gradient, :math:`g \leftarrow g \min(1, c / \Vert g \Vert)`; with 0 it is
-            not clipped, nor is a norm that is not finite.
+        clip: the largest norm c of the whole gradient, :math:`g \leftarrow g \min(1, c / \Vert g \Vert)`; 0: it is not
+            clipped. A gradient whose norm is not finite is never clipped.
 
     Source: Pascanu et al., arXiv:1211.5063, algorithm 1 (clipping); Yong et al., arXiv:2004.01461, eq. 1
     (centralization; its use for spikes is ours).
@@ -169,12 +173,12 @@ def clip_weights(cell: Cell, most: float) -> None:
 
     .. math:: |w_{ij}| \le c\, \vartheta_i
 
-    A chip stores weights and thresholds as integers on one scale, and the largest weight sets the scale. With 8 bits
-    and c = 3 a threshold is at least 62.
+    A chip stores weights and thresholds as integers on one scale, and the largest weight sets the scale: to 254 on
+    Loihi. With c = 3 a threshold is then at least 84, where an export of a LIF needs 62.
 
     Args:
         cell: the cell.
-        most: c. In a convolution it is a multiple of the lowest threshold, as neurons share its weights.
+        most: c. In a convolution the bound is c times the lowest threshold, as neurons share the weights.
 
     Raises:
         TypeError: if the cell does not name its voltage (:class:`neurolsc.neurons.Membrane`).

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def begin_alike(network: Network, data: Sequence[Data], call: dict[str, Any]) -> None:
-    """Give all ranks the weights of rank 0.
+    """Refuse a training that cannot be split over processes, and give all ranks the weights of rank 0.
 
     Args:
         network: the network.
@@ -59,7 +59,7 @@ def begin_alike(network: Network, data: Sequence[Data], call: dict[str, Any]) ->
 class Share:
     """The samples of a batch that this rank takes: as many as the other ranks have, or one more or fewer.
 
-    A rank without one runs the first sample of the batch, which counts nothing.
+    A rank without a sample runs the first one of the batch, with a weight of 0.
 
     Args:
         samples: number of samples in the batch.
@@ -73,7 +73,7 @@ class Share:
         self.weight = self.samples / samples
 
     def of(self, x: Tensor, axis: int) -> Tensor:
-        """Return the part of a tensor (..., B, ...) whose samples lie along an axis."""
+        """Return this rank's part of a tensor (..., B, ...) whose samples lie along an axis."""
         if self.samples == 0:
             return x.narrow(axis, 0, 1)
         return x.narrow(axis, self.first, self.samples)
@@ -84,7 +84,7 @@ def draws_of_rank(seed: int, device: torch.device) -> Iterator[None]:
     """Let dropout draw other numbers on each rank, while the random numbers of the data stay those of all ranks.
 
     Args:
-        seed: another one for each batch of a training.
+        seed: the same on all ranks, and another one for each batch of a training.
         device: the device of the network.
     """
     rank, processes = rank_of_processes()

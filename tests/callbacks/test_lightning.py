@@ -10,10 +10,11 @@ import snntorch as snn
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import multiprocessing, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from neurolsc import Monitor, initialize, radius_profile, wrap
+from neurolsc import LIF, Monitor, Network, initialize, radius_profile, wrap
 from neurolsc.callbacks.lightning import Flossing, InitCallback, MonitorCallback
 from neurolsc.init import LSC, Identity, Relay
 from neurolsc.stability import lyapunov_exponents
@@ -116,10 +117,55 @@ class Model(LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.0)
 
 
+class Trained(Model):
+    """Its loss has no gradient: nothing but flossing moves it."""
+
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters(), lr=0.1)
+
+    def training_step(self, batch, _):
+        return 0 * self.net[0](batch[0]).sum()
+
+
+class Learns(Model):
+    """Notes its losses, and the gradient of each update."""
+
+    def __init__(self, skipped: int | None = None) -> None:
+        super().__init__()
+        self.skipped = skipped  # the batch of which it returns no loss
+        self.losses: list[float] = []
+        self.gradients: list[torch.Tensor | None] = []
+
+    def training_step(self, batch, i):
+        loss = self.net[0](batch[0]).square().mean()
+        self.losses.append(loss.item())
+        return None if i == self.skipped else loss
+
+    def on_before_optimizer_step(self, optimizer):
+        self.gradients.append(self.net[0].weight.grad)
+
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters(), lr=0.0)  # it counts the updates of a parameter
+
+
+class ByHand(Learns):
+    """Accumulates the gradients of two batches by hand, and sets them to 0 after an update instead of before one."""
+
+    automatic_optimization = False
+
+    def training_step(self, batch, i):
+        self.manual_backward(super().training_step(batch, i))
+        if i % 2:
+            optimizer = self.optimizers()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
 def fit(
     model: LightningModule, callback: Callback, folder, ckpt_path: Path | None = None, x=None, **settings
 ) -> Trainer:
-    data = TensorDataset(torch.randn(32, 10, 6) if x is None else x, torch.randint(3, (32,)))
+    x = torch.randn(32, 10, 6) if x is None else x
+    data = TensorDataset(x, torch.randint(3, (len(x),)))
     quiet = {"enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu", "log_every_n_steps": 1}
     trainer = Trainer(default_root_dir=folder, logger=CSVLogger(folder), callbacks=[callback], **quiet, **settings)
     trainer.fit(model, DataLoader(data, batch_size=16), ckpt_path=ckpt_path)
@@ -232,13 +278,6 @@ def test_an_initialisation_is_printed_and_a_resumed_training_is_not_initialised_
 
 
 def test_flossing_moves_exponents_to_their_target_in_a_training_by_lightning(tmp_path):
-    class Trained(Model):
-        def configure_optimizers(self):
-            return torch.optim.Adam(self.parameters(), lr=0.1)
-
-        def training_step(self, batch, _):
-            return 0 * self.net[0](batch[0]).sum()
-
     def exponents(model: Model) -> torch.Tensor:
         x = torch.randn(10, 32, 6, generator=torch.Generator().manual_seed(0))
         return lyapunov_exponents(wrap(model.net), x).mean(1).squeeze(1)
@@ -252,6 +291,51 @@ def test_flossing_moves_exponents_to_their_target_in_a_training_by_lightning(tmp
     assert (exponents(model) + 0.5).abs().max() < 0.15
 
 
+@pytest.mark.parametrize(("kind", "batches"), [(Learns, 1), (Learns, 2), (Learns, 3), (ByHand, 1)])
+def test_flossing_leaves_accumulated_gradients_and_acts_after_every_kth_update(kind, batches, tmp_path):
+    x = torch.randn(96, 10, 6)
+    found = []
+    for callback in (Callback(), Flossing(1.0, module="net", batch_first=True, every=2)):
+        torch.manual_seed(0)
+        model = kind()
+        trainer = fit(model, callback, tmp_path, x=x, accumulate_grad_batches=batches, **once)
+        found.append(model.gradients)
+    torch.testing.assert_close(found[1], found[0])
+    flossed = trainer.optimizers[0].state[model.net[1].beta]["step"]  # the loss does not depend on it
+    assert flossed == trainer.global_step // 2 > 0
+
+
+def test_flossing_clips_without_the_gradients_of_parameters_that_are_not_trained(tmp_path):
+    class Partly(Trained):
+        def training_step(self, batch, i):
+            return super().training_step(batch, i) + 1e9 * self.net[3].beta
+
+        def configure_optimizers(self):
+            self.net[0].weight.requires_grad_(False)
+            return torch.optim.SGD([self.net[0].weight, self.net[1].beta], lr=0.1)
+
+    model = Partly()
+    fit(model, Flossing(1e6, module="net", batch_first=True, every=2), tmp_path, **once)
+    assert abs(model.net[1].beta.item() - 0.9) == pytest.approx(0.1, rel=1e-3)
+
+
+@pytest.mark.parametrize("batches", [1, 2, 4])
+def test_a_monitor_gets_the_loss_that_the_module_returned_however_many_are_accumulated(batches, tmp_path):
+    model = Learns()
+    monitor = Monitor(model.net, torch.randn(10, 16, 6), torch.randint(3, (16,)), loss="membrane", every=1)
+    fit(model, MonitorCallback(monitor), tmp_path, accumulate_grad_batches=batches, **once)
+    of_updates = model.losses if batches == 1 else model.losses[-1:]
+    assert [row["loss"] for row in monitor.rows[1:]] == pytest.approx(of_updates)
+
+
+@pytest.mark.filterwarnings("ignore:`training_step` returned `None`")
+def test_a_monitor_counts_an_update_of_which_the_module_returned_no_loss(tmp_path):
+    model = Learns(skipped=0)
+    monitor = Monitor(model.net, torch.randn(10, 16, 6), torch.randint(3, (16,)), loss="membrane", every=1)
+    fit(model, MonitorCallback(monitor), tmp_path, **once)
+    assert ["loss" in row for row in monitor.rows] == [False, False, True]
+
+
 def test_a_monitor_counts_the_updates_of_a_training_with_accumulated_gradients(tmp_path):
     model = Model()
     monitor = Monitor(model.net, torch.randn(10, 16, 6), torch.randint(3, (16,)), loss="membrane", every=2)
@@ -263,26 +347,72 @@ def test_a_monitor_counts_the_updates_of_a_training_with_accumulated_gradients(t
         MonitorCallback(model)
 
 
-def in_parallel(rank: int, port: int, folder: Path) -> None:
+def in_parallel(rank: int, port: int, folder: Path, kind: type[Model], callback: Callback, strategy: Any) -> None:
     """What a process of a training by two does."""
     torch.set_num_threads(1)
     ranks = {"RANK": rank, "LOCAL_RANK": rank, "GROUP_RANK": 0, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}
     places = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "test"}
     os.environ.update({name: str(value) for name, value in (ranks | places).items()})
     torch.manual_seed(rank)  # data of its own, on which another initialisation follows
-    model = Model()
-    callback = InitCallback(Relay(), "net", batch_first=True)
-    how: dict[str, Any] = {"strategy": "ddp_find_unused_parameters_true", "devices": 2, "max_epochs": 1}
-    fit(model, callback, folder, enable_checkpointing=False, **how)
-    torch.save((model.net.state_dict(), str(callback.findings)), folder / f"{rank}.pt")
+    model = kind()
+    try:
+        fit(model, callback, folder, enable_checkpointing=False, strategy=strategy, devices=2, max_epochs=3)
+        report = str(getattr(callback, "findings", None))
+    except ValueError as error:
+        report = str(error)
+    torch.save((model.net.state_dict(), report), folder / f"{rank}.pt")
+
+
+def by_two(
+    folder: Path, kind: type[Model], callback: Callback, strategy: Any = "ddp_find_unused_parameters_true"
+) -> list[tuple[dict[str, torch.Tensor], str]]:
+    """Return what both ranks hold after a training, and what was said there."""
+    arguments = (free_port(), folder, kind, callback, strategy)
+    multiprocessing.spawn(in_parallel, arguments, nprocs=2)  # type: ignore[attr-defined]
+    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(2)]
 
 
 @pytest.mark.long  # tests/interop/test_ranks.py shows the same without Lightning
 def test_in_two_processes_all_ranks_begin_with_the_values_of_rank_0(tmp_path):
-    multiprocessing.spawn(in_parallel, (free_port(), tmp_path), nprocs=2)  # type: ignore[attr-defined]
-    (first, report), (second, other) = (torch.load(tmp_path / f"{rank}.pt", weights_only=False) for rank in (0, 1))
+    (first, report), (second, other) = by_two(tmp_path, Model, InitCallback(Relay(), "net", batch_first=True))
     assert report == other
     assert not torch.equal(first["1.threshold"], torch.tensor(0.1)), "it was initialised"
     for name, value in first.items():
         if "mem" not in name:  # the state of another batch
             torch.testing.assert_close(value, second[name], rtol=0, atol=0)
+
+
+class Recurrent(Trained):
+    """Through its recurrent weights, exponents depend on the samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = Network([LIF(6, 8)], 3)
+
+    def training_step(self, batch, _):
+        return 0 * self.net(batch[0].transpose(0, 1)).sum()
+
+
+@pytest.mark.long
+def test_in_two_processes_flossing_moves_the_weights_of_all_ranks_alike(tmp_path):
+    flossing = Flossing(1.0, -0.5, every=1, module="net", batch_first=True)
+    (first, _), (second, _) = by_two(tmp_path, Recurrent, flossing, "ddp")
+    torch.manual_seed(0)
+    assert not torch.equal(first["cells.0.w_rec"], Recurrent().net.cells[0].w_rec), "they were moved"
+    for name, value in first.items():
+        assert torch.equal(value, second[name]), name
+
+
+class Sharded(Model):
+    """May be trained by a strategy in which a process holds a part of the module."""
+
+    def configure_model(self):
+        pass
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("callback", [InitCallback(Relay(), "net"), Flossing(1.0, module="net")])
+def test_other_strategies_of_several_processes_are_refused_by_name(callback, tmp_path):
+    refused = f"{type(callback).__name__} works in one process or with strategy='ddp', got ModelParallelStrategy with 2"
+    for _, said in by_two(tmp_path, Sharded, callback, ModelParallelStrategy()):
+        assert said.startswith(refused)

@@ -3,6 +3,7 @@
 import copy
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import snntorch as snn
@@ -369,12 +370,17 @@ def ten(digits) -> Case:
     return replace(case, network=deep, measurable=deep, measured=measured)
 
 
-def found_of(case: Case, **values: list[float]) -> list[tuple[int | None, str]]:
-    """What is found where layers have other values, such as gradient=[...], one for each."""
+def measured_as(case: Case, **values: list[Any]) -> Case:
+    """The case where layers have other values, such as gradient=[...], one for each."""
     layers = case.measured.layers
     for name, each in values.items():
         layers = tuple(replace(layer, **{name: value}) for layer, value in zip(layers, each, strict=True))
-    ill = replace(case, measured=replace(case.measured, layers=layers))
+    return replace(case, measured=replace(case.measured, layers=layers))
+
+
+def found_of(case: Case, **values: list[Any]) -> list[tuple[int | None, str]]:
+    """What is found where layers have other values, as of `measured_as`."""
+    ill = measured_as(case, **values)
     signs = []
     for fault in FAULTS:
         if fault.unless_learnt and ill.learnt:
@@ -410,6 +416,30 @@ def test_a_signal_that_three_layers_in_a_row_have_lost_is_named(ten):
     assert found_of(ten, similarity_to_input=[lost] * 10) == []  # of an input that no layer has
     spread = [kept, lost, lost, kept, lost, lost, kept, lost, lost, kept]
     assert found_of(ten, similarity_to_input=spread) == []
+
+
+GONE, LOST = 1e-9, 0.001
+IN_THE_COPY = {  # what is measured of layers, of the same layers of an initialised copy, and whether that is a cure
+    "gets a gradient": ("gradient", [1, GONE, *[1] * 8], [1] * 10, True),
+    "and one more vanishes": ("gradient", [1, GONE, *[1] * 8], [GONE, GONE, *[1] * 8], False),
+    "one of two still vanishes": ("gradient", [GONE, GONE, *[1] * 8], [1, GONE, *[1] * 8], False),
+    "keeps the signal": ("similarity_to_input", [*[0.5] * 6, *[LOST] * 4], [0.5] * 10, True),
+    "and layers below lose it": ("similarity_to_input", [*[0.5] * 6, *[LOST] * 4], [0.5, 0.5, *[LOST] * 8], False),
+    "the first layer keeps little": ("similarity_to_input", [*[0.5] * 6, *[LOST] * 4], [0.1, *[LOST] * 9], False),
+}
+
+
+@pytest.mark.parametrize("silent", [False, True], ids=["", "another layer falls silent"])
+@pytest.mark.parametrize("kind", IN_THE_COPY)
+def test_a_layer_is_cured_only_if_no_sign_covers_it_in_the_copy_and_no_other_layer_falls_silent(kind, silent, ten):
+    name, values, after, cured = IN_THE_COPY[kind]
+    ill, copied = measured_as(ten, **{name: values}), measured_as(ten, **{name: after})
+    if silent:
+        activity = ten.measured.layers[0].activity
+        copied = measured_as(copied, activity=[*[activity] * 4, activity._replace(rate=0.0), *[activity] * 5])
+    ill.__dict__["treated"] = copied
+    (finding,) = findings(ill)
+    assert (finding.cure == cures.ADVICE) == (cured and not silent)
 
 
 @pytest.mark.long
@@ -680,6 +710,33 @@ def test_an_input_that_is_batch_first_is_named_and_the_rest_is_said_of_it_turned
     assert (finding.name, finding.cure) == ("input batch first", "give x.transpose(0, 1)")
     torch.testing.assert_close(wrong.measurements.profile.time_mean, right.measurements.profile.time_mean)
     assert wrong.measurements.loss == right.measurements.loss
+
+
+class OneStep(nn.Module):
+    """A module that takes one step a call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.hidden = nn.Linear(12, 16), snn.Leaky(0.9, init_hidden=True)
+        self.last = nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.hidden(self.first(x)))
+
+
+def test_a_module_of_one_step_a_call_reads_x_batch_first_where_y_says_so_with_a_note(make_spikes):
+    x, y = make_spikes(T=10, B=16, N=12), torch.arange(16) % 4
+    per_step = torch.arange(160).view(10, 16) % 4
+    for targets in (y, per_step):
+        time_first = diagnose(OneStep(), x, targets, **FEW)
+        batch_first = diagnose(OneStep(), x.transpose(0, 1), targets, **FEW)
+        assert "batch first" not in str(time_first)
+        note = batch_first.notes[0]
+        assert note.startswith("note: x is read batch first, as y has as many ")
+        assert note.endswith("; if your loop goes along that axis, give it x.transpose(0, 1)")
+        assert "input batch first" not in [finding.name for finding in batch_first]
+    over_time = diagnose(nn.RNN(12, 4, batch_first=True), x.transpose(0, 1), y, **FEW)  # which shows it by itself
+    assert not [note for note in over_time.notes if "batch first" in note]
 
 
 # ---- the table

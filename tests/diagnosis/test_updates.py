@@ -1,5 +1,6 @@
 """The updates on copies that a diagnosis makes."""
 
+import math
 import subprocess
 import sys
 
@@ -9,6 +10,7 @@ from torch import nn
 
 import neurolsc
 from neurolsc.diagnosis.cures import adam_step
+from neurolsc.diagnosis.report import examined
 
 
 def losses_of(net: nn.Module, step, x: torch.Tensor, count: int) -> list[float]:
@@ -47,6 +49,47 @@ def test_copies_are_trained_on_64_samples_and_the_report_says_so(samples: int, w
     found = neurolsc.diagnose(net, x, torch.arange(samples) % 4, lr=10.0)
     (fast,) = [each for each in found if each.name == "learning rate too high"]
     assert f"10 updates {words} at 10 bring its loss to" in fast.problem
+
+
+def likelihood(out: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """A loss that refuses NaN."""
+    return -torch.distributions.Categorical(logits=out.mean(0)).log_prob(y).mean()
+
+
+def test_a_loss_that_refuses_nan_ends_updates_that_leave_it():
+    torch.manual_seed(0)
+    net, x, y = neurolsc.Network([neurolsc.LIF(12, 32)], 4), (torch.rand(10, 8, 12) < 0.3).float(), torch.arange(8) % 4
+    for loss in ("membrane", likelihood):
+        outcome = examined(net, x, y, loss=loss, lr=1e37).outcomes[1e37]
+        assert outcome.first == pytest.approx(likelihood(net(x), y).item(), rel=1e-5)
+        assert math.isnan(outcome.loss)
+
+
+def test_a_loss_that_refuses_the_samples_of_the_updates_says_so():
+    def of_all(out: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        if len(y) == 64:
+            raise ValueError("not 64")
+        return likelihood(out, y)
+
+    net, x, y = neurolsc.Network([neurolsc.LIF(12, 32)], 4), torch.rand(10, 65, 12), torch.arange(65) % 4
+    with pytest.raises(ValueError, match="not 64"):
+        neurolsc.diagnose(net, x, y, loss=of_all, lr=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("call", "arguments", "error", "message"),
+    [
+        (neurolsc.try_cures, {"updates": -5}, ValueError, "updates must be at least 1, got -5"),
+        (neurolsc.try_cures, {"updates": 2.5}, TypeError, r"updates must be an int, got float \(2.5\)"),
+        (neurolsc.try_cures, {"seed": 2.5}, TypeError, "seed must be an int, got float"),
+        (neurolsc.diagnose, {"samples": 0}, ValueError, "samples must be at least 1, got 0"),
+        (neurolsc.diagnose, {"samples": -1}, ValueError, "samples must be at least 1, got -1"),
+    ],
+)
+def test_numbers_that_count_nothing_are_refused(call, arguments, error, message):
+    net, x, y = neurolsc.Network([neurolsc.LIF(12, 32)], 4), torch.rand(10, 8, 12), torch.arange(8) % 4
+    with pytest.raises(error, match=message):
+        call(net, x, y, **arguments)
 
 
 @pytest.mark.long

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from neurolsc import diagnose, initialize
+from neurolsc import LIF, Network, diagnose, initialize
 from neurolsc.interop.saved import values_outside
 
 snn = pytest.importorskip("snntorch")
@@ -62,6 +62,41 @@ def test_labels_and_learning_rate_come_together_and_are_refused_before_anything_
     with pytest.raises(ValueError, match=r"loss must be .* got 'membranes'"):
         initialize(net, x, loss="membranes")
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+
+
+class OneStep(nn.Module):
+    """A module that takes one step a call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.below = nn.Linear(40, 64), snn.Leaky(0.9, init_hidden=True)
+        self.second, self.above = nn.Linear(64, 64), snn.Leaky(0.9, init_hidden=True)
+        self.last = nn.Linear(64, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.above(self.second(self.below(self.first(x)))))
+
+
+def test_targets_show_that_x_is_batch_first_in_the_batch_and_beside_it(x):
+    torch.manual_seed(0)
+    apart, together, time_first = OneStep(), OneStep(), OneStep()
+    for net in (together, time_first):
+        net.load_state_dict(apart.state_dict())
+    turned, y = x.transpose(0, 1), torch.arange(16) % 4
+    report = initialize(apart, turned, y, lr=1e-3)
+    initialize(together, (turned, y))
+    initialize(time_first, x, y, lr=1e-3)
+    assert report.layout == "batch first (B, T, 40), one step a call"
+    for name, value in apart.state_dict().items():
+        assert torch.equal(together.state_dict()[name], value) and torch.equal(time_first.state_dict()[name], value)
+
+
+def test_a_network_refuses_an_x_that_y_shows_to_be_batch_first(x):
+    network = Network([LIF(40, 64), LIF(64, 64)], 4)
+    before = copy.deepcopy(network.state_dict())
+    with pytest.raises(ValueError, match=r"looks batch first, .* give x\.transpose\(0, 1\)"):
+        initialize(network, x.transpose(0, 1), torch.arange(16) % 4, lr=1e-3)
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
 
 
 def values(net: nn.Module) -> dict[str, torch.Tensor]:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from neurolsc import GRU, LIF, ALIFPlus, Network, save
+from neurolsc import GRU, LIF, ALIFPlus, Network, save, theory
 from neurolsc.theory import (
     DoubleExponential,
     Level,
@@ -323,3 +323,51 @@ def test_only_cells_with_leaky_states_have_level_time_constants():
         level_time_constants(Network([LIF(4, 3), GRU(3, 3)], 2))
     with pytest.raises(ValueError, match="scale must be one of"):
         level_time_constants(Network([LIF(4, 3)], 2), scale="all")  # type: ignore[arg-type]
+
+
+# ---- parametrisations of an integrator
+
+
+@pytest.mark.parametrize("angle", ["plain", "exponential", "level"])
+def test_the_derivatives_of_a_polar_form_are_finite_differences_also_where_the_modulus_is_not_positive(angle):
+    polar = theory.Polar(theory.Tanh(), angle)
+    modulus, turn = torch.tensor([-0.7, -0.1, 0.0, 0.7], dtype=torch.double), torch.full((4,), 0.3, dtype=torch.double)
+    if angle == "level":  # whose scale is infinite at 0
+        modulus = modulus[modulus != 0]
+        turn = turn[:3]
+    by_modulus, by_angle = polar.derivatives(modulus, turn)
+    step = 1e-6
+    numeric = (polar.value(modulus, turn + step) - polar.value(modulus, turn - step)) / (2 * step)
+    torch.testing.assert_close(by_angle, numeric, rtol=1e-6, atol=1e-9)
+    numeric = (polar.value(modulus + step, turn) - polar.value(modulus - step, turn)) / (2 * step)
+    if angle == "level":  # its scale counts as a constant
+        numeric = polar.magnitude.derivative(modulus) * polar.value(modulus, turn) / polar.magnitude.value(modulus)
+    torch.testing.assert_close(by_modulus, numeric, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+@pytest.mark.parametrize("rho", [-0.9, 0.0, 0.5])
+def test_a_level_modulus_is_exact_where_it_is_nearly_one(rho: float, scaled: bool):
+    level = theory.Level(rho, scaled)
+    for sign in (1, -1):
+        nu = torch.tanh(sign * torch.tensor([12.0, 14.0, 17.0], dtype=torch.double))
+        free = level.inverse(nu)
+        torch.testing.assert_close(level.value(free), nu, rtol=1e-15, atol=0)
+        # the derivative of the scaled one by artanh nu tends to the root of 2, that of the other grows as cosh
+        wanted = math.sqrt(2) * torch.atanh(nu)
+        if not scaled:
+            wanted = torch.sinh(torch.atanh(nu)) * math.sqrt(2 * (1 + sign * rho) / (1 - sign * rho))
+        torch.testing.assert_close(free.diff(), wanted.diff(), rtol=1e-8, atol=0)
+
+
+@pytest.mark.parametrize("rho", [1.0, -1.0])
+def test_of_inputs_that_never_change_no_modulus_is_level_and_of_nearly_such_ones_it_is_nearly_their_integral(
+    rho: float,
+):
+    with pytest.raises(ValueError, match=rf"needs a correlation between -1 and 1, one number, got {rho}"):
+        theory.Level(rho)
+    nu = torch.linspace(-0.9, 0.9, 7, dtype=torch.double)
+    for scaled, integral in ((True, -rho * torch.log(1 - rho * nu)), (False, nu / (1 - rho * nu))):
+        level = theory.Level(rho * (1 - 1e-9), scaled)
+        torch.testing.assert_close(level.inverse(nu), integral, rtol=1e-5, atol=1e-12)
+        assert level.value(torch.tensor([-5.0, 5.0])).isfinite().all()
