@@ -284,7 +284,10 @@ def summed_responses(network: Network, steps: int) -> list[float]:
 
 
 def mean_read(cell: Cell, matrix: WeightMatrix, read: Tensor) -> float:
-    """Return the mean absolute value that a matrix of weights multiplies, if its cell reads an input (T, B, n_in)."""
+    """Return the mean absolute entry of what an input matrix multiplies, while its cell reads `read` (T, B, n_in).
+
+    NaN if the module that owns the weights is never called, since another one uses them.
+    """
     read = read.flatten(0, 1).to(cell.dtype_and_device["dtype"])
     owner, _ = owner_of(cell, matrix.name)
     if not isinstance(cell, WrappedCell):  # the matrix reads the input itself
@@ -298,4 +301,6 @@ def mean_read(cell: Cell, matrix: WeightMatrix, read: Tensor) -> float:
         cell.current(read)
     finally:
         handle.remove()
+    if not seen:
+        return math.nan
     return seen[0].abs().mean().item()

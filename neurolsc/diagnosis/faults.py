@@ -138,7 +138,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "fresh batch norm",
-        "a batch norm has seen no batch in training mode, so it would change nothing in evaluation",
+        "a batch norm has seen no batch in training mode, so it would not normalise in evaluation",
         "run a few batches in training mode first",
         rules.has_fresh_batch_norms,
         rules.cure_fresh_batch_norms,

@@ -79,7 +79,10 @@ class Batch:
     def first(self, samples: int) -> Tensor:
         """Return the input of the first samples (T, samples, n_in), as long as the shortest of them lasts."""
         part = self.part(0, samples)
-        return part.x[: int(part.lengths().min())]
+        shortest = int(part.lengths().min())
+        if not shortest:
+            raise ValueError("a sample of the batch has no time step: its mask is False throughout.")
+        return part.x[:shortest]
 
     def lengths(self) -> Tensor:
         """Return the number of steps of each sample (B,)."""
@@ -214,9 +217,9 @@ def measure(
         network: the network.
         batch: the batch; without targets loss and gradients are left out.
         loss: the loss.
-        samples: number of samples, the first of the batch, for derivatives of single steps.
-        steps: number of steps, drawn at random, for these derivatives.
-        seed: seed of that draw.
+        samples: number of samples, the first of the batch, for derivatives; all are cut to the shortest of them.
+        steps: number of steps, drawn at random, for derivatives; exponents take all steps.
+        seed: seed of all draws.
         progress: as for :func:`measure_steps`.
     """
     x = batch.first(samples)

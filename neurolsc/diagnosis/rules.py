@@ -68,15 +68,19 @@ def cure_surrogate(case: Case, sign: Sign) -> str:
 def has_fresh_batch_norms(case: Case) -> Iterator[Sign]:
     """Find batch norms that have seen no batch; all are one sign."""
     modules = [*case.network.cells, case.network.readout]
-    counts = {i: len(fresh_batch_norms(module)) for i, module in enumerate(modules, start=1)}
-    layers: list[object] = [i for i, count in counts.items() if count]
-    if counts[len(modules)]:  # the last module is no layer
-        layers[-1] = "readout"
+    fresh = [i for i, module in enumerate(modules, start=1) if fresh_batch_norms(module)]
+    layers = [i for i in fresh if i < len(modules)]
+    places = []
     if layers:
-        problem = f"batch norms of {listed(layers)} have seen no batch: in evaluation they change nothing"
-        yield Sign(
-            None, problem, "num_batches_tracked is 0; all else here is said of them with statistics of this batch"
-        )
+        places.append(listed(layers))
+    if len(modules) in fresh:  # the last module is no layer
+        places.append("the readout")
+    if places:
+        problem = f"batch norms of {' and '.join(places)} have seen no batch: in evaluation they do not normalise"
+        cause = "num_batches_tracked is 0"
+        if case.batch.x.shape[1] > 1:  # one sample has no statistics
+            cause += "; all other findings were measured with statistics of this batch"
+        yield Sign(None, problem, cause)
 
 
 def cure_fresh_batch_norms(case: Case, sign: Sign) -> str:

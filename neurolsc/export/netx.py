@@ -70,7 +70,7 @@ class LayerReport:
     weight_error_rms: float  # the same weights, root mean square
     rounded_to_zero: float  # share of weights that were not zero and are now
     threshold_error: float  # largest, as a share of the threshold
-    decay_error: float  # largest change in the share of the voltage that a step retains
+    decay_error: float  # largest change in the share of the voltage, current or threshold that a step retains
     synapse_bits: int
     cores: int  # on Loihi, by CORE_NEURONS, CORE_AXONS and CORE_BITS
 
@@ -234,11 +234,12 @@ def make_report(
         name = "theta_rest" if kind is ALIF else "theta"  # an LI has no threshold: 1 stands for it
         theta = getattr(cell, name, torch.ones(layer.size)).double()
         rounded = getattr(near, name, torch.ones(layer.size)).double()
+        decays = [d for d in ("decay_v", "decay_i", "decay_theta") if hasattr(cell, d)]
         matrices = [w for w in ("w_in", "w_rec") if hasattr(cell, w)]
         exact = torch.cat([getattr(cell, w).double() for w in matrices], 1)
         integer = torch.cat([getattr(near, w) for w in matrices], 1)
         error = (integer - exact) / theta.unsqueeze(1)
-        # `dequantize` adds the reset's threshold to the diagonal, so that a zero there may be 1e-16
+        # on the chip a synapse of -threshold resets; `dequantize` takes it out, which may leave 1e-16 in place of 0
         lost = (exact != 0) & (integer.abs() < 1e-12)
         m, n = layer.weight.shape  # neurons, inputs
         fan_in = n if layer.weight_rec is None else n + m
@@ -252,7 +253,7 @@ def make_report(
                 weight_error_rms=error.square().mean().sqrt().item(),
                 rounded_to_zero=lost.double().mean().item(),
                 threshold_error=(rounded / theta - 1).abs().max().item(),
-                decay_error=(near.decay_v - cell.decay_v).abs().max().item(),
+                decay_error=max((getattr(near, d) - getattr(cell, d)).abs().max().item() for d in decays),
                 synapse_bits=bits,
                 cores=max(math.ceil(m / CORE_NEURONS), math.ceil(fan_in / CORE_AXONS), math.ceil(bits / CORE_BITS)),
             )

@@ -74,16 +74,16 @@ def to_nir(
 ) -> "nir.NIRGraph":
     """Describe a network as a graph of NIR, and write it to a file if there is a path.
 
-    Nodes are ``w_in_1``, ``lif_1`` (or the sub-graph ``alif_1``), ``w_rec_1`` and so on, ``readout`` (or ``li_3``).
-    Connections between layers have no latency in NIR, recurrent ones have one step. So in other readers layer l
-    (counted from 1) of a network with ``layer_delay=1`` spikes l steps earlier. Metadata let :func:`from_nir` restore
-    every bit; surrogates are left out.
+    Nodes are ``w_in_1``, ``lif_1`` (or the sub-graph ``alif_1``), ``w_rec_1`` and so on, ``readout`` (or ``li_3``). In
+    NIR recurrent connections have a latency of one step, all others none. ``layer_delay=1`` delays the input of every
+    layer, also of the first. So in other readers layer l (counted from 1) spikes l steps earlier. Metadata let
+    :func:`from_nir` restore every bit; surrogates are left out.
 
     Args:
         net: LIF layers with any reset, CubaLIF with reset to zero, ALIF layers with ``reset="static"``, and a linear
             readout or an LI at the end; or a module of snnTorch, norse or spikingjelly that has such layers.
-        path: a file to write, usually ``*.nir``; written whole or not at all. It may be left out: ``to_nir(net, x,
-            dt=1e-4)``.
+        path: a file to write, usually ``*.nir``; written whole or not at all. Without it x may come second:
+            ``to_nir(net, x, dt=1e-4)``.
         x: an example of what the module takes, which shows the order of its layers, as for
             :func:`neurolsc.interop.prepared.prepare`. Without x it must be their order of definition.
         dt: seconds per time step. snnTorch's reader supposes 1e-4.
@@ -109,6 +109,8 @@ def to_nir(
     if golden is not None and path is None:
         raise ValueError("golden samples are written beside the file: give a path as well.")
     network = exportable(network_of(net, x))
+    if golden is not None and (golden.ndim != 3 or golden.shape[2] != network.n_in):
+        raise ValueError(f"golden must have shape (T, B, {network.n_in}), got {tuple(golden.shape)}.")
     nodes: dict[str, Any] = {"input": nir.Input(np.array([network.n_in]))}
     edges: list[tuple[str, str]] = []
     source = "input"
@@ -134,23 +136,24 @@ def to_nir(
     edges.append((source, "output"))
     notes = {"dt": dt, "layer_delay": network.layer_delay}
     graph = _short_graph_class()(nodes, edges, metadata={"neurolsc": notes})
-    if path is not None:
-        buffer = io.BytesIO()
-        nir.write(buffer, graph)
-        atomic_write(path, lambda file: file.write(buffer.getvalue()))
-    if golden is not None and path is not None:
+    data = io.BytesIO()
+    if golden is not None:  # before the file is written, as the run may fail
         x = golden.to_dense().to(**network.dtype_and_device)
         with torch.no_grad():
             run = Network(list(network.cells), network.readout, layer_delay=0).run(x)  # as readers of NIR run it
         values = {"input": x} | dict(zip(neurons_of, run.spikes, strict=True))
-        if source == "readout":  # the output of an integrator is already there, as that of its node
+        if source == "readout":  # else run.spikes already holds the output, the voltages of an integrator
             values["output"] = run.logits
         samples = {}
         for name, value in values.items():
             batch_first = value.transpose(0, 1).cpu().numpy()
             samples[name] = nir.NIRNodeData({"output": nir.TimeGriddedData(batch_first, dt)})
-        data = io.BytesIO()
         nir.write_data(data, nir.NIRGraphData(samples))
+    if path is not None:
+        buffer = io.BytesIO()
+        nir.write(buffer, graph)
+        atomic_write(path, lambda file: file.write(buffer.getvalue()))
+    if golden is not None and path is not None:
         atomic_write(f"{fspath(path)}.data", lambda file: file.write(data.getvalue()))
     return graph
 

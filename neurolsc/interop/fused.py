@@ -432,6 +432,7 @@ def voltage_lif(form: int, *, divides: bool = False, reset: int | None, passes: 
         at: True if a voltage at the threshold fires, too; False if only one above it does.
     """
     flags = (form, divides, reset, passes, at)
+    # the voltage is state 0; the parameters are gain or tau, rest, threshold, value after a reset to ZERO
     return Neuron("voltage_lif", states=1, voltage=0, threshold=2, flags=flags, saves_voltage=True)
 
 

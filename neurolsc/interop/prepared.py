@@ -359,7 +359,7 @@ def _wrapped_as_step(net: nn.Module, batch: BatchParts, prefers_membrane: bool) 
     Returns:
         The network and the layout of x; None if the module cannot read one step of x, or goes through time within one.
     """
-    # only targets can show it: the module sees one step
+    # The module sees one step, so only the targets show whether x is batch first.
     batch_first = bool(swapped_axes(batch.x, batch.targets))
     if batch_first:
         x = batch.x.transpose(0, 1)
@@ -484,7 +484,8 @@ def some_batches(batches: Iterable[Any], count: int) -> list[Any]:
 @contextmanager
 def _same_random_numbers(loader: object) -> Iterator[None]:
     """Put back, after the block, all generators of random numbers that a loader and its data set may draw from."""
-    owners = (loader, getattr(loader, "sampler", None))
+    batches = getattr(loader, "batch_sampler", None)
+    owners = (loader, getattr(loader, "sampler", None), batches, getattr(batches, "sampler", None))
     generators = [getattr(owner, "generator", None) for owner in owners]
     before = [(generator, generator.get_state()) for generator in generators if generator is not None]
     numbers = random.getstate()

@@ -240,9 +240,10 @@ def _refuse_missing_modules(parts: Sequence[nn.Module]) -> None:
     Then the order of definition is not that of use: a Linear between the two is defined elsewhere.
     """
     for below, part in pairwise(parts):
-        # library None: a module between layers; input_weights: of norse's recurrent layers
-        has_weights = hasattr(part, "input_weights") or library_of(part) in (None, "torch", "neurolsc")
-        if library_of(below) and not has_weights:
+        # the part is no layer (library None), or has input weights: norse's recurrent layers, snnTorch's SLSTM
+        has_weights = hasattr(part, "input_weights") or hasattr(part, "lstm_cell")
+        can_read = has_weights or library_of(part) in (None, "torch", "neurolsc")
+        if library_of(below) and not can_read:
             raise ValueError(
                 f"in the order of definition no module is between a {type(below).__name__} and a {type(part).__name__}: "
                 "pass an example of the model's input, wrap(net, x), which shows the order of use."

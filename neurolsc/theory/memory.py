@@ -485,10 +485,11 @@ def time_constant_sensitivity(network: Network, x: Tensor) -> list[TimeConstantS
               \qquad \frac{\mathrm{d}h}{\mathrm{d}\log\tau} = \frac{\lambda}{\tau} \frac{\mathrm{d}h}{\mathrm{d}\lambda}
 
     The drive (input, recurrence, constant input and reset) is that of the run and counts as fixed: that a changed h
-    changes spikes, which change h again, is left out. A threshold starts at rest, so its derivative starts as that of
-    the resting threshold. The stationary moment is the sum of two :func:`sensitivity_covariance`: that of the drive's
-    mean, which has the correlation 1, and that of its centred :func:`autocorrelation` at all lags. If τ is longer than
-    the run, the run does not reach the stationary moment.
+    changes spikes, which change h again, is left out. So is a factor 1 - λ of the input, as adaptive LIF have: their
+    sensitivity is overstated. A state starts at rest, so its derivative by λ starts as h / (1 - λ). In a run without an
+    end, the mean square of dh/dλ is the sum of two :func:`sensitivity_covariance`: that of the drive's mean, which has
+    the correlation 1, and that of its centred :func:`autocorrelation` at all lags. A run shorter than τ does not reach
+    it.
 
     Args:
         network: the network; its parameters are not changed.
@@ -515,7 +516,7 @@ def time_constant_sensitivity(network: Network, x: Tensor) -> list[TimeConstantS
                 tau = getattr(cell, scaled.parameter).double()
                 decay = torch.exp(-1 / tau)
                 h = torch.stack([getattr(state, variable) for state in states]).double()
-                # d h / d decay at each step (T, B, N), from that of the state at rest on
+                # dh / d decay at each step (T, B, N); before the first it is h / (1 - decay), as of a state at rest
                 slope = linear_scan(decay, h[:-1], h[0] / -torch.expm1(-1 / tau))
                 drive = h[1:] - decay * h[:-1]
                 centred = autocorrelation(drive, len(x) - 1, centred=True)

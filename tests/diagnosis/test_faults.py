@@ -277,6 +277,44 @@ def normed() -> nn.Sequential:
     return nn.Sequential(*layers, nn.Linear(16, 4))
 
 
+def test_fresh_batch_norms_of_a_readout_and_of_one_sample_are_said_as_they_are(make_spikes):
+    snn = pytest.importorskip("snntorch")
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(20, 16), snn.Leaky(0.9, init_hidden=True), nn.Linear(16, 4), nn.BatchNorm1d(4))
+    for layers, words in ((net, "batch norms of the readout have"), (normed(), "batch norms of layers 1, 2 have")):
+        for samples in (1, 8):
+            found = diagnose(wrap(layers), make_spikes(T=20, B=samples, N=20), torch.arange(samples) % 4, **FEW)
+            (finding,) = [f for f in found if f.name == "fresh batch norm"]
+            assert finding.problem.startswith(words) and "do not normalise" in finding.problem
+            assert ("statistics of this batch" in str(finding)) is (samples > 1)
+
+
+class Borrowed(nn.Module):
+    """Reads the weights of a Linear that it never calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(20, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(x, self.fc.weight, self.fc.bias)
+
+
+def test_weights_that_another_module_uses_leave_the_step_of_their_layer_unknown(make_spikes):
+    snn = pytest.importorskip("snntorch")
+    network = wrap([nn.Linear(20, 20), snn.Leaky(0.9), Borrowed(), snn.Leaky(0.9), nn.Linear(16, 4)])
+    x = 5 * make_spikes(T=20, B=8, N=20)
+    assert math.isnan(step_sizes(network, list(layer_inputs(network, x)))[1])
+    diagnose(network, x, torch.arange(8) % 4, lr=1e-3, **FEW)
+
+
+def test_a_sample_that_is_masked_throughout_is_named(make_spikes):
+    mask = torch.ones(20, 3, dtype=torch.bool)
+    mask[:, 1] = False
+    with pytest.raises(ValueError, match="a sample of the batch has no time step: its mask is False throughout"):
+        diagnose(Network([LIF(20, 8)], n_out=3), (make_spikes(T=20, B=3, N=20), None, mask))
+
+
 def test_fresh_batch_norms_are_named_and_measured_with_statistics_of_the_batch(make_spikes):
     x, y = make_spikes(T=20, B=16, N=20), torch.arange(16) % 4
     net = normed()

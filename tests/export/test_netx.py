@@ -12,6 +12,8 @@ import torch
 from neurolsc import LIF, ALIFPlus, Network, metrics
 from neurolsc.export import QuantizedNetwork, quantize, read_netx, to_netx, verify, write_netx
 from neurolsc.export.netx import make_report
+from neurolsc.export.quantize import dequantize
+from neurolsc.neurons import ALIFPositive, CubaLIF
 from tests.export.networks import KINDS, N_IN, N_OUT, WIDTH, in_steps, lif, make, spikes
 
 STEPS, SAMPLES = 60, 4
@@ -178,6 +180,18 @@ def test_resources_of_a_700_256_20_network():
     (layer,) = make_report(network, quantize(network), None, None).layers
     assert (layer.neurons, layer.synapse_bits) == (256, 956 * 256 * 9)
     assert layer.cores == 3  # 2,202,624 bits at 2^20 each
+
+
+@pytest.mark.parametrize(
+    ("cell", "tau", "decay"), [(CubaLIF, "tau_i", "decay_i"), (ALIFPositive, "tau_theta", "decay_theta")]
+)
+def test_the_error_of_decays_is_that_of_the_worst_one(cell: type, tau: str, decay: str):
+    slow = cell(4, 3, reset="zero" if cell is CubaLIF else "static")
+    setattr(slow, tau, torch.tensor(2700.0))  # the chip's longest one is 2047.5
+    network = Network([slow], 2).double()
+    (layer,) = make_report(network, quantize(network), None, None).layers
+    near = dequantize(network, quantize(network)).cells[0]
+    assert layer.decay_error >= (getattr(near, decay) - getattr(network.cells[0], decay)).abs().max().item() > 1e-4
 
 
 def test_errors_of_one_weight_worked_out():

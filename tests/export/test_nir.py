@@ -80,6 +80,12 @@ def test_samples_without_a_file_are_refused():
         to_nir(network(KINDS[0], 1, torch.float32), dt=DT, golden=spikes(STEPS))
 
 
+def test_samples_of_another_width_are_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(ValueError, match=rf"golden must have shape \(T, B, {N_IN}\), got \(7, 1, 5\)"):
+        to_nir(network(KINDS[0], 1, torch.float32), tmp_path / "a.nir", dt=DT, golden=torch.zeros(7, 1, 5))
+    assert not list(tmp_path.iterdir())
+
+
 def test_samples_beside_a_file_are_what_its_network_makes_of_them(tmp_path):
     a, x = network(KINDS[0], 1, torch.float32), spikes(STEPS)
     to_nir(a, tmp_path / "a.nir", dt=DT, golden=x)

@@ -9,7 +9,7 @@ import snntorch as snn
 import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
 from neurolsc import (
     LIF,
@@ -23,7 +23,7 @@ from neurolsc import (
     try_cures,
 )
 from neurolsc.datasets import SpikeLatencyMNIST, collate
-from neurolsc.interop.prepared import prepare, prepare_batches
+from neurolsc.interop.prepared import prepare, prepare_batches, some_batches
 from tests.interop.modules import BATCH, CASES, CLASSES, N_IN, STEPS, N, Tutorial, frames, run_by_its_user, sequence
 
 pytestmark = pytest.mark.filterwarnings("ignore::neurolsc.WrappedNeuronWarning")
@@ -355,3 +355,20 @@ def test_a_module_that_is_wrapped_again_is_as_it_was_wrapped_first():
     assert first.network is not second.network
     assert first.network.cells[0].layer is second.network.cells[0].layer
     assert torch.equal(first.network.eval()(first.x), second.network.eval()(second.x))
+
+
+@pytest.mark.parametrize("by_batch_sampler", [False, True])
+def test_looking_at_a_loader_leaves_its_own_generator_where_it_was(by_batch_sampler: bool):
+    def order(looks: bool) -> list[float]:
+        draw = torch.Generator().manual_seed(3)
+        data = TensorDataset(torch.arange(24.0)[:, None, None].expand(24, 5, 2), torch.zeros(24))
+        if by_batch_sampler:
+            sampler = BatchSampler(RandomSampler(data, generator=draw), 8, False)
+            loader = DataLoader(data, batch_sampler=sampler)
+        else:
+            loader = DataLoader(data, batch_size=8, shuffle=True, generator=draw)
+        if looks:
+            some_batches(loader, 1)
+        return next(iter(loader))[0][:, 0, 0].tolist()
+
+    assert order(looks=True) == order(looks=False)

@@ -58,10 +58,10 @@ def test_figure_1c_reads_growth_from_the_derivative():
     assert [j.holds for j in PascalFigure().judge([half, one])] == [True, True, True]
     swapped = [Derivative("a", 0.5, outputs, bound, bound), Derivative("a", 1.0, outputs, flat, bound)]
     assert [j.holds for j in PascalFigure().judge(swapped)] == [False, False, False]
-    swapped[1] = replace(swapped[1], missed=2)  # we stop its pre-training early: nothing is decided
+    swapped[1] = replace(swapped[1], reached=False)  # its pre-training has missed the mean: nothing is decided
     judged = PascalFigure().judge(swapped)
     assert [j.holds for j in judged] == [None, None, None]
-    assert judged[0].found.endswith("; 0 radii missed at 0.5, 2 at 1")
+    assert judged[0].found.endswith("; mean radius not reached at 1")
 
 
 def test_the_pascal_rnns_derivative_by_autograd_is_the_closed_form():

@@ -125,7 +125,7 @@ def learnable(spike: Surrogate, tensors: Sequence[Tensor], needed: Sequence[bool
 def by_primitive(
     spike: Surrogate, learnt: list[Tensor], distance: Tensor, back: Tensor, sums: Sequence[Tensor | None]
 ) -> list[Tensor | None]:
-    """Add the gradients by the tensors of a surrogate through some spikes, as if these had its primitive's value.
+    """Add the gradients by a surrogate's tensors through some spikes, with primitive(v - theta) for the spikes.
 
     Args:
         spike: the surrogate.
@@ -135,7 +135,7 @@ def by_primitive(
         sums: the gradients so far, one for each of `learnt`, None for 0.
 
     Returns:
-        The sums of the gradients so far and those through these spikes, likewise.
+        `sums` plus the gradients through these spikes, None for 0.
     """
     if not learnt:
         return [*sums]
@@ -163,8 +163,8 @@ def gradients_of(
 
     Args:
         inputs: what the run read.
-        needed: True for the inputs whose gradients are wanted.
-        by_read: gradient by what each step reads, and a row of zeros (T + 1, B, n_in); None if not wanted.
+        needed: its ``spike`` is True for the tensors of the surrogate whose gradients are wanted.
+        by_read: gradient by what each step reads, then a row of zeros (T + 1, B, n_in); None if not wanted.
         by_state: gradients by z, v and theta before the first step, each (B, n_hidden).
         by_c: gradients by the constants.
         by_learnt: gradients by the tensors of the surrogate that are wanted.
@@ -173,7 +173,7 @@ def gradients_of(
     by_late = None
     if by_read is not None and inputs.late is None:
         by_x = by_read[:-1]
-    elif by_read is not None:  # step t read x[t - 1]; no step read the last frame, whose gradient is the row of zeros
+    elif by_read is not None:  # step 0 read `late`, step t x[t - 1]; no step read the last frame: it gets the zeros
         by_x = by_read[1:]
         by_late = by_read[0]
     remaining = iter(by_learnt)

@@ -126,13 +126,14 @@ def outer_gradients(gradients: Sequence[Tensor | None], states: int, like: Tenso
 
 
 def refuse_derivatives_of(gradients: Sequence[Tensor | None]) -> None:
-    """Raise a RuntimeError in a backward pass that is itself differentiated, or run for several gradients at once."""
+    """Raise a RuntimeError in a backward pass that is differentiated, batched over gradients, or watched by a mode."""
     if torch.is_grad_enabled():
         raise RuntimeError("an accelerated network has no second derivative: take it of the user's own module.")
     if transformed(gradients):
         raise RuntimeError(
-            "an accelerated network has no backward pass for several gradients at once (vectorize=True, vmap): take them "
-            "one by one, or of the user's own module."
+            "an accelerated network has no backward pass for several gradients at once (vectorize=True, vmap), or under a "
+            "mode, such as FlopCounterMode, that its forward pass was not under: take gradients one by one, run both "
+            "passes under the mode, or take the user's own module."
         )
 
 
