@@ -72,7 +72,7 @@ def shapes(axes: str, **tensors: Tensor | Sequence[Tensor] | None) -> str:
 
     Args:
         axes: names of the first axes of each tensor, a letter each, such as "TB".
-        **tensors: a tensor, several or None under each name; equal ones in a row print as ``2 x (...)``, None is left out.
+        **tensors: a tensor, several or None by name; equal ones in a row print as ``2 x (...)``, None is left out.
     """
     parts = []
     for name, value in tensors.items():
