@@ -205,7 +205,7 @@ def test_a_figure_trains_the_listed_trials_and_nothing_else(name: str, tmp_path:
     def trains(*_: object, **__: object) -> NoReturn:
         raise AssertionError("this trains")
 
-    for function in ("students.train", "teacher.train", "stable.named", "paths.named", "covariance.named"):
+    for function in ("students.train", "teacher.train", "stable.named", "paths.pretrain", "covariance.named"):
         monkeypatch.setattr(f"examples.paper.{function}", trains)
     hook = register_optimizer_step_pre_hook(trains)
     try:
