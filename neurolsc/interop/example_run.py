@@ -74,6 +74,14 @@ class Use(NamedTuple):
     passed: Tensor  # what the model got as the output: `sent`, or random numbers in place of spikes
 
 
+class CannotReadError(ValueError):
+    """The error of a model that cannot be called with an x; other ValueErrors refuse what the call has shown."""
+
+
+class OtherNetworkError(ValueError):
+    """The error of a model of which a call has shown that layers in a row would be another network."""
+
+
 class ExampleRun:
     """One call of a model: its modules in the order of use, what its layers read and sent, and what it returned.
 
@@ -192,7 +200,7 @@ class ExampleRun:
         hint = ""
         if unused:
             hint = f" {', '.join(unused)} is never called."
-        return ValueError(
+        return OtherNetworkError(
             f"{self.names[layer]} is used twice in one step, {evidence}: its uses share one hidden state. Give every use a layer "
             f"of its own.{hint}"
         )
@@ -322,7 +330,7 @@ class ExampleRun:
                 if isinstance(error, TypeError):  # mostly a fault in the model's own code, not in the shape of x
                     error.add_note(hint)
                     raise
-                raise ValueError(f"the model cannot read x: {error}. {hint}") from error
+                raise CannotReadError(f"the model cannot read x: {error}. {hint}") from error
 
     def compare(self, layer: nn.Module, cells: list[Cell]) -> None:
         """Raise a ValueError if the cells of a layer read or send other values than the layer did in the run.
@@ -431,7 +439,7 @@ class ExampleRun:
         calls = ""
         if called:
             calls = f": it calls {', '.join(called)}"
-        return ValueError(
+        return OtherNetworkError(
             f"between {under} and {above} forward {does}{calls}. Let it call a module in place of a function, such as "
             "nn.ReLU(), without a sum of two layers, and use every layer once in a step. Do outside of the model what it "
             "does with x, such as an encoding in spikes. Or pass a list of modules in order."
@@ -485,7 +493,7 @@ class ExampleRun:
             raise self.refusal(reader)
         name = self.names[self.parts[-1]]
         shapes = ", ".join(str(tuple(r.shape)) for r in self.returned) or "no tensor"
-        raise ValueError(
+        raise OtherNetworkError(
             f"between {name} and what forward returns ({shapes}): it is neither what {name} sends in every step, nor its last, "
             "sum, mean or largest value over time. Let forward call a module for what it does there, such as "
             "nn.LogSoftmax(-1), or leave it to the loss."

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from neurolsc.interop.example_run import Layout
+from neurolsc.interop.example_run import CannotReadError, Layout, OtherNetworkError
 from neurolsc.interop.wrap import wrap, wrap_with_layout
 from neurolsc.interop.wrapped import plain_module
 from neurolsc.metrics import is_binary
@@ -325,11 +325,17 @@ def _wrapped(net: nn.Module, batch: BatchParts, prefers_membrane: bool) -> tuple
     try:
         network, layout = wrap_with_layout(net, x, prefers_membrane=prefers_membrane)
     except FAILS as error:
-        step_by_step = _wrapped_as_step(net, batch, prefers_membrane)
-        if step_by_step is not None:
-            return step_by_step
+        found = _wrapped_as_step(net, batch, prefers_membrane)
+        if isinstance(found, tuple):
+            return found
         if not isinstance(net, nn.Sequential) or type(net).forward is not nn.Sequential.forward:
             raise
+        # If the module could be called with x or with a step of it, the error refuses the module itself. One that says
+        # what forward does comes first: the other may come from a step that was taken for x, or x for a step.
+        refusals = [e for e in (found, error) if isinstance(e, ValueError) and not isinstance(e, CannotReadError)]
+        refusals.sort(key=lambda refusal: not isinstance(refusal, OtherNetworkError))
+        if refusals:
+            raise refusals[0] from error
         # An nn.Sequential is defined in the order of use, even where it cannot be called, as its layers return tuples.
         if x.ndim < 3:
             raise ValueError(f"x must have time and batch first, (T, B, ...), got {tuple(x.shape)}.") from error
@@ -348,7 +354,9 @@ def _wrapped(net: nn.Module, batch: BatchParts, prefers_membrane: bool) -> tuple
     return network, layout
 
 
-def _wrapped_as_step(net: nn.Module, batch: BatchParts, prefers_membrane: bool) -> tuple[Network, Layout] | None:
+def _wrapped_as_step(
+    net: nn.Module, batch: BatchParts, prefers_membrane: bool
+) -> tuple[Network, Layout] | Exception | None:
     """Make the network of a module that takes one step a call, and find how the loop around it reads x.
 
     Args:
@@ -357,7 +365,8 @@ def _wrapped_as_step(net: nn.Module, batch: BatchParts, prefers_membrane: bool) 
         prefers_membrane: as in :func:`prepare`.
 
     Returns:
-        The network and the layout of x; None if the module cannot read one step of x, or goes through time within one.
+        The network and the layout of x; the error if no network could be made of a call with one step of x; None if a
+        step has no axis of samples, or the module goes through time within one.
     """
     # The module sees one step, so only the targets show whether x is batch first.
     batch_first = bool(swapped_axes(batch.x, batch.targets))
@@ -371,8 +380,8 @@ def _wrapped_as_step(net: nn.Module, batch: BatchParts, prefers_membrane: bool) 
     busiest = x.flatten(1).count_nonzero(1).argmax()
     try:
         network, layout = wrap_with_layout(net, x[busiest], prefers_membrane=prefers_membrane)
-    except FAILS:
-        return None
+    except FAILS as error:
+        return error
     # any other layout has an axis of time within the one step
     if layout is None or layout.steps > 1 or layout.axes != "every step":
         return None

@@ -2,11 +2,14 @@
 
 import copy
 import random
+from typing import Any
 
 import numpy as np
 import pytest
 import snntorch as snn
 import torch
+from spikingjelly.activation_based import functional, neuron
+from spikingjelly.activation_based import layer as jelly
 from torch import Tensor, nn
 from torch.testing import assert_close
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
@@ -372,3 +375,50 @@ def test_looking_at_a_loader_leaves_its_own_generator_where_it_was(by_batch_samp
         return next(iter(loader))[0][:, 0, 0].tolist()
 
     assert order(looks=True) == order(looks=False)
+
+
+class Skip(nn.Module):
+    """A layer with a skip around it."""
+
+    def __init__(self, linear: nn.Module, neuron: nn.Module) -> None:
+        super().__init__()
+        self.linear = linear
+        self.neuron = neuron
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.neuron(self.linear(x))
+
+
+def of_snntorch(kind: str) -> nn.Sequential:
+    first, second = (snn.Leaky(0.9, init_hidden=True) for _ in range(2))
+    if kind == "hook":
+        second.register_forward_hook(lambda module, args, out: 2 * out)
+    upper: nn.Module = nn.Sequential(nn.Linear(24, 24), first if kind == "twice" else second)
+    if kind == "skip":
+        upper = Skip(*upper)
+    return nn.Sequential(nn.Linear(20, 24), first, upper, nn.Linear(24, 10))
+
+
+def of_spikingjelly(kind: str) -> nn.Sequential:
+    net = nn.Sequential(jelly.Linear(20, 24), neuron.LIFNode(), Skip(jelly.Linear(24, 24), neuron.LIFNode()))
+    functional.set_step_mode(net, kind)
+    return net
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (of_snntorch, "skip"),
+        (of_snntorch, "twice"),
+        (of_snntorch, "hook"),
+        (of_spikingjelly, "s"),
+        (of_spikingjelly, "m"),
+    ],
+)
+@pytest.mark.parametrize("call", [initialize, diagnose, radius_profile])
+def test_a_sequential_that_would_be_another_network_is_refused(make: Any, kind: str, call: Any):
+    net = make(kind)
+    before = copy.deepcopy(net.state_dict())
+    with pytest.raises(ValueError, match=r"forward|used twice|hook"):
+        call(net, (torch.rand(15, 16, 20) < 0.2).float())
+    assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
