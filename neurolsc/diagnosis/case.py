@@ -148,8 +148,10 @@ class Case:
         """The growth of gradients through time and its cause, for each layer, counted from 1, where it is too large."""
         limit = math.log(self.bounds.growth)
         grown = []
+        # from a loss that is not finite comes no gradient that is
+        loss_is_finite = self.measured.loss is None or math.isfinite(self.measured.loss)
         for i, layer in self.layers:
-            infinite = layer.gradient is not None and not math.isfinite(layer.gradient)
+            infinite = loss_is_finite and layer.gradient is not None and not math.isfinite(layer.gradient)
             if infinite or layer.exponent * self.measured.steps > limit:
                 grown.append(i)
         return {i: growth(self.measurable, self.first_samples, i - 1, seed=self.seed) for i in grown}

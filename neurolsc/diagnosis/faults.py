@@ -115,6 +115,27 @@ FAULTS: tuple[Fault, ...] = (
         rules.cure_batch_first,
     ),
     Fault(
+        "empty input",
+        "x is all zeros, or all of its samples are alike",
+        "give a batch of your data",
+        rules.says_nothing,
+        rules.cure_empty_input,
+    ),
+    Fault(
+        "loss not finite",
+        "with `y`: the loss is NaN or infinite before any update",
+        "look in the loss for a division by 0, a logarithm of 0 or outputs that are too large",
+        rules.has_no_finite_loss,
+        rules.cure_loss,
+    ),
+    Fault(
+        "nothing to train",
+        "with `y`: no parameter has `requires_grad=True`",
+        "call `net.requires_grad_(True)`",
+        rules.has_nothing_to_train,
+        rules.cure_frozen_network,
+    ),
+    Fault(
         NO_SURROGATE,
         "its spikes have no derivative",
         "give it a surrogate gradient",

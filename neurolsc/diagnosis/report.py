@@ -105,6 +105,7 @@ def examined(
         lr = learning_rate(lr)
     whole("samples", samples)
     whole("seed", seed, at_least=0)
+    check_history(history)
     chosen = objective(loss)
     prepared = prepare(net, x, y, turn=True, prefers_membrane=loss == "membrane")
     batch = Batch.of(prepared)
@@ -130,6 +131,15 @@ def examined(
         steps=steps,
         seed=seed,
     )
+
+
+def check_history(history: object) -> None:
+    """Raise a TypeError if a history is no sequence of rows with a ``train_loss``, a number."""
+    if not isinstance(history, Sequence) or isinstance(history, str):
+        raise TypeError(f"history must be rows, an epoch each, such as {{'train_loss': 2.3}}, got {history!r}.")
+    for row in history:
+        if not isinstance(row, Mapping) or not isinstance(row.get("train_loss"), int | float):
+            raise TypeError(f"history must be rows, an epoch each, such as {{'train_loss': 2.3}}, got {row!r}.")
 
 
 def taken_batch_first(prepared: Prepared) -> str:

@@ -35,6 +35,43 @@ def cure_batch_first(case: Case, sign: Sign) -> str:
     return "give x.transpose(0, 1)"
 
 
+def says_nothing(case: Case) -> Iterator[Sign]:
+    """Find an input of zeros, or of samples that are all alike."""
+    x = case.batch.x
+    if not x.any():
+        yield Sign(None, "the input is all zeros")
+    elif x.shape[1] > 1 and (x == x[:, :1]).all():
+        yield Sign(None, f"the {x.shape[1]} samples of the input are all alike")
+
+
+def cure_empty_input(case: Case, sign: Sign) -> str:
+    """Advise to give samples of the data."""
+    return "give a batch of your data, as your loop reads it"
+
+
+def has_no_finite_loss(case: Case) -> Iterator[Sign]:
+    """Find a loss that is NaN or infinite before any update."""
+    loss = case.measured.loss
+    if loss is not None and not math.isfinite(loss):
+        yield Sign(None, f"the loss is {loss:g} before any update")
+
+
+def cure_loss(case: Case, sign: Sign) -> str:
+    """Advise another loss."""
+    return "look in the loss for a division by 0, a logarithm of 0 or outputs that are too large"
+
+
+def has_nothing_to_train(case: Case) -> Iterator[Sign]:
+    """Find a network whose parameters are all frozen."""
+    if case.batch.targets is not None and not any(p.requires_grad for p in case.network.parameters()):
+        yield Sign(None, "no parameter of the network has requires_grad=True")
+
+
+def cure_frozen_network(case: Case, sign: Sign) -> str:
+    """Advise to let an optimizer change parameters."""
+    return "call net.requires_grad_(True), or leave out y"
+
+
 def has_no_surrogate(case: Case) -> Iterator[Sign]:
     """Find layers whose spikes have no derivative."""
     for fault in case.surrogates:
@@ -464,6 +501,9 @@ def cure_slow_start(case: Case, sign: Sign) -> str:
 def is_too_fast(case: Case) -> Iterator[Sign]:
     """Find a history whose loss only grew, or updates on copies that end better at a tenth of the learning rate."""
     losses = [row["train_loss"] for row in case.history]
+    if losses and not math.isfinite(losses[-1]):
+        yield Sign(None, f"the training loss became {losses[-1]:g}", "steps that are small enough keep it finite")
+        return
     if case.judged and min(losses[1:]) > losses[0]:
         problem = f"the training loss only grew, from {losses[0]:.3g} to {losses[-1]:.3g} in {len(losses)} epochs"
         yield Sign(None, problem, "steps that are small enough lower it")

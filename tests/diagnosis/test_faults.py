@@ -2,6 +2,7 @@
 
 import copy
 import math
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -275,6 +276,56 @@ def normed() -> nn.Sequential:
     layers = [nn.Linear(20, 16), nn.BatchNorm1d(16), snn.Leaky(beta=0.9, init_hidden=True)]
     layers += [nn.Linear(16, 16), nn.BatchNorm1d(16), snn.Leaky(beta=0.9, init_hidden=True)]
     return nn.Sequential(*layers, nn.Linear(16, 4))
+
+
+def small() -> Network:
+    torch.manual_seed(0)
+    return Network([LIF(20, 16), LIF(16, 16)], n_out=4, layer_delay=0)
+
+
+def of_a_logarithm(out: Tensor, y: Tensor) -> Tensor:
+    return nn.functional.nll_loss(out.mean(0).log(), y)
+
+
+@pytest.mark.parametrize(
+    ("change", "loss", "name", "words"),
+    [
+        (lambda x: 0 * x, "count", "empty input", "the input is all zeros"),
+        (lambda x: x[:, :1].expand_as(x), "count", "empty input", "the 8 samples of the input are all alike"),
+        (lambda x: x, of_a_logarithm, "loss not finite", r"the loss is (nan|-?inf) before any update"),
+        (lambda x: x, lambda out, y: out.sum() / 0, "loss not finite", r"the loss is (nan|-?inf) before any update"),
+    ],
+)
+def test_inputs_and_losses_that_teach_nothing_are_the_first_fault(make_spikes, change, loss, name, words):
+    x = change(make_spikes(T=20, B=8, N=20))
+    found = diagnose(small(), x, torch.arange(8) % 4, loss=loss, lr=1e-3, **FEW)
+    assert found[0].name == name
+    assert re.search(words, found[0].problem)
+    assert not any("gradients grow" in finding.problem for finding in found)
+
+
+def test_a_network_that_is_frozen_as_a_whole_has_nothing_to_train(make_spikes):
+    x, y = make_spikes(T=20, B=8, N=20), torch.arange(8) % 4
+    net = small()
+    for parameter in list(net.parameters())[1:]:
+        parameter.requires_grad_(False)
+    assert "nothing to train" not in [finding.name for finding in diagnose(net, x, y, **FEW)]
+    net.requires_grad_(False)
+    assert diagnose(net, x, y, **FEW)[0].name == "nothing to train"
+    assert "nothing to train" not in [finding.name for finding in diagnose(net, x, **FEW)]
+
+
+@pytest.mark.parametrize("history", [5, [{"loss": 1.0}], {"train_loss": 1.0}, ["2.3"], [{"train_loss": None}]])
+def test_a_history_without_training_losses_is_refused(make_spikes, history):
+    with pytest.raises(TypeError, match="history must be rows, an epoch each, such as"):
+        diagnose(small(), make_spikes(T=20, B=8, N=20), torch.arange(8) % 4, history=history, **FEW)
+
+
+@pytest.mark.parametrize("last", [math.nan, math.inf])
+def test_a_history_that_ends_without_a_number_is_of_a_learning_rate_that_is_too_high(make_spikes, last):
+    rows = [{"train_loss": loss} for loss in (2.3, last)]
+    found = diagnose(small(), make_spikes(T=20, B=8, N=20), torch.arange(8) % 4, history=rows, **FEW)
+    assert f"the training loss became {last:g}" in [finding.problem for finding in found]
 
 
 def test_fresh_batch_norms_of_a_readout_and_of_one_sample_are_said_as_they_are(make_spikes):
