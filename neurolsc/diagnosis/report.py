@@ -80,7 +80,13 @@ def diagnose(
     undecided = ""
     if not found:
         undecided = case.undecided
-    return Diagnosis(found, case.measured, undecided=undecided, taken_batch_first=case.taken_batch_first)
+    return Diagnosis(
+        found,
+        case.measured,
+        undecided=undecided,
+        taken_batch_first=case.taken_batch_first,
+        counts_spikes=loss == "count",
+    )
 
 
 def examined(
@@ -254,6 +260,7 @@ class Diagnosis(Displayed, Sequence[Finding]):
         undecided: says that updates on a copy hardly lowered its loss, if nothing was found; else empty.
         taken_batch_first: says that x was read batch first because of y, if the module takes one step a call; else
             empty.
+        counts_spikes: True if the loss is "count", which a user may have given in place of "membrane".
     """
 
     findings: tuple[Finding, ...]
@@ -261,6 +268,7 @@ class Diagnosis(Displayed, Sequence[Finding]):
     trials: tuple[Trial, ...] = ()
     undecided: str = ""
     taken_batch_first: str = ""
+    counts_spikes: bool = False
 
     def __len__(self) -> int:
         return len(self.findings)
@@ -290,8 +298,10 @@ class Diagnosis(Displayed, Sequence[Finding]):
         last = len(self.measurements.layers)
         named = any(finding.layer == last for finding in self.findings)
         if self.measurements.layers[-1].activity.rate == 0 and not named:
-            read = 'if your loss reads its membrane, give loss="membrane"'
-            notes.append(f"note: the output, layer {last}, sends no spikes yet; {read}")
+            silent = f"note: the output, layer {last}, sends no spikes yet"
+            if self.counts_spikes:
+                silent += '; if your loss reads its membrane, give loss="membrane"'
+            notes.append(silent)
         if self.undecided:
             notes.append(f"note: {self.undecided}")
         return tuple(notes)

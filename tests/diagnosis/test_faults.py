@@ -278,6 +278,20 @@ def normed() -> nn.Sequential:
     return nn.Sequential(*layers, nn.Linear(16, 4))
 
 
+def test_of_a_silent_output_the_membrane_is_named_only_if_spikes_are_counted(make_spikes):
+    snn = pytest.importorskip("snntorch")
+    torch.manual_seed(0)
+    network = wrap([nn.Linear(20, 16), snn.Leaky(0.9), nn.Linear(16, 4), snn.Leaky(0.9, threshold=1e6)])
+    x, y = 5 * make_spikes(T=20, B=8, N=20), torch.arange(8) % 4
+    (counted,) = (note for note in diagnose(network, x, y, loss="count", **FEW).notes if "no spikes" in note)
+    (own,) = (
+        note
+        for note in diagnose(network, x, y, loss=lambda out, y: out.square().mean(), **FEW).notes
+        if "no spikes" in note
+    )
+    assert counted == f'{own}; if your loss reads its membrane, give loss="membrane"'
+
+
 def small() -> Network:
     torch.manual_seed(0)
     return Network([LIF(20, 16), LIF(16, 16)], n_out=4, layer_delay=0)
