@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from neurolsc.diagnosis import cures
 from neurolsc.diagnosis.case import Case
 from neurolsc.diagnosis.causes import fresh_batch_norms, set_statistics
 from neurolsc.diagnosis.faults import BOUNDS, findings
 from neurolsc.diagnosis.losses import Loss, check, objective
 from neurolsc.diagnosis.measurements import Batch, Measurements, measure
+from neurolsc.diagnosis.rules import too_large_once_initialised
 from neurolsc.display import Displayed, Table, in_80_columns, or_dash
 from neurolsc.interop.prepared import Prepared, prepare
 from neurolsc.network import Network, copied
@@ -80,10 +82,14 @@ def diagnose(
     undecided = ""
     if not found:
         undecided = case.undecided
+    once_initialised = ""
+    if any(cures.ADVICE in finding.cure for finding in found):
+        once_initialised = too_large_once_initialised(case)
     return Diagnosis(
         found,
         case.measured,
         undecided=undecided,
+        once_initialised=once_initialised,
         taken_batch_first=case.taken_batch_first,
         counts_spikes=loss == "count",
     )
@@ -260,6 +266,8 @@ class Diagnosis(Displayed, Sequence[Finding]):
         undecided: says that updates on a copy hardly lowered its loss, if nothing was found; else empty.
         taken_batch_first: says that x was read batch first because of y, if the module takes one step a call; else
             empty.
+        once_initialised: says which lower learning rate the network needs after the initialisation that is advised;
+            else empty.
         counts_spikes: True if the loss is "count", which a user may have given in place of "membrane".
     """
 
@@ -268,6 +276,7 @@ class Diagnosis(Displayed, Sequence[Finding]):
     trials: tuple[Trial, ...] = ()
     undecided: str = ""
     taken_batch_first: str = ""
+    once_initialised: str = ""
     counts_spikes: bool = False
 
     def __len__(self) -> int:
@@ -284,7 +293,7 @@ class Diagnosis(Displayed, Sequence[Finding]):
         """Observations that are no faults.
 
         They are an x that is read batch first because of y, a loss as high as that of guessing, an output without
-        spikes, and updates that hardly lower the loss.
+        spikes, updates that hardly lower the loss, and a learning rate that is too high after the initialisation.
         """
         notes = []
         if self.taken_batch_first:
@@ -304,6 +313,8 @@ class Diagnosis(Displayed, Sequence[Finding]):
             notes.append(silent)
         if self.undecided:
             notes.append(f"note: {self.undecided}")
+        if self.once_initialised:
+            notes.append(f"note: {self.once_initialised}")
         return tuple(notes)
 
     def parts(self) -> list[str | Table]:

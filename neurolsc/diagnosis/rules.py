@@ -462,6 +462,15 @@ def steps_are_large(case: Case) -> Iterator[Sign]:
         yield Sign(worst, problem, "inputs x their rate x memory / threshold, times the learning rate")
 
 
+def too_large_once_initialised(case: Case) -> str:
+    """Say which lower learning rate an initialised copy of the network needs; empty if it bears the user's."""
+    if case.treated is None:
+        return ""
+    for sign in steps_are_large(case.treated):
+        return f"after {cures.ADVICE} {sign.problem} in layer {sign.layer}: {cure_large_steps(case.treated, sign)}"
+    return ""
+
+
 def largest_step(case: Case) -> float:
     """Return the number of thresholds by which a step may move voltages; it is smaller if the loss reads spikes."""
     if case.spikes_are_read:

@@ -292,6 +292,29 @@ def test_of_a_silent_output_the_membrane_is_named_only_if_spikes_are_counted(mak
     assert counted == f'{own}; if your loss reads its membrane, give loss="membrane"'
 
 
+def of_norse() -> nn.Module:
+    norse = pytest.importorskip("norse.torch")
+    torch.manual_seed(0)
+    layers = [norse.LIFRecurrent(40, 32), norse.LIFRecurrent(32, 32), nn.Linear(32, 4), norse.LI()]
+    return norse.SequentialState(*layers)
+
+
+@pytest.mark.parametrize(("lr", "warns"), [(1e-4, False), (0.05, True)])
+def test_a_rate_that_the_advised_initialisation_does_not_bear_is_noted(lr: float, warns: bool):
+    torch.manual_seed(0)
+    x, y = (torch.rand(50, 32, 40) < 0.05).float(), torch.arange(32) % 4
+    found = diagnose(of_norse(), x, y, loss="membrane", lr=lr)
+    assert "dead layer" in [finding.name for finding in found]
+    notes = [
+        note for note in found.notes if note.startswith("note: after neurolsc.initialize(net, x) a step of Adam at")
+    ]
+    assert bool(notes) is warns
+    net = of_norse()
+    report = neurolsc.initialize(net, x, y, loss="membrane", lr=lr)
+    assert any("lower the learning rate to" in finding.cure for finding in report) is warns
+    assert not warns or "lower the learning rate to" in notes[0]
+
+
 def small() -> Network:
     torch.manual_seed(0)
     return Network([LIF(20, 16), LIF(16, 16)], n_out=4, layer_delay=0)
