@@ -45,7 +45,8 @@ def test_an_input_of_zeros_is_named(net, x, method):
         nn.init.zeros_(layer.bias)  # which would make neurons fire
     finding, *_ = initialize(net, torch.zeros_like(x), method=method)
     assert str(finding) == "layer 1: reads nothing: the input is all zeros; give inputs that are not all 0."
-    (dead, *_) = diagnose(net, torch.zeros_like(x))
+    (empty, dead, *_) = diagnose(net, torch.zeros_like(x))
+    assert empty.name == "empty input"
     wanted = "layer 1: never fires (the input is all zeros); give inputs that are not all 0."
     assert wanted == str(dead)
 
