@@ -313,7 +313,7 @@ def mended(case: Case, test: Callable[[Case], Iterator[Sign]], sign: Sign) -> bo
 
     Args:
         case: the case.
-        test: the rule that has found the fault, or one that finds it also beside faults which cause it.
+        test: the rule that found the fault, or the same rule without its exceptions for other faults.
         sign: what the rule has found; the fault is gone if the test finds none in these layers of the copy.
     """
     if case.initialised or case.treated is None:  # advice to initialise once more would not help

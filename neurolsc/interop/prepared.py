@@ -335,7 +335,7 @@ def _wrapped(net: nn.Module, batch: BatchParts, prefers_membrane: bool) -> tuple
         refusals = [e for e in (found, error) if isinstance(e, ValueError) and not isinstance(e, CannotReadError)]
         refusals.sort(key=lambda refusal: not isinstance(refusal, OtherNetworkError))
         if refusals:
-            raise refusals[0] from error
+            raise refusals[0] from None
         # An nn.Sequential is defined in the order of use, even where it cannot be called, as its layers return tuples.
         if x.ndim < 3:
             raise ValueError(f"x must have time and batch first, (T, B, ...), got {tuple(x.shape)}.") from error
