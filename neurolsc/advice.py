@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from neurolsc.diagnosis.faults import OF_THE_RATE
-from neurolsc.diagnosis.losses import Loss, objective
+from neurolsc.diagnosis.losses import Loss, objective, output_of
 from neurolsc.diagnosis.report import diagnose, learning_rate
 from neurolsc.init.base import Initialiser, InitReport, named
 from neurolsc.init.identity import Identity
@@ -90,7 +90,7 @@ def initialize(
     if y is not None:  # where a call of net is one step, only y shows whether x is batch first
         batch = (x, y)
     apply: Any = initialiser.apply  # declared for a Network; its decorator wraps any other module
-    apply = partial(apply, net, batch, seed=seed, prefers_membrane=loss == "membrane")
+    apply = partial(apply, net, batch, seed=seed, prefers=output_of(loss))
     if lr is None:
         return as_report(apply(), initialiser)
     diagnose(net, x, y, loss=loss, samples=1, steps=1)  # refuses what does not fit before anything is set

@@ -143,11 +143,12 @@ def peak(cell: Cell) -> float:
 def mean_slopes(network: Network, x: Tensor) -> list[float]:
     r"""Return the mean derivative of each layer's surrogate, times the threshold, over a run on x (T, B, n_in).
 
-    .. math:: \frac{1}{TBn} \sum_{t,b,i} \vartheta_i[t, b]\, |H'(v_i[t, b] - \vartheta_i[t, b])|
+    .. math:: \frac{1}{TBn} \sum_{t,b,i} |\vartheta_i[t, b]\, H'(v_i[t, b] - \vartheta_i[t, b])|
 
     with the surrogate derivative H' at the voltage v and the threshold :math:`\vartheta`. NaN if a cell does not say
     where its surrogate is, 0 if its spikes have no derivative. The factor :math:`\vartheta_i` keeps the mean the same
-    if the weights, the thresholds and the width of the surrogate of a layer are all scaled by one number.
+    if the weights, the thresholds and the width of the surrogate of a layer are all scaled by one number. A threshold
+    of 0 counts as 1.
     """
     found = []
     with eval_mode(network):
@@ -168,7 +169,8 @@ def mean_slopes(network: Network, x: Tensor) -> list[float]:
                     found.append(0.0)
                     continue
                 (slope,) = torch.autograd.grad(spikes.sum(), leaf, materialize_grads=True, allow_unused=True)
-            found.append((threshold * slope.flatten(1).abs()).mean().item())
+            size = torch.where(threshold == 0, 1.0, threshold.abs())
+            found.append((size * slope.flatten(1).abs()).mean().item())
     return found
 
 

@@ -55,6 +55,18 @@ def of_steps(out: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
 BY_WORD = {"count": of_counts, "membrane": of_means, "step": of_steps}
 
 
+def output_of(loss: object) -> Literal["spikes", "membrane"] | None:
+    """Return what a loss reads of a last layer that offers spikes and a membrane.
+
+    None: a loss that is neither "count" nor "membrane" does not say.
+    """
+    if loss == "count":
+        return "spikes"
+    if loss == "membrane":
+        return "membrane"
+    return None
+
+
 @dataclass(frozen=True)
 class OfUser:
     """A user's function of outputs and targets; the mask is not passed to it."""

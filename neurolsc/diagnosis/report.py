@@ -4,7 +4,7 @@ import json
 import math
 import numbers
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc.diagnosis import cures
-from neurolsc.diagnosis.case import Case
+from neurolsc.diagnosis.case import Case, listed
 from neurolsc.diagnosis.causes import fresh_batch_norms, set_statistics
 from neurolsc.diagnosis.faults import BOUNDS, findings
-from neurolsc.diagnosis.losses import Loss, check, objective
+from neurolsc.diagnosis.losses import Loss, check, objective, output_of
 from neurolsc.diagnosis.measurements import Batch, Measurements, measure
 from neurolsc.diagnosis.rules import too_large_once_initialised
 from neurolsc.display import Displayed, Table, in_80_columns, or_dash
@@ -27,6 +27,8 @@ from neurolsc.validation import positive, whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+HIGHEST_RATE = 1e37  # learning rate; a higher one overflows in Adam
 
 
 @in_full_precision
@@ -79,20 +81,7 @@ def diagnose(
     """
     case = examined(net, x, y, loss=loss, lr=lr, history=history, samples=samples, steps=steps, seed=seed)
     found = findings(case)
-    undecided = ""
-    if not found:
-        undecided = case.undecided
-    once_initialised = ""
-    if any(cures.ADVICE in finding.cure for finding in found):
-        once_initialised = too_large_once_initialised(case)
-    return Diagnosis(
-        found,
-        case.measured,
-        undecided=undecided,
-        once_initialised=once_initialised,
-        taken_batch_first=case.taken_batch_first,
-        counts_spikes=loss == "count",
-    )
+    return Diagnosis(found, case.measured, notes=tuple(notes_on(case, found, counts_spikes=loss == "count")))
 
 
 def examined(
@@ -119,7 +108,7 @@ def examined(
     whole("seed", seed, at_least=0)
     check_history(history)
     chosen = objective(loss)
-    prepared = prepare(net, x, y, turn=True, prefers_membrane=loss == "membrane")
+    prepared = prepare(net, x, y, turn=True, prefers=output_of(loss))
     batch = Batch.of(prepared)
     substitute = measurable(prepared.network, batch)
     if batch.targets is not None:
@@ -169,10 +158,47 @@ def taken_batch_first(prepared: Prepared) -> str:
 
 
 def learning_rate(lr: object) -> float:
-    """Return a learning rate as a float; TypeError if it is no number, ValueError if it is not positive."""
+    """Return a learning rate as a float; TypeError if it is no number, ValueError if it is out of range."""
     if isinstance(lr, bool) or not isinstance(lr, numbers.Real):
         raise TypeError(f"lr must be a number, got {type(lr).__name__} ({lr!r}).")
-    return float(positive("lr", float(lr)))
+    rate = float(positive("lr", float(lr)))
+    if rate > HIGHEST_RATE:
+        raise ValueError(f"lr must be at most {HIGHEST_RATE:g}, got {rate:g}.")
+    return rate
+
+
+def notes_on(case: Case, found: Sequence[Finding], *, counts_spikes: bool) -> Iterator[str]:
+    """Yield observations that are no faults, in sentences.
+
+    They are an x that is read batch first because of y, a loss as high as that of guessing, an output without spikes,
+    updates that hardly lower the loss, and a learning rate that is too high once the network is initialised as advised.
+
+    Args:
+        case: the case.
+        found: its findings.
+        counts_spikes: True if the loss is "count", which a user may have given in place of "membrane".
+    """
+    if case.taken_batch_first:
+        yield f"note: {case.taken_batch_first}"
+    loss = case.measured.loss
+    classes = case.measured.classes or 0  # 0: there is no loss of guessing
+    guessing = math.log(max(classes, 1))
+    # within 2 % the network has learnt nothing yet; the loss of a silent one is exactly that of guessing
+    if loss is not None and classes > 1 and abs(loss - guessing) < 0.02 * guessing:
+        yield f"note: loss {loss:.3g} is that of guessing among {classes} classes ({guessing:.3g})"
+    last = len(case.measured.layers)
+    named = any(finding.layer == last for finding in found)
+    if case.measured.layers[-1].activity.rate == 0 and not named:
+        silent = f"note: the output, layer {last}, sends no spikes yet"
+        if counts_spikes:
+            silent += '; if your loss reads its membrane, give loss="membrane"'
+        yield silent
+    if not found and case.undecided:
+        yield f"note: {case.undecided}"
+    if any(cures.ADVICE in finding.cure for finding in found):
+        once_initialised = too_large_once_initialised(case)
+        if once_initialised:
+            yield f"note: {once_initialised}"
 
 
 # ---------------------------------------------------------------- the network that is measured
@@ -263,21 +289,13 @@ class Diagnosis(Displayed, Sequence[Finding]):
         findings: what is wrong.
         measurements: what was measured.
         trials: what :func:`neurolsc.try_cures` made of the findings.
-        undecided: says that updates on a copy hardly lowered its loss, if nothing was found; else empty.
-        taken_batch_first: says that x was read batch first because of y, if the module takes one step a call; else
-            empty.
-        once_initialised: says which lower learning rate the network needs after the initialisation that is advised;
-            else empty.
-        counts_spikes: True if the loss is "count", which a user may have given in place of "membrane".
+        notes: observations that are no faults, each in a sentence.
     """
 
     findings: tuple[Finding, ...]
     measurements: Measurements
     trials: tuple[Trial, ...] = ()
-    undecided: str = ""
-    taken_batch_first: str = ""
-    once_initialised: str = ""
-    counts_spikes: bool = False
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.findings)
@@ -287,35 +305,6 @@ class Diagnosis(Displayed, Sequence[Finding]):
 
     def __iter__(self) -> Iterator[Finding]:
         return iter(self.findings)
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Observations that are no faults.
-
-        They are an x that is read batch first because of y, a loss as high as that of guessing, an output without
-        spikes, updates that hardly lower the loss, and a learning rate that is too high after the initialisation.
-        """
-        notes = []
-        if self.taken_batch_first:
-            notes.append(f"note: {self.taken_batch_first}")
-        loss = self.measurements.loss
-        classes = self.measurements.classes or 0  # 0: there is no loss of guessing
-        guessing = math.log(max(classes, 1))
-        # within 2 % the network has learnt nothing yet; the loss of a silent one is exactly that of guessing
-        if loss is not None and classes > 1 and abs(loss - guessing) < 0.02 * guessing:
-            notes.append(f"note: loss {loss:.3g} is that of guessing among {classes} classes ({guessing:.3g})")
-        last = len(self.measurements.layers)
-        named = any(finding.layer == last for finding in self.findings)
-        if self.measurements.layers[-1].activity.rate == 0 and not named:
-            silent = f"note: the output, layer {last}, sends no spikes yet"
-            if self.counts_spikes:
-                silent += '; if your loss reads its membrane, give loss="membrane"'
-            notes.append(silent)
-        if self.undecided:
-            notes.append(f"note: {self.undecided}")
-        if self.once_initialised:
-            notes.append(f"note: {self.once_initialised}")
-        return tuple(notes)
 
     def parts(self) -> list[str | Table]:
         """Return a table with a line for each layer; then the loss, findings, notes and trials."""
@@ -347,8 +336,18 @@ class Diagnosis(Displayed, Sequence[Finding]):
 
     @property
     def lines(self) -> list[str]:
-        """A line for each finding; one line, "nothing found", if there are none."""
-        return list(map(str, self.findings)) or ["nothing found"]
+        """A line for each finding, one for several layers of which the same is said; "nothing found" without any."""
+        layers: dict[Finding, list[int]] = {}  # by a finding without its layer
+        lines: dict[Finding, str] = {}
+        for finding in self.findings:
+            said = replace(finding, layer=None)
+            lines[said] = str(finding)
+            if finding.layer is not None:
+                layers.setdefault(said, []).append(finding.layer)
+        for said, numbered in layers.items():
+            if len(numbered) > 1:
+                lines[said] = str(said).replace("network", f"each of {listed(numbered)}", 1)
+        return list(lines.values()) or ["nothing found"]
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON values; None where a number is not known."""

@@ -91,10 +91,8 @@ def is_closed(case: Case) -> Iterator[Sign]:
     for i, layer in case.layers:
         slope = case.slopes[i - 1]  # NaN, where it was not measured, is not below the bound
         if layer.activity.rate > 0 and slope < case.bounds.closed:
-            problem = (
-                f"its surrogate passes no gradient: at its voltages the derivative is {slope:.1g} spikes per threshold"
-            )
-            yield Sign(i, problem, "it is open elsewhere")
+            bound = f"its derivative is below {case.bounds.closed:g} spikes per threshold at its voltages"
+            yield Sign(i, "its surrogate passes no gradient", bound)
 
 
 def cure_surrogate(case: Case, sign: Sign) -> str:
@@ -525,6 +523,9 @@ def is_too_fast(case: Case) -> Iterator[Sign]:
     broken = [words for words in case.broken(high) if words not in case.broken(low)]
     # A loss of NaN at the user's learning rate is neither lower nor higher, and so a sign.
     lower_is_no_better = high.loss <= case.bounds.higher * low.loss
+    if math.isnan(high.loss) and math.isnan(low.loss) and math.isfinite(high.first):
+        yield Sign(None, f"{case.updates} at {lr:g} bring its loss to nan", f"at {lower:g} they do so, too")
+        return
     if math.isnan(low.loss) or (lower_is_no_better and not broken):
         return
     # the loss has neither risen much at the user's rate nor fallen well at a tenth of it

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc.display import Table, in_80_columns
-from neurolsc.interop.prepared import PreparedBatches, network_of, prepare_batches, some_batches
+from neurolsc.interop.prepared import Output, PreparedBatches, network_of, prepare_batches, some_batches
 from neurolsc.interop.ranks import on_rank_0
 from neurolsc.interop.saved import left_out, values_outside
 from neurolsc.interop.sharing import shared_kept, shared_with
@@ -119,18 +119,18 @@ def on_any_network(apply: Callable[..., tuple[Finding, ...]]) -> Callable[..., t
     """Wrap the ``apply`` of an initialiser so that it also takes a user's module and the x of that module.
 
     For a module the wrapped ``apply`` returns an :class:`InitReport` with the layout of x and the values that the
-    module's state_dict leaves out; for a network it returns what ``apply`` does. `prefers_membrane` is that of
+    module's state_dict leaves out; for a network it returns what ``apply`` does. `prefers` is that of
     :func:`neurolsc.interop.prepared.prepare`.
     """
 
     @wraps(apply)
     def on_module(
-        self: "Initialiser", net: nn.Module, x: Any, *, seed: int = 0, prefers_membrane: bool = False
+        self: "Initialiser", net: nn.Module, x: Any, *, seed: int = 0, prefers: Output | None = None
     ) -> tuple[Finding, ...]:
         if isinstance(x, list) and not x:  # some methods need no input
             prepared = PreparedBatches(network_of(net), x, layout="")
         else:
-            prepared = prepare_batches(net, x, prefers_membrane=prefers_membrane)
+            prepared = prepare_batches(net, x, prefers=prefers)
         network, batches, layout, leaves_membranes = prepared
         if isinstance(batches, list):
             inputs = batches

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from neurolsc.surroundings import original
 from neurolsc.validation import BatchParts, as_batch, dense, numpy_hint, swapped_axes, tensor
 
 AS_READ = "as the network reads it"  # the layout in words, where x is (T, B, n_in)
+Output = Literal["spikes", "membrane"]  # what can be read of a last layer of snnTorch
 # errors of a module that cannot read an x; the last one comes from a module that reads the tuple a layer returns
 FAILS = (RuntimeError, ValueError, TypeError, IndexError, AttributeError)
 
@@ -61,7 +62,7 @@ def prepare(
     *,
     needs_targets: bool = False,
     turn: bool = False,
-    prefers_membrane: bool = False,
+    prefers: Output | None = None,
 ) -> Prepared:
     """Make a network of a user's module, and lay the user's x out as that network reads it.
 
@@ -79,8 +80,8 @@ def prepare(
         needs_targets: refuse a batch without targets.
         turn: swap time and batch of an x that has as many steps as there are targets, and say so in ``turned``, instead
             of refusing it.
-        prefers_membrane: read the membrane of a last layer of snnTorch wherever the module returns it, also beside
-            spikes.
+        prefers: what to read of a last layer of snnTorch where the module returns both its spikes and its membrane;
+            None: the first of the two, but the membrane of a layer without a reset.
 
     Returns:
         The network, its input (T, B, n_in), targets and mask (None if there are none), and in words the layout of the
@@ -98,20 +99,20 @@ def prepare(
     if batch.targets is not None:
         tensor("y", batch.targets)
 
-    reader = Reader.of(net, batch, prefers_membrane=prefers_membrane)
+    reader = Reader.of(net, batch, prefers=prefers)
     read = reader.read(batch)
     turned = swapped_axes(read.x, read.targets)
     if turned and not turn:
         raise ValueError(f"{turned}.")
     if turned:  # the first reader saw time and batch swapped: make another one
         batch = batch._replace(x=batch.x.transpose(0, 1))
-        reader = Reader.of(net, batch, prefers_membrane=prefers_membrane)
+        reader = Reader.of(net, batch, prefers=prefers)
         read = reader.read(batch)
     _check_targets(read)
     return Prepared(reader.network, *read, str(reader), turned)
 
 
-def prepare_batches(net: nn.Module | Iterable[nn.Module], x: Any, *, prefers_membrane: bool = False) -> PreparedBatches:
+def prepare_batches(net: nn.Module | Iterable[nn.Module], x: Any, *, prefers: Output | None = None) -> PreparedBatches:
     """Make a network of a user's module, and lay the user's batches out as that network reads them.
 
     The first batch shows where time and batch lie in all of them. A list of batches is read at once; a loader is read
@@ -120,7 +121,7 @@ def prepare_batches(net: nn.Module | Iterable[nn.Module], x: Any, *, prefers_mem
     Args:
         net: as in :func:`prepare`.
         x: as in :func:`prepare`, but every batch of a list or loader is taken.
-        prefers_membrane: as in :func:`prepare`.
+        prefers: as in :func:`prepare`.
 
     Returns:
         The network, the batches, the layout of the user's x in words, and whether the module returns membranes as
@@ -138,7 +139,7 @@ def prepare_batches(net: nn.Module | Iterable[nn.Module], x: Any, *, prefers_mem
             batches = [_dense_batch(batch) for batch in batches]
         return PreparedBatches(net, batches, AS_READ)
     first = _bytes_as_floats(as_batch(first_batch(batches)), batches)
-    reader = Reader.of(net, first, prefers_membrane=prefers_membrane)
+    reader = Reader.of(net, first, prefers=prefers)
     if swapped := swapped_axes(reader.read(first).x, first.targets):
         raise ValueError(f"{swapped}.")
     laid_out: Iterable[Any] = ReadBatches(batches, reader)
@@ -191,7 +192,7 @@ class Reader:
         net: nn.Module | Iterable[nn.Module],
         batch: BatchParts,
         *,
-        prefers_membrane: bool = False,
+        prefers: Output | None = None,
     ) -> "Reader":
         """Make the reader of a module: its network, and the layout with which the module reads a batch.
 
@@ -199,7 +200,7 @@ class Reader:
             net: a module, which is called with the batch's x to find network and layout; or a network or a list of
                 modules, which read (T, B, n_in) and are not called.
             batch: a batch of the user's, whose x has the layout that the module takes.
-            prefers_membrane: as in :func:`prepare`.
+            prefers: as in :func:`prepare`.
         """
         net = plain_module(net)
         if not isinstance(net, nn.Module):  # a list of modules
@@ -212,7 +213,7 @@ class Reader:
         # Only an embedding reads integers, and no wrapped module has one. Integers 0 and 1 are spikes, taken as floats.
         if not x.is_floating_point() and not is_binary(x):
             raise TypeError(f"x must be {like['dtype']}, as the weights of net are, got {x.dtype}: give x.float().")
-        return cls(*_wrapped(net, batch._replace(x=x.to(**like)), prefers_membrane))
+        return cls(*_wrapped(net, batch._replace(x=x.to(**like)), prefers))
 
     def __str__(self) -> str:
         if self.layout is None:
@@ -310,7 +311,7 @@ def without_padding(x: Tensor, mask: Tensor | None) -> Tensor:
 # ---- the module
 
 
-def _wrapped(net: nn.Module, batch: BatchParts, prefers_membrane: bool) -> tuple[Network, Layout]:
+def _wrapped(net: nn.Module, batch: BatchParts, prefers: Output | None) -> tuple[Network, Layout]:
     """Make the network of a module, and find how it reads x.
 
     A module that goes through time by itself is tried first, then one that takes a step a call, then an nn.Sequential
@@ -319,13 +320,13 @@ def _wrapped(net: nn.Module, batch: BatchParts, prefers_membrane: bool) -> tuple
     Args:
         net: the module, no network.
         batch: a batch with its x in the module's dtype; its targets show whether x is batch first.
-        prefers_membrane: as in :func:`prepare`.
+        prefers: as in :func:`prepare`.
     """
     x = batch.x
     try:
-        network, layout = wrap_with_layout(net, x, prefers_membrane=prefers_membrane)
+        network, layout = wrap_with_layout(net, x, prefers=prefers)
     except FAILS as error:
-        found = _wrapped_as_step(net, batch, prefers_membrane)
+        found = _wrapped_as_step(net, batch, prefers)
         if isinstance(found, tuple):
             return found
         if not isinstance(net, nn.Sequential) or type(net).forward is not nn.Sequential.forward:
@@ -341,9 +342,9 @@ def _wrapped(net: nn.Module, batch: BatchParts, prefers_membrane: bool) -> tuple
             raise ValueError(f"x must have time and batch first, (T, B, ...), got {tuple(x.shape)}.") from error
         sample = tuple(x.shape[2:])
         try:
-            network, _ = wrap_with_layout(net, prefers_membrane=prefers_membrane)
+            network, _ = wrap_with_layout(net, prefers=prefers)
         except ValueError:  # a convolution does not state the shape of its input
-            network, _ = wrap_with_layout(net, input_shape=sample, prefers_membrane=prefers_membrane)
+            network, _ = wrap_with_layout(net, input_shape=sample, prefers=prefers)
         return network, Layout("time first", len(x), sample, one_step=True)
     assert layout is not None  # since x was given
     if layout.steps == 1 and layout.axes == "every step":
@@ -355,14 +356,14 @@ def _wrapped(net: nn.Module, batch: BatchParts, prefers_membrane: bool) -> tuple
 
 
 def _wrapped_as_step(
-    net: nn.Module, batch: BatchParts, prefers_membrane: bool
+    net: nn.Module, batch: BatchParts, prefers: Output | None
 ) -> tuple[Network, Layout] | Exception | None:
     """Make the network of a module that takes one step a call, and find how the loop around it reads x.
 
     Args:
         net: the module.
         batch: x with an axis of time, and perhaps targets.
-        prefers_membrane: as in :func:`prepare`.
+        prefers: as in :func:`prepare`.
 
     Returns:
         The network and the layout of x; the error if no network could be made of a call with one step of x; None if a
@@ -379,7 +380,7 @@ def _wrapped_as_step(
     # The step with the most nonzero entries: zeros would show little of what the module does.
     busiest = x.flatten(1).count_nonzero(1).argmax()
     try:
-        network, layout = wrap_with_layout(net, x[busiest], prefers_membrane=prefers_membrane)
+        network, layout = wrap_with_layout(net, x[busiest], prefers=prefers)
     except FAILS as error:
         return error
     # any other layout has an axis of time within the one step

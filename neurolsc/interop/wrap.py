@@ -1,5 +1,6 @@
 """Models of snnTorch, norse, spikingjelly and PyTorch as networks over the same parameters."""
 
+import copy
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from contextlib import suppress
 from itertools import pairwise
@@ -7,7 +8,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedParameter
+from torch.nn.parameter import UninitializedParameter, is_lazy
 
 from neurolsc.interop.example_run import NO_LAYER, ExampleRun, Layout, parts_of
 from neurolsc.interop.spikingjelly import SpikingJellyCell, step_of
@@ -44,8 +45,9 @@ def wrap(
 
     With an example input x the order is that of use, and the network is compared with the model from rest: what every
     layer reads and sends and what the model returns must agree to 1e-4 of the largest value, but for one value in
-    10,000. The model runs in evaluation mode and is afterwards as before. Random numbers replace the spikes of layers
-    that do not read them themselves: so a relu behind a layer shows, although it changes no spike, only a derivative.
+    10,000. The model runs in evaluation mode and is afterwards as before, but lazy layers are built. Random numbers
+    replace the spikes of layers that do not read them themselves: so a relu behind a layer shows, although it changes
+    no spike, only a derivative.
 
     Args:
         module: an ``nn.Sequential`` or norse's ``SequentialState``; a recurrent layer; a list of modules in the order
@@ -84,7 +86,7 @@ def wrap_with_layout(
     *,
     input_shape: int | Sequence[int] | None = None,
     output: Literal["spikes", "membrane"] | None = None,
-    prefers_membrane: bool = False,
+    prefers: Literal["spikes", "membrane"] | None = None,
 ) -> tuple[Network, Layout | None]:
     """Make the network of :func:`wrap`, and find where time and batch are in x.
 
@@ -93,13 +95,27 @@ def wrap_with_layout(
         x: as in :func:`wrap`.
         input_shape: as in :func:`wrap`.
         output: as in :func:`wrap`.
-        prefers_membrane: read the membrane of a last layer of snnTorch wherever the model returns it, also beside
-            spikes.
+        prefers: what to read of a last layer of snnTorch where the model returns both its spikes and its membrane;
+            None: the first of the two, but the membrane of a layer without a reset.
 
     Returns:
         The network, and the layout of x; None without x.
     """
     module = plain_module(module)
+    if x is not None and isinstance(module, nn.Module) and any(map(is_lazy, module.parameters())):
+        # A call builds lazy layers for good. That of a copy shows first whether the model reads x, and how.
+        _wrapped(copy.deepcopy(module), x, input_shape, output, prefers)
+    return _wrapped(module, x, input_shape, output, prefers)
+
+
+def _wrapped(
+    module: nn.Module | Iterable[nn.Module],
+    x: Tensor | None,
+    input_shape: int | Sequence[int] | None,
+    output: Literal["spikes", "membrane"] | None,
+    prefers: Literal["spikes", "membrane"] | None,
+) -> tuple[Network, Layout | None]:
+    """As :func:`wrap_with_layout`, which says what the arguments are and what is returned."""
     modules = as_modules(module)
     for part in modules:
         _refuse_values(part)
@@ -186,18 +202,17 @@ def wrap_with_layout(
     else:
         outputs = ["spikes"]
     read: str = output or outputs[0]
-    if output is None and "membrane" in outputs:
-        # A layer without a reset integrates: it is read by its membrane, if the model returns it.
-        integrates = run is not None and last.layer.reset_mechanism == "none"
-        if prefers_membrane or integrates:
-            read = "membrane"
+    if output is None and prefers is not None and prefers in outputs:
+        read = prefers
+    elif output is None and "membrane" in outputs and run is not None and last.layer.reset_mechanism == "none":
+        read = "membrane"  # a layer without a reset integrates
     if read == "membrane":
         if not has_mem:
             end = type([*layers, *before][-1]).__name__
             raise ValueError(f'output="membrane" reads a layer of snnTorch that has a mem at the very end, got {end}.')
         last.integrator = True
     layout = None if run is None else run.layout
-    if layout is not None and not last.integrator and "membrane" in outputs:
+    if layout is not None and not last.integrator and "membrane" in outputs and prefers is None:
         layout = layout._replace(leaves_membranes=True)
     return network, layout
 

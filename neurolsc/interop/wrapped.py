@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout
+from torch.nn.parameter import is_lazy
 
 from neurolsc.neurons.cell import Cell, Membrane, ResetSwitch, ScaledParameter, State, Thresholds, owner_of
 from neurolsc.neurons.parameters import parametrized_by
@@ -106,8 +107,12 @@ def state_class(*names: str) -> type[Any]:
 def borrowed(layer: nn.Module, **values: object) -> Iterator[None]:
     """Give a layer other attributes and buffers inside the block; afterwards all are as they were.
 
-    Also what the layer itself changes inside the block, such as its hidden state, is put back; parameters are not.
+    Also what the layer itself changes inside the block, such as its hidden state, is put back; parameters are not. A
+    lazy module that its first call builds inside the block stays built.
     """
+    if any(map(is_lazy, layer.parameters(recurse=False))) or any(map(is_lazy, layer.buffers(recurse=False))):
+        yield
+        return
     attributes = dict(vars(layer))
     inner = [attributes[name] for name in ("_buffers", "_memories") if name in attributes]  # the second: spikingjelly's
     before = [dict(entries) for entries in inner]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from neurolsc.diagnosis.losses import Loss, check, objective
+from neurolsc.diagnosis.losses import Loss, check, objective, output_of
 from neurolsc.diagnosis.measurements import Batch
 from neurolsc.display import Displayed, Table, in_80_columns, or_dash
 from neurolsc.interop.prepared import prepare
@@ -134,7 +134,7 @@ class Monitor(Displayed):
         self._wrapped = net  # as it was given: a list of modules is wrapped in its order
         self._given = x, y
         self._loss = objective(loss)
-        self._reads_membrane = loss == "membrane"
+        self._prefers = output_of(loss)
         self.every = whole("every", every)
         self.path = path
         self.callback = callback
@@ -167,7 +167,7 @@ class Monitor(Displayed):
     def _prepare(self) -> None:
         """Make a network over the parameters that the module has now, and lay the probe batch out for it."""
         with full_precision(self._net):
-            prepared = prepare(self._wrapped, *self._given, prefers_membrane=self._reads_membrane)
+            prepared = prepare(self._wrapped, *self._given, prefers=self._prefers)
         self._probe = Probe(prepared.network, Batch.of(prepared), self._loss)
         self._parameters = list(self._net.parameters())
 

@@ -69,10 +69,12 @@ def test_a_layer_that_fires_rarely_is_no_fault(digits):
 def test_the_cure_of_layers_above_a_silent_one_is_to_mend_that_one():
     network, data = healthy("digits", 3)
     PLANTS["dead"][0](network)
-    dead = {f.layer: f for f in diagnose(network, *data, **FEW) if f.name == "dead layer"}
+    diagnosis = diagnose(network, *data, **FEW)
+    dead = {f.layer: f for f in diagnosis if f.name == "dead layer"}
     assert list(dead) == [2, 3]
     assert "thresholds" in dead[2].cause and dead[2].cure == cures.ADVICE
     assert (dead[3].cause, dead[3].cure) == ("the layer below is silent", "mend layer 2 first")
+    assert len(diagnosis.lines) == len(diagnosis)  # what is said of the two differs
 
 
 # ---- cures that were applied, and that a layer cannot take
@@ -266,8 +268,20 @@ def test_a_surrogate_that_passes_nothing_is_named_in_a_layer_that_fires(layers, 
     found = diagnose(sparse, x, y, loss="count", **FEW)
     assert [(f.layer, f.name) for f in found] == [(i + 1, "closed surrogate") for i in range(layers)]
     assert {f.cure for f in found} == {"use fast_sigmoid or atan"}
+    numbers = ("layer 1", "each of layers 1, 2")[layers - 1]
+    assert found.lines == [f"{numbers}: {str(found[0]).removeprefix('layer 1: ')}"]
     narrow = network(snn.surrogate.fast_sigmoid(slope=25))  # of which 5 % are active
     assert "closed surrogate" not in [f.name for f in diagnose(narrow, x, y, loss="count", **FEW)]
+
+
+@pytest.mark.parametrize("threshold", [-0.5, 0.0])
+def test_a_threshold_that_is_not_positive_closes_no_surrogate(threshold, make_spikes):
+    torch.manual_seed(0)
+    leaky = snn.Leaky(beta=0.9, threshold=threshold, spike_grad=surrogate.fast_sigmoid(25))
+    network = wrap([nn.Linear(12, 16), leaky, nn.Linear(16, 4)])
+    found = diagnose(network, make_spikes(T=25, B=16, N=12, rate=0.3), torch.arange(16) % 4, loss="count", **FEW)
+    assert found.measurements.layers[0].active_surrogate_fraction < 0.1  # so that slopes were measured
+    assert "closed surrogate" not in [f.name for f in found]
 
 
 def normed() -> nn.Sequential:
@@ -694,6 +708,26 @@ def test_the_loss_says_whether_spikes_or_membranes_are_read(make_spikes):
     assert "membrane" not in str(report)
 
 
+@pytest.mark.parametrize("reset", ["subtract", "none"])
+def test_spikes_are_counted_also_where_the_membrane_is_returned_first(reset, make_spikes):
+    class Turned(SpikesAndMembranes):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            spikes, membranes = super().forward(x)
+            return membranes, spikes
+
+    torch.manual_seed(0)
+    net, x, y = Turned(), 4 * make_spikes(T=10, B=8, N=12), torch.arange(8) % 4
+    net.lif2 = snn.Leaky(0.9, reset_mechanism=reset)
+    with torch.no_grad():
+        _, spikes = net(x)
+    assert spikes.any()
+    case = examined(net, x, y, loss="count", **FEW)
+    assert case.measured.loss == pytest.approx(nn.functional.cross_entropy(spikes.sum(0), y).item(), rel=1e-4)
+    assert case.spikes_are_read
+    report = neurolsc.initialize(net, x, loss="count")
+    assert report.layers[1].why == "output" and "membrane" not in str(report)
+
+
 def test_a_slow_start_is_named_where_an_initialised_copy_learns(make_spikes):
     snn = pytest.importorskip("snntorch")
     torch.manual_seed(0)
@@ -715,11 +749,12 @@ def test_updates_that_move_nothing_are_said_to_tell_nothing(digits):
     network, data = digits
     tiny = diagnose(network, *data, lr=1e-9, **FEW)
     assert not tiny, str(tiny)
-    assert "10 updates on" in tiny.undecided and "at 1e-09" in tiny.undecided
-    assert "that of an initialised copy to" in tiny.undecided and tiny.undecided in " ".join(str(tiny).split())
-    assert tiny.undecided in tiny.to_dict()["notes"][-1]
+    note = tiny.notes[-1]
+    assert "10 updates on" in note and "at 1e-09" in note
+    assert "that of an initialised copy to" in note and note in " ".join(str(tiny).split())
+    assert tiny.to_dict()["notes"][-1] == note
     for lr in (None, 1e-2):  # nothing was tried, or it learns
-        assert diagnose(network, *data, lr=lr, **FEW).undecided == ""
+        assert "too few to tell" not in " ".join(diagnose(network, *data, lr=lr, **FEW).notes)
 
 
 def test_a_start_is_slow_where_its_loss_stays_above_guessing(make_network, make_spikes):
@@ -764,8 +799,24 @@ def test_updates_that_silence_a_layer_are_named(make_network, make_spikes):
 
 @pytest.mark.parametrize(
     ("losses", "found"),
-    [((1.41, 1.386), False), ((3.0, 1.386), True), ((1.3, 1.0), True), ((0.9, 1.3), False), ((math.nan, 1.386), True)],
-    ids=["a little higher, where nothing moves", "doubled", "learns less", "learns more", "NaN"],
+    [
+        ((1.41, 1.386), False),
+        ((3.0, 1.386), True),
+        ((1.3, 1.0), True),
+        ((0.9, 1.3), False),
+        ((math.nan, 1.386), True),
+        ((math.nan, math.nan), True),
+        ((1.386, math.nan), False),
+    ],
+    ids=[
+        "a little higher, where nothing moves",
+        "doubled",
+        "learns less",
+        "learns more",
+        "NaN",
+        "both NaN",
+        "only low NaN",
+    ],
 )
 def test_a_lower_rate_is_advised_where_it_learns_or_the_loss_explodes(losses, found, make_network, make_spikes):
     network, x, y = make_network(LIF, gain=3, layers=2), make_spikes(T=20, B=16), torch.arange(16) % 4

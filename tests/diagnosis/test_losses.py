@@ -117,6 +117,7 @@ def test_a_diagnosis_refuses_what_does_not_fit_and_leaves_the_network(make_netwo
         ((x, y), {"lr": "fast"}, TypeError, r"lr must be a number, got str \('fast'\)"),
         ((x, y), {"lr": True}, TypeError, r"lr must be a number, got bool"),
         ((x, y), {"lr": -1.0}, ValueError, r"lr must be positive"),
+        ((x, y), {"lr": 1e38}, ValueError, r"lr must be at most 1e\+37, got 1e\+38"),
         ((x, y + 1), {"loss": "count"}, ValueError, r"y must be classes from 0 to 3"),
         ((x, y), {"loss": each_sample}, ValueError, r"loss must return one number"),
     ]

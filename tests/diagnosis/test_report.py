@@ -179,13 +179,14 @@ def test_a_network_in_the_middle_of_a_training_is_copied():
 
 
 LONG = Finding(3, "gradients grow " + 12 * "a lot and ", "scale w_rec down", cause=20 * "for a reason ")
+OTHER = dataclasses.replace(LONG, cure="detach the reset")
 
 
 def test_findings_in_print_are_at_most_80_columns_wide_and_as_texts_one_line(make_network, make_spikes):
     network, x, y = make_network(LIF, gain=3, layers=2), make_spikes(T=20, B=16), torch.arange(16) % 4
     found = diagnose(network, x, y, samples=2, steps=2)
     trial = Trial("dead layer", (1, 2), 30 * "scaled ", 1.0, 1.0, 1.0, helped=True)
-    report = dataclasses.replace(found, findings=(LONG, LONG), trials=(trial,))
+    report = dataclasses.replace(found, findings=(LONG, OTHER), trials=(trial,))
     pretrained = pretrain(network, x, max_steps=0, steps=2, samples=2, progress=False)
     pretrained = dataclasses.replace(pretrained, findings=(LONG,), left_out="thresholds are left out " * 8)
     for shown in (report, pretrained, InitReport([LONG], title="Identity", left_out="left out " * 20)):
@@ -194,5 +195,5 @@ def test_findings_in_print_are_at_most_80_columns_wide_and_as_texts_one_line(mak
         assert all(line.startswith("  ") for line in sentences[1:4])
         assert " ".join(str(shown).split()).count(" ".join(str(LONG).split())) >= 1
     assert "\n" not in str(LONG)
-    assert report.lines == [str(LONG), str(LONG)]
+    assert report.lines == [str(LONG), str(OTHER)]
     assert max(map(len, str(found).splitlines())) <= 100

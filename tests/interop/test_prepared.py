@@ -11,6 +11,7 @@ import torch
 from spikingjelly.activation_based import functional, neuron
 from spikingjelly.activation_based import layer as jelly
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.testing import assert_close
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
@@ -24,6 +25,7 @@ from neurolsc import (
     pretrain,
     radius_profile,
     try_cures,
+    wrap,
 )
 from neurolsc.datasets import SpikeLatencyMNIST, collate
 from neurolsc.interop.prepared import prepare, prepare_batches, some_batches
@@ -422,3 +424,30 @@ def test_a_sequential_that_would_be_another_network_is_refused(make: Any, kind: 
     with pytest.raises(ValueError, match=r"forward|used twice|hook"):
         call(net, (torch.rand(15, 16, 20) < 0.2).float())
     assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
+
+
+def test_a_lazy_layer_is_built_as_by_its_own_first_call():
+    def network() -> nn.Sequential:
+        torch.manual_seed(0)
+        return nn.Sequential(
+            nn.LazyLinear(N), snn.Leaky(0.9, init_hidden=True), nn.LazyLinear(CLASSES), snn.Leaky(0.9, init_hidden=True)
+        )
+
+    net = network()
+    own = network()
+    prepare(net, torch.rand(STEPS, BATCH, N_IN), labels())
+    own(torch.rand(BATCH, N_IN))
+    assert str(net) == str(own)
+    assert [p.shape for p in net.parameters()] == [p.shape for p in own.parameters()]
+
+
+def test_an_error_leaves_lazy_layers_as_they_were():
+    net = nn.Sequential(nn.LazyLinear(N), nn.ReLU(), nn.Linear(N, CLASSES))  # no neurons
+    before = str(net)
+    for call in (
+        lambda: prepare(net, torch.rand(STEPS, BATCH, N_IN)),
+        lambda: wrap(net, torch.rand(STEPS, BATCH, N_IN)),
+    ):
+        with pytest.raises(ValueError, match="no recurrent layer"):
+            call()
+        assert str(net) == before and is_lazy(next(net.parameters()))
