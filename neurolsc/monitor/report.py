@@ -16,7 +16,7 @@ from tqdm.auto import tqdm
 from neurolsc.diagnosis.losses import Loss, check, objective, output_of
 from neurolsc.diagnosis.measurements import Batch
 from neurolsc.display import Displayed, Table, in_80_columns, or_dash
-from neurolsc.interop.prepared import prepare
+from neurolsc.interop.prepared import Output, prepare
 from neurolsc.interop.wrap import as_modules
 from neurolsc.interop.wrapped import warn_of
 from neurolsc.io import write_text
@@ -134,7 +134,7 @@ class Monitor(Displayed):
         self._wrapped = net  # as it was given: a list of modules is wrapped in its order
         self._given = x, y
         self._loss = objective(loss)
-        self._prefers = output_of(loss)
+        self._prefers: Output | None = output_of(loss)
         self.every = whole("every", every)
         self.path = path
         self.callback = callback
