@@ -168,17 +168,23 @@ class SumOfMatrices(Matrices, StepMap):
 class JacobianOperator(LinearOperator):
     """The derivative M of a function at P points, by autograd.
 
-    A product with the transpose of M is one backward pass. A product with M is a backward pass through that one.
+    A product with the transpose of M is one backward pass. A product with M is a backward pass through that one. Some
+    surrogates cut the graph in their own backward, as by ``once_differentiable`` or ``.data``. Then M is put together
+    from products with its transpose, and has no gradient by the parameters.
 
     Args:
         function: maps (P, columns) to (P, rows), each point by itself.
         at: the points (P, columns).
         context: further arguments of the function, each (P, ...), by which it is not differentiated.
+        differentiable: whether a backward pass through the backward pass is right; None: to be found out.
     """
 
-    def __init__(self, function: Callable[..., Tensor], at: Tensor, *context: Tensor) -> None:
+    def __init__(
+        self, function: Callable[..., Tensor], at: Tensor, *context: Tensor, differentiable: bool | None = None
+    ) -> None:
         self.function = function
         self.context = tuple(c.detach() for c in context)
+        self.differentiable = differentiable
         with torch.enable_grad():  # also where the caller wants no gradient by the parameters
             self.at = at.detach().requires_grad_()
             self.value = function(self.at, *self.context)
@@ -186,16 +192,55 @@ class JacobianOperator(LinearOperator):
         self.columns = at.shape[1]
 
     def matvec(self, x: Tensor) -> Tensor:
+        if self._is_differentiable():
+            return self._through_backward(x)
+        return Matrices(self._by_rows()).matvec(x)
+
+    def rmatvec(self, y: Tensor) -> Tensor:
+        if torch.is_grad_enabled():
+            self._is_differentiable()  # else an error: the product would lack a part of its gradient
+        return _gradient(self.value, self.at, y, create_graph=torch.is_grad_enabled())
+
+    def _through_backward(self, x: Tensor) -> Tensor:
+        """M x, if the backward pass can be differentiated."""
         with torch.enable_grad():  # M^T w is linear in w, and its gradient by w along x is M x
             w = torch.zeros_like(self.value, requires_grad=True)
             transposed_product = _gradient(self.value, self.at, w, create_graph=True)
         return _gradient(transposed_product, w, x, create_graph=torch.is_grad_enabled())
 
-    def rmatvec(self, y: Tensor) -> Tensor:
-        return _gradient(self.value, self.at, y, create_graph=torch.is_grad_enabled())
+    def _is_differentiable(self) -> bool:
+        """Find out whether a backward pass through the backward pass is right: y^T (M x) is (M^T y)^T x.
+
+        Raises:
+            ValueError: if it is not, and the product is to have a gradient by the parameters.
+        """
+        if self.differentiable is None:
+            generator = torch.Generator().manual_seed(0)
+            x = torch.randn(len(self.at), self.columns, generator=generator).to(self.at)
+            y = torch.randn(len(self.at), self.rows, generator=generator).to(self.at)
+            with torch.no_grad():
+                forwards = self._through_backward(x)
+                backwards = _gradient(self.value, self.at, y, create_graph=False)
+                apart = ((y * forwards).sum(1) - (backwards * x).sum(1)).abs()
+                size = y.norm(dim=1) * forwards.norm(dim=1) + backwards.norm(dim=1) * x.norm(dim=1)
+            # rounding is far below 1e-3; NaN counts as equal
+            self.differentiable = not (apart > 1e-3 * size).any()
+        if not self.differentiable and torch.is_grad_enabled():
+            raise ValueError(
+                "the backward of a surrogate cannot be differentiated, so that radii have no gradient: let it compute with "
+                "differentiable functions, without once_differentiable, .data or detach()."
+            )
+        return self.differentiable
+
+    def _by_rows(self) -> Tensor:
+        """The Jacobians (P, rows, columns), by a product of their transposes with each unit vector."""
+        units = torch.eye(self.rows, dtype=self.at.dtype, device=self.at.device)
+        return torch.stack([self.rmatvec(unit.expand(len(self.at), -1)) for unit in units], 1)
 
     def matrices(self) -> Tensor:
         """The Jacobians (P, rows, columns), by a product with each unit vector."""
+        if not self._is_differentiable():
+            return self._by_rows()
         points = len(self.at)
         unit = torch.eye(self.columns, dtype=self.at.dtype, device=self.at.device)
         # every point once for each unit vector, so that one product gives all columns of all matrices
@@ -204,7 +249,8 @@ class JacobianOperator(LinearOperator):
         return columns.view(points, self.columns, -1).mT
 
     def take(self, index: Tensor) -> "JacobianOperator":
-        return JacobianOperator(self.function, self.at[index], *(c[index] for c in self.context))
+        context = (c[index] for c in self.context)
+        return JacobianOperator(self.function, self.at[index], *context, differentiable=self.differentiable)
 
 
 def _gradient(value: Tensor, by: Tensor, weights: Tensor, *, create_graph: bool) -> Tensor:
@@ -212,7 +258,7 @@ def _gradient(value: Tensor, by: Tensor, weights: Tensor, *, create_graph: bool)
     if not value.requires_grad:  # it does not depend on `by`
         return torch.zeros_like(by)
     options: Any = {"create_graph": create_graph, "retain_graph": True, "materialize_grads": True}
-    return torch.autograd.grad(value, by, weights, **options)[0]
+    return torch.autograd.grad(value, by, weights.clone(), **options)[0]  # a backward may change it in place
 
 
 def flat(state: State) -> Tensor:
