@@ -260,7 +260,7 @@ class LayerwiseScaling(Initialiser):
 
         def measure_depth() -> float:
             t = points.now()
-            t = t.at(affordable(len(t.x), min(t.states, t.states_below)))
+            t = t.at(affordable(len(t.x), min(t.depth_shape)))
             return depth_radius(t, layer.index, "submatrix", generator(seed, layer.index)).radius.mean().item()
 
         def measure_recurrence() -> float:

@@ -121,6 +121,10 @@ class Derivatives(ABC):
         """Return d output / d h as operators, whose product it is; the one that acts on h is first."""
         return [Matrices(self.of_output(state))]
 
+    def depth_size(self, state: State) -> int:
+        """Return of how many numbers of the state derivatives through depth are: of all S, or of the first few."""
+        return flat(state).shape[1]
+
 
 class Matrices(LinearOperator):
     """Matrices (P, rows, columns), or one (1, rows, columns) for all points."""

@@ -14,7 +14,7 @@ from torch.nn.functional import dropout, gelu, layer_norm, linear, pad, softplus
 
 from neurolsc.display import state_repr
 from neurolsc.neurons.cell import AtOnce, Cell, ScaledParameter, register
-from neurolsc.neurons.derivatives import Derivatives, EigenpairHint, JacobianOperator, StepMap, Term, flat, unflat
+from neurolsc.neurons.derivatives import Derivatives, EigenpairHint, JacobianOperator, StepMap, Term
 from neurolsc.neurons.rate import inputs_of, last_of
 from neurolsc.validation import number, one_of, probability, whole
 
@@ -349,10 +349,14 @@ class LRUDerivatives(Derivatives):
         return {"memory": step.matvec(unit).T.expand(len(state.u), -1, -1)}
 
     def by_input(self, x: Tensor, state: LRUState) -> Tensor:
-        return self.input_maps(x, state)[0].matrices()
+        memory_by_input = self.input_maps(x, state)[0].matrices()
+        return pad(memory_by_input, (0, 0, 0, state.u.shape[1]))  # zeros for u
 
     def of_output(self, state: LRUState) -> Tensor:
-        return self.output_maps(state)[0].matrices()
+        return pad(self.output_maps(state)[0].matrices(), (0, state.u.shape[1]))
+
+    def depth_size(self, state: LRUState) -> int:
+        return 2 * self.cell.n_state  # of the memory: radii leave out the skip connection
 
     def state_map(self, x: Tensor, state: LRUState) -> "Rotation":
         return Rotation(self.cell.eigenvalues, state.u.shape[1], len(state.u))
@@ -361,17 +365,17 @@ class LRUDerivatives(Derivatives):
         def memory_after(x: Tensor) -> Tensor:
             # neither the memory before the step nor u matters to the derivative by x, nor does update read its z
             before = LRUState(x.new_zeros(len(x), self.cell.n_state), x)
-            after = self.cell.update(x, x, before)
-            return flat(after._replace(u=after.u.detach()))  # radii leave out the skip connection
+            return torch.view_as_real(self.cell.update(x, x, before).x).flatten(1)
 
         return [JacobianOperator(memory_after, x)]
 
     def output_maps(self, state: LRUState) -> Sequence[JacobianOperator]:
-        def output_of_memory(h: Tensor) -> Tensor:
-            now = unflat(h, state)
-            return self.cell.output(now._replace(u=now.u.detach()))  # without the skip connection, and D
+        memory = torch.view_as_real(state.x).flatten(1)
 
-        return [JacobianOperator(output_of_memory, flat(state))]
+        def output_of_memory(h: Tensor, u: Tensor) -> Tensor:  # without the skip connection and D, which read u
+            return self.cell.output(LRUState(torch.view_as_complex(h.unflatten(1, (-1, 2))), u))
+
+        return [JacobianOperator(output_of_memory, memory, state.u)]
 
 
 class Rotation(StepMap):

@@ -242,6 +242,7 @@ class RadiusProfile(Displayed):
         samples: the B samples that were measured (B,).
         error: standard errors of the mean radii through time and depth (2, L), as estimates of the means over all steps
             of the run and further samples like those of the input (:func:`neurolsc.stability.rules.standard_error`).
+            One sample does not tell how much samples differ: the errors are then those along the steps alone.
         shape: steps and samples of the whole input.
         firing_rate: spikes per neuron and step (L,); NaN for a layer whose outputs are not all 0 or 1.
         silent_steps: share of steps and samples at which no neuron of the layer fires (L,); NaN for the same layers.
@@ -350,9 +351,11 @@ class RadiusProfile(Displayed):
     def _measured(self) -> str:
         """Where the radii were measured, and how well the means are known."""
         steps, samples = self.shape
-        where = f"all {steps} steps of {samples} samples"
+        where = f"all {steps} steps of {samples} sample{'s' if samples > 1 else ''}"
         if (len(self.steps), len(self.samples)) != self.shape:
             where = f"{len(self.steps)} of {steps} steps and {len(self.samples)} of {samples} samples"
+        if len(self.samples) == 1:
+            return f"means over {where}; how much samples differ is not known"
         means = torch.stack((self.time_mean, self.depth_mean)).double()
         relative = torch.where(means > 0, self.error / means, 0).max().item()  # a mean of 0 has no relative error
         return f"means over {where}, standard errors at most {relative:.1%} of a mean"
@@ -557,7 +560,7 @@ class _LayerRadii:
         self.factor = 1.0 if all(known) else AUTOGRAD  # time per operation, relative to closed forms
         self.draws = 1
         if several_draws and t.non_square and non_square == "submatrix":
-            self.draws = draws(min(t.states, t.states_below))
+            self.draws = draws(min(t.depth_shape))
         self.points_at_once = points_with_bases(t.x, t.states)  # measured between two reports of progress
         if t.cell.derivatives() is None and t.states >= SLOW:
             self.points_at_once = min(self.points_at_once, FEW)

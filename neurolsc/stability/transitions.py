@@ -56,16 +56,18 @@ class Transitions(NamedTuple):
         return flat(self.before).shape[1]
 
     @property
-    def states_below(self) -> int:
-        """Number of state variables of the layer below; of the first layer, number of inputs."""
-        if self.state_below is None:
-            return self.cell.n_in
-        return flat(self.state_below).shape[1]
+    def depth_shape(self) -> tuple[int, int]:
+        """Rows and columns of the derivative through depth; the first layer's has a column for each input."""
+        columns = self.cell.n_in
+        if self.below is not None:
+            columns = depth_size(self.below, self.state_below)
+        return depth_size(self.cell, self.before), columns
 
     @property
     def non_square(self) -> bool:
-        """True if the state and the state below (or the input) differ in size."""
-        return self.states != self.states_below
+        """True if the derivative through depth is not square."""
+        rows, columns = self.depth_shape
+        return rows != columns
 
     def at(self, points: slice | Tensor) -> "Transitions":
         """The transitions at some of the points."""
@@ -79,6 +81,13 @@ class Transitions(NamedTuple):
         """Yield the transitions at all points in order, at most `size` points at a time."""
         for start in range(0, len(self.x), size):
             yield self.at(slice(start, start + size))
+
+
+def depth_size(cell: Cell, state: State) -> int:
+    """Of how many numbers of a cell's state derivatives through depth are."""
+    if known := cell.derivatives():
+        return known.depth_size(state)
+    return flat(state).shape[1]
 
 
 def follow(network: Network, x: Tensor, steps: Tensor) -> tuple[list[Transitions], tuple[Tensor, ...]]:

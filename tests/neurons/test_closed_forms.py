@@ -59,11 +59,11 @@ def test_closed_forms_are_those_of_autograd_as_matrices_and_as_products(case, ma
         product = torch.eye(by_input.shape[2]).expand(2 * steps, -1, -1)
         for operator in known.input_maps(t.x, t.before):
             product = torch.stack([operator.matvec(column) for column in product.unbind(2)], 2)
-        torch.testing.assert_close(product, wanted)
+        torch.testing.assert_close(product, wanted[:, : known.depth_size(t.before)])
         if t.below is not None:
             wanted = output_derivative_by_autograd(t)
             if case in LINEAR:
                 wanted[..., 10:] = 0
             torch.testing.assert_close(below, wanted)
             (operator,) = t.below.derivatives().output_maps(t.state_below)
-            check_operator(operator, below)
+            check_operator(operator, below[..., : t.below.derivatives().depth_size(t.state_below)])

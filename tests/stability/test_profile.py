@@ -1,24 +1,29 @@
 """Radius profile: the radii of the dense derivatives, layer by layer, and what holds them."""
 
+import copy
 import json
 import math
 
 import pytest
 import torch
 from torch import nn
+from torch.autograd.function import once_differentiable
 
 from neurolsc import (
     LIF,
+    LRU,
     ALIFLowPass,
     ALIFPlus,
     ALIFPlusMinus,
     Network,
     diagnose,
     evaluate,
+    pretrain,
     radius_profile,
     spectral_radius,
     wrap,
 )
+from neurolsc.neurons import DiagonalRNN
 from neurolsc.stability.transitions import follow
 from neurolsc.surrogate import FastSigmoid
 from tests.stability.dense import depth_derivative, time_derivative_by_autograd
@@ -201,3 +206,85 @@ def test_points_of_one_state_but_other_inputs_are_measured_apart(kind, layers):
     for radii, wanted in ((found.time, exact.time), (found.depth, exact.depth)):
         assert (wanted.amax(-1) > 1.05 * wanted.amin(-1)).all()
         torch.testing.assert_close(radii, wanted, rtol=1e-3, atol=0)
+
+
+# ---- surrogates and states of which autograd alone would take another derivative
+
+
+def cut(how: str):
+    """A user's surrogate whose backward is right, but cuts the graph, or changes its argument in place."""
+
+    class Spike(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, v):
+            ctx.save_for_backward(v)
+            return (v > 0).to(v)
+
+        @staticmethod
+        def backward(ctx, g):
+            (v,) = ctx.saved_tensors
+            slope = 0.5 / (1 + v.abs()) ** 2
+            if how == ".data":
+                return g.data * slope
+            if how == "in place":
+                return g.mul_(slope)
+            return g * slope
+
+    if how == "once":
+        Spike.backward = staticmethod(once_differentiable(Spike.backward))
+    return Spike.apply
+
+
+@pytest.mark.parametrize("how", ["once", ".data", "in place"])
+def test_a_surrogate_that_cuts_the_graph_in_its_backward_has_the_radii_of_one_that_does_not(how, make_spikes):
+    snn = pytest.importorskip("snntorch")
+    x = 3 * make_spikes(T=6, B=3, N=6)
+
+    def network(how: str) -> Network:
+        torch.manual_seed(0)
+        theirs = wrap(
+            [
+                nn.Linear(8, 8),
+                snn.RLeaky(0.9, linear_features=8, init_hidden=True, spike_grad=cut(how)),
+                nn.Linear(8, 8),
+                snn.Leaky(0.9, init_hidden=True, spike_grad=cut(how)),
+            ]
+        )
+        ours = [ALIFPlus(6, 8, spike=cut(how)), ALIFPlus(8, 8, spike=cut(how))]
+        return Network([*ours, *theirs.cells], 2, layer_delay=0).double()
+
+    found = radius_profile(network(how), x)
+    wanted = radius_profile(network("differentiable"), x)
+    torch.testing.assert_close(found.time, wanted.time)
+    torch.testing.assert_close(found.depth, wanted.depth)
+    assert (wanted.depth_mean > 0.05).all()
+    net = network(how)
+    before = copy.deepcopy(net.state_dict())
+    if how == "in place":  # which can be differentiated
+        return
+    with pytest.raises(ValueError, match=r"the backward of a surrogate cannot be differentiated.*once_differentiable"):
+        pretrain(net, [x], max_steps=1, progress=False)
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+
+
+@pytest.mark.parametrize("cell", [LRU, DiagonalRNN])
+def test_depth_radii_of_linear_memories_are_of_the_memory_alone(cell):
+    torch.manual_seed(0)
+    network = Network([cell(6, 9), cell(9, 9), LIF(9, 18)], 2, layer_delay=0).eval()  # without dropout
+    x = torch.randn(5, 3, 6)
+    profile = radius_profile(network, x)
+    first, second, third = follow(network, x, torch.arange(5))[0]
+    assert (first.depth_shape, second.depth_shape, third.depth_shape) == ((18, 6), (18, 18), (18, 18))
+    assert profile.non_square == ("submatrix", None, None)
+    memory = depth_derivative(second)[:, :18, :18]  # the input in the state comes last
+    dense = torch.linalg.eigvals(memory).abs().amax(-1)
+    torch.testing.assert_close(profile.depth[1].flatten(), dense)
+    below = depth_derivative(third)[:, :, :18]
+    torch.testing.assert_close(profile.depth[2].flatten(), torch.linalg.eigvals(below).abs().amax(-1))
+
+
+def test_of_one_sample_it_is_not_said_how_much_samples_differ(make_network, make_spikes):
+    network, x = make_network(ALIFPlus, gain=2), make_spikes(T=6, B=3)
+    one = str(radius_profile(network, x[:, :1]))
+    assert "means over all 6 steps of 1 sample; how much samples differ is not known" in one
+    assert "standard errors" in str(radius_profile(network, x))

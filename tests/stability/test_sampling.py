@@ -67,16 +67,18 @@ def test_all_points_of_a_small_input_are_measured_at_once_unless_that_takes_long
 
 def test_points_are_drawn_until_the_means_are_known_where_they_differ_most():
     drawn = grid(100, 100)
-    steady = torch.ones(4, 4)
     assert next_shape((2, 2), drawn, [torch.ones(2, 2)], 0) == (4, 4), "no error is believed yet"
-    assert next_shape((4, 4), drawn, [steady], 0) is None
-    by_sample = steady + torch.arange(4.0)
-    assert next_shape((4, 4), drawn, [steady, by_sample], 0) == (4, 8)
+    assert next_shape((4, 4), drawn, [torch.ones(4, 4)], 0) == (8, 4), "the steps may have missed the start of the run"
+    assert next_shape((4, 4), grid(4, 100), [torch.ones(4, 4)], 0) is None, "there are no more steps"
+    steady = torch.ones(16, 16)
+    assert next_shape((16, 16), drawn, [steady], 0) is None
+    by_sample = steady + torch.arange(16.0)
+    assert next_shape((16, 16), drawn, [steady, by_sample], 0) == (16, 32)
     by_step = by_sample.T
-    assert next_shape((4, 4), drawn, [steady, by_step], 0) == (8, 4)
-    assert next_shape((4, 4), grid(100, 4), [by_sample], 0) == (8, 4), "there are no more samples"
-    assert next_shape((4, 4), drawn, [by_step], 0.6 * sampling.WORK) is None
-    assert next_shape((4, 4), drawn, [torch.zeros(4, 4)], 0) is None
+    assert next_shape((16, 16), drawn, [steady, by_step], 0) == (32, 16)
+    assert next_shape((16, 16), grid(100, 16), [by_sample], 0) == (32, 16), "there are no more samples"
+    assert next_shape((16, 16), drawn, [by_step], 0.6 * sampling.WORK) is None
+    assert next_shape((16, 16), drawn, [torch.zeros(16, 16)], 0) is None
     assert next_shape((32, 32), drawn, [torch.rand(32, 32)], 0) is None
 
 
