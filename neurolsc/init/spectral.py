@@ -225,7 +225,10 @@ def largest_exponent(cell: Cell, layer_input: Tensor, seed: int) -> Tensor:
     states = stacked([before for _, before, _ in steps_from_rest(cell, layer_input)])
     with torch.no_grad():
         return layer_exponents(
-            Transitions(cell, layer_input.flatten(0, 1), states, None, None), layer_input.shape[1], count=1, seed=seed
+            Transitions(cell, layer_input.flatten(0, 1), states, below=None, state_below=None),
+            layer_input.shape[1],
+            count=1,
+            seed=seed,
         )[:, 0]
 
 

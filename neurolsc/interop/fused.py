@@ -593,11 +593,11 @@ class SortedModules:
             # norse's Lift, which has a lifted_module, is no layer: it calls a module in each step
             if library_of(module) in ("snntorch", "norse", "spikingjelly") and not hasattr(module, "lifted_module"):
                 inside = (*inside, f"{name}." if name else "")
-                layer = fused_layer(module)
-                if isinstance(layer, FusedLayer):
-                    self.fused.append(layer)
+                found = fused_layer(module)
+                if isinstance(found, FusedLayer):
+                    self.fused.append(found)
                     continue
-                self.reasons[name] = layer
+                self.reasons[name] = found  # in words, why it cannot be fused
             # Lazy tensors may pass through any other module without hooks; hooks of net itself see its own calls.
             if module is net or (name not in self.reasons and not has_hooks(module)):
                 continue
@@ -621,10 +621,10 @@ class _Held:
     def __init__(self, module: nn.Module) -> None:
         self.module = module
         self.kind = type(module)
-        self.attributes = vars(module)
+        self.attributes = vars(module)  # the module's own dict, which changes with it; `values` are those of now
         self.places = (self.attributes, module._modules, module._parameters)
         self.values = [tuple(place.values()) for place in self.places]
-        self.buffers = tuple(module._buffers)
+        self.buffer_names = tuple(module._buffers)
         self.hooks = [
             value for name, value in self.attributes.items() if name.endswith("_hooks") and isinstance(value, dict)
         ]
@@ -637,6 +637,6 @@ class _Held:
         for place, values in zip(self.places, self.values, strict=True):
             if len(place) != len(values) or not all(map(is_, place.values(), values)):
                 return False
-        if tuple(self.module._buffers) != self.buffers:
+        if tuple(self.module._buffers) != self.buffer_names:
             return False
         return [*map(len, self.hooks)] == self.hook_counts

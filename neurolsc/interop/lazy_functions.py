@@ -60,7 +60,7 @@ class Rule:
     repeats: Callable[[Sequence[Any], dict[str, Any]], bool | None]
 
 
-def same(args: Sequence[Any], kwargs: dict[str, Any]) -> bool | None:
+def always_repeats(args: Sequence[Any], kwargs: dict[str, Any]) -> bool | None:
     """Say of any call that equal arguments give equal results; the ``repeats`` of most rules."""
     return True
 
@@ -321,7 +321,11 @@ RULES: dict[Callable[..., Any], Rule] = {}
 
 
 def _register() -> None:
-    """Fill RULES with the functions that are known, under all their names."""
+    """Fill RULES with the functions that are known, under all their names.
+
+    A rule says how a function is called for all steps, and whether equal arguments give equal results. SPATIAL gets
+    the convolutions and poolings.
+    """
     binary = ("add", "sub", "mul", "div", "true_divide", "maximum", "minimum", "pow", "gt", "ge", "lt", "le")
     unary = (
         *("neg", "abs", "exp", "log", "sin", "cos", "sigmoid", "tanh", "square", "sqrt", "sign", "round", "floor"),
@@ -334,34 +338,34 @@ def _register() -> None:
     for owner in (torch, torch.Tensor):
         for name in (*binary, *unary):
             if hasattr(owner, name):
-                RULES[getattr(owner, name)] = Rule(entrywise, same)
-        RULES[owner.flatten] = Rule(on_flatten, same)
-        RULES[owner.reshape] = Rule(on_views, same)
+                RULES[getattr(owner, name)] = Rule(entrywise, always_repeats)
+        RULES[owner.flatten] = Rule(on_flatten, always_repeats)
+        RULES[owner.reshape] = Rule(on_views, always_repeats)
         RULES[owner.where] = Rule(entrywise, with_three)
-        RULES[owner.matmul] = Rule(on_matrices, same)
+        RULES[owner.matmul] = Rule(on_matrices, always_repeats)
         for name in ("softmax", "log_softmax", "unsqueeze", "squeeze", "transpose"):
-            RULES[getattr(owner, name)] = Rule(on_axes, same)
+            RULES[getattr(owner, name)] = Rule(on_axes, always_repeats)
     for name in dunder:
-        RULES[getattr(torch.Tensor, f"__{name}__")] = Rule(entrywise, same)
+        RULES[getattr(torch.Tensor, f"__{name}__")] = Rule(entrywise, always_repeats)
     for name in ("sum", "mean"):
-        RULES[getattr(torch, name)] = Rule(reduced, same)
-        RULES[getattr(torch.Tensor, name)] = Rule(reduced, same)
-    RULES[torch.Tensor.__matmul__] = Rule(on_matrices, same)
-    RULES[torch.Tensor.type_as] = Rule(entrywise, same)
-    RULES[functional.softmax] = Rule(on_axes, same)
-    RULES[functional.log_softmax] = Rule(on_axes, same)
-    RULES[functional.group_norm] = Rule(on_samples, same)
-    RULES[functional.prelu] = Rule(on_samples, same)
-    RULES[sliced] = Rule(on_slices, same)
+        RULES[getattr(torch, name)] = Rule(reduced, always_repeats)
+        RULES[getattr(torch.Tensor, name)] = Rule(reduced, always_repeats)
+    RULES[torch.Tensor.__matmul__] = Rule(on_matrices, always_repeats)
+    RULES[torch.Tensor.type_as] = Rule(entrywise, always_repeats)
+    RULES[functional.softmax] = Rule(on_axes, always_repeats)
+    RULES[functional.log_softmax] = Rule(on_axes, always_repeats)
+    RULES[functional.group_norm] = Rule(on_samples, always_repeats)
+    RULES[functional.prelu] = Rule(on_samples, always_repeats)
+    RULES[sliced] = Rule(on_slices, always_repeats)
     RULES[torch.Tensor.to] = Rule(entrywise, stays_on_device)
-    RULES[torch.Tensor.view] = Rule(on_views, same)
+    RULES[torch.Tensor.view] = Rule(on_views, always_repeats)
     for name in ("relu", "leaky_relu", "elu", "gelu", "silu", "relu6", "hardtanh", "hardsigmoid", "softplus"):
         RULES[getattr(functional, name)] = Rule(entrywise, not_in_place)
-    RULES[torch.relu] = Rule(entrywise, same)
-    RULES[torch.Tensor.relu] = Rule(entrywise, same)
-    RULES[concatenated] = Rule(on_parts, same)
-    RULES[functional.linear] = Rule(on_spikes, same)
-    RULES[functional.layer_norm] = Rule(on_last_axes, same)
+    RULES[torch.relu] = Rule(entrywise, always_repeats)
+    RULES[torch.Tensor.relu] = Rule(entrywise, always_repeats)
+    RULES[concatenated] = Rule(on_parts, always_repeats)
+    RULES[functional.linear] = Rule(on_spikes, always_repeats)
+    RULES[functional.layer_norm] = Rule(on_last_axes, always_repeats)
     RULES[functional.dropout] = Rule(entrywise, dropout_repeats)
     for name in ("dropout1d", "dropout2d", "dropout3d"):
         RULES[getattr(functional, name)] = Rule(on_samples, dropout_repeats)

@@ -270,7 +270,7 @@ class GRU(GatedCell):
             to_rz, to_h = current.split_with_sizes(sizes, 1)
             r, z = torch.addmm(to_rz, output, u_rz).sigmoid().chunk(2, 1)
             candidate = torch.addmm(to_h, r * output, u_h).tanh()
-            return torch.lerp(h, candidate.to(h.dtype), z.to(h.dtype))  # as in update
+            return torch.lerp(h, candidate.to(h.dtype), z.to(h.dtype))  # under autocast neither has the dtype of h
 
         return step
 
