@@ -36,9 +36,9 @@ from neurolsc.interop.lazy_functions import (
     RULES,
     VIEWS,
     Rule,
+    always_repeats,
     as_slices,
     dropout_repeats,
-    same,
     sliced,
 )
 from neurolsc.neurons.fast.scan import linear
@@ -120,7 +120,7 @@ class Recording:
         if rule is None:
             return self.run_or_pick(func, args, kwargs)
         # None: the call must run now. `same` never says so, and is not asked: each call of each step comes here.
-        if (rule.repeats is not same and rule.repeats(args, kwargs) is None) or "out" in kwargs:
+        if (rule.repeats is not always_repeats and rule.repeats(args, kwargs) is None) or "out" in kwargs:
             return self.run(func, args, kwargs)
         if torch.is_autocast_enabled(self.device_type):  # calls are computed later, without it
             if self.running:
