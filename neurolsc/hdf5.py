@@ -117,8 +117,8 @@ class HDF5:
             raise ValueError(f"{shown} must hold {wanted}, got {data.dtype}.")
         if ndim is not None and data.ndim != ndim:
             raise ValueError(f"{shown} must have {ndim} axes, got the shape {data.shape}.")
-        # h5py unpacks a chunk at a time: a damaged file may claim a huge one. Its memory is free again afterwards, so it
-        # counts against a budget of its own.
+        # h5py unpacks a chunk at a time: a damaged file may claim a huge one. Its memory is free again afterwards, so
+        # that it counts against a budget of its own.
         MemoryBudget(self.memory.length).take(math.prod(data.chunks or ()) * data.dtype.itemsize, f"a chunk of {name}")
         return data
 

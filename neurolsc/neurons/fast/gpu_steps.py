@@ -1,4 +1,4 @@
-"""One step of other libraries' neurons on a GPU, and its gradients: the formulas of `scan_kernels`, in Triton.
+"""One step of other libraries' neurons on a GPU, and its gradients: the formulas of Numba's kernels, in Triton.
 
 A function takes tiles of entries, all of one shape: one for each state and parameter. It returns such tiles. Names are
 those of :mod:`neurolsc.neurons.fast.scan_kernels`: r are the spikes of the voltage before a step, s those of the step;
@@ -53,7 +53,7 @@ def reaches(distance, AT_THRESHOLD: tl.constexpr):
 
 @triton.jit
 def slopes(distance, given, FORMULA: tl.constexpr, A: tl.constexpr):
-    """Return the derivatives of spikes by their voltages, by the formulas of `scan_kernels._slopes`."""
+    """Return the derivatives of spikes by their voltages, by the formulas of `scan_kernels.slopes`."""
     if FORMULA == GIVEN:
         slope = given
     elif FORMULA == ATAN:

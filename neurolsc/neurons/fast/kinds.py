@@ -27,7 +27,7 @@ class Neuron:
     """A kind of neuron that the kernels know.
 
     Attributes:
-        name: name of its kernel in :mod:`neurolsc.neurons.fast.scan_kernels`.
+        name: name of its kernel in `snntorch_kernels` or `reset_kernels`.
         states: number of its states.
         voltage: index of the state that its spikes follow.
         threshold: index of its threshold among its parameters.

@@ -1,7 +1,7 @@
 """Neurons of other libraries over all steps at once, as one function with its own gradient.
 
 The input of a neuron without recurrent weights does not depend on its output, so that a whole sequence of currents is
-known before its first step. :func:`scan` runs it by the kernels of :mod:`neurolsc.neurons.fast.scan_kernels`, entry by
+known before its first step. :func:`scan` runs it by kernels (:mod:`neurolsc.neurons.fast.scan_kernels`), entry by
 entry, and saves the states and voltages alone. :func:`recurrent_scan` calls the same kernels step by step, with a
 product between two steps: a sum of rows of the weights forward, a dense one backward. On a GPU both call the kernels of
 :mod:`neurolsc.neurons.fast.gpu_scan`.
@@ -69,6 +69,15 @@ def scan(
     values = torch.stack([p.to(x.dtype).expand(shape).reshape(size) for p in params])
     z, *others = _Scan.apply(neuron, slope, (steps, *shape), flat, starts, values)  # type: ignore[misc]
     return Scanned(z, tuple(others[: neuron.states]), tuple(others[neuron.states :]))
+
+
+def kernel_named(name: str) -> Any:
+    """Return the CPU's kernel of a name, such as "leaky_back"."""
+    from neurolsc.neurons.fast import reset_kernels, snntorch_kernels
+
+    if hasattr(snntorch_kernels, name):
+        return getattr(snntorch_kernels, name)
+    return getattr(reset_kernels, name)
 
 
 def flat_array(tensor: Tensor) -> Any:
@@ -166,11 +175,11 @@ class _Scan(torch.autograd.Function):
 
             gpu_scan.forward(neuron, x, start, params, z, states, u)
         else:
-            from neurolsc.neurons.fast import cpu_kernels, scan_kernels  # the import of Numba takes half a second
+            from neurolsc.neurons.fast import cpu_kernels  # the import of Numba takes half a second
 
             outputs = flat_array(z), tuple(map(flat_array, states)), u.numpy()
             inputs = [t.detach().numpy() for t in (x, start, params)]
-            kernel = getattr(scan_kernels, neuron.name)
+            kernel = kernel_named(neuron.name)
 
             def piece(first: int, last: int) -> None:
                 kernel(*inputs, *neuron.flags, *outputs, first, last)
@@ -207,7 +216,7 @@ class _Scan(torch.autograd.Function):
             )
             by_params = by_time_constant(neuron, by_params, params)
             return None, None, None, of_rows(by_x, ctx.rows_of_x), by_start, by_params
-        from neurolsc.neurons.fast import cpu_kernels, scan_kernels
+        from neurolsc.neurons.fast import cpu_kernels
 
         by_x = u.new_zeros(ctx.rows_of_x, size)
         by_params = torch.zeros_like(params)
@@ -217,7 +226,7 @@ class _Scan(torch.autograd.Function):
             slope.kind, float(slope.a), given.numpy(), flat_array(by_spikes), tuple(map(flat_array, by_states)),
             by_x.numpy(), by_start.numpy(), by_params.numpy(), learnt,
         )  # fmt: skip
-        kernel = getattr(scan_kernels, f"{neuron.name}_back")
+        kernel = kernel_named(f"{neuron.name}_back")
 
         def piece(first: int, last: int) -> None:
             kernel(*arrays, first, last, 0, steps)
@@ -292,15 +301,13 @@ class _RecurrentScan(torch.autograd.Function):
 
             gpu_scan.forward(neuron, x, start, params, z, states, u, gpu_scan.Connection(z0, weight))
         else:
-            from neurolsc.neurons.fast import scan_kernels
-
             if square:
                 weight_t = weight.T.contiguous()
             else:  # one factor, or one for each neuron
                 weight_t = weight.expand(1, shape[-1]).contiguous()
             inputs = [t.detach().numpy() for t in (x, start, params)]
             outputs = flat_array(z), tuple(map(flat_array, states)), u.numpy()
-            kernel = getattr(scan_kernels, f"{neuron.name}_recurrent")
+            kernel = kernel_named(f"{neuron.name}_recurrent")
             kernel(*inputs, *neuron.flags, *outputs, z0.detach().flatten().numpy(), weight_t.detach().numpy(), square)
         ctx.save_for_backward(start, params, u, z0, weight, z, *states)
         ctx.neuron = neuron
@@ -358,8 +365,6 @@ def back_through_steps(
     The arguments and the result are those of :func:`neurolsc.neurons.fast.gpu_scan.reverse`; weight is as in
     :func:`recurrent_scan`.
     """
-    from neurolsc.neurons.fast import scan_kernels
-
     steps = len(states[0])
     size = u.shape[1]
     n = states[0].shape[-1]
@@ -367,7 +372,7 @@ def back_through_steps(
     by_params = torch.zeros_like(params)
     square = weight.ndim == 2
     by_spikes = u.new_zeros(1, size)  # of the present step: first the share through the recurrent weights
-    kernel = getattr(scan_kernels, f"{neuron.name}_back")
+    kernel = kernel_named(f"{neuron.name}_back")
     arrays = (  # in the order of the kernel's arguments
         start.numpy(), params.numpy(), *neuron.flags, tuple(map(flat_array, states)), u.numpy(),
         slope.kind, float(slope.a), given.numpy(), by_spikes.numpy(), tuple(map(flat_array, outer[1:])),

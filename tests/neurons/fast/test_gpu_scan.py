@@ -424,7 +424,7 @@ from neurolsc import accelerate
 net = torch.nn.Sequential(torch.nn.Linear(3, 4), snntorch.Leaky(0.9, init_hidden=True))
 assert "numba" not in sys.modules
 accelerate(net, torch.rand(2, 3))
-assert "neurolsc.neurons.fast.scan_kernels" in sys.modules
+assert "neurolsc.neurons.fast.snntorch_kernels" in sys.modules
 assert "triton" not in sys.modules
 """
 
