@@ -181,7 +181,7 @@ def integer_steps(
 
     Args:
         layers: first layer first.
-        x: input spikes (T, B, N), float64.
+        x: input spikes (T, B, N), any dtype; a step at a time becomes float64.
         spikes: a spike function for each layer; by default the step function, which has no gradient.
 
     Yields:
@@ -193,7 +193,7 @@ def integer_steps(
     for frame in x.unbind(0):
         sent = []
         values = []
-        below = frame
+        below = frame.to(layers[0].weight)
         for i, layer in enumerate(layers):
             z, states[i], value = layer.step(drives[i], states[i], spikes[i])
             drives[i] = layer.drive(below, z)  # of the next step

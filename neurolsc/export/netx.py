@@ -6,12 +6,14 @@ replays them without a simulator. Layout: docs/export.md.
 
 import copy
 import dataclasses
+import hashlib
 import io
 import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import zip_longest
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -33,7 +35,7 @@ from neurolsc.export.fixed_point import (
     IntegerLayer,
     integer_steps,
 )
-from neurolsc.export.quantize import QuantizedNetwork, dequantize, quantize
+from neurolsc.export.quantize import COARSE, COARSE_ALIF, QuantizedNetwork, dequantize, quantize
 from neurolsc.export.wrapped import delayed, exported_kind, from_wrapped
 from neurolsc.hdf5 import HDF5
 from neurolsc.interop.prepared import AS_READ, network_of, prepare
@@ -42,6 +44,7 @@ from neurolsc.io import atomic_write, refusing
 from neurolsc.network import Network
 from neurolsc.neurons import ALIF, LI, LIF, CubaLIF
 from neurolsc.surroundings import eval_mode
+from neurolsc.tasks import Classification
 
 # What a core of Loihi holds.
 CORE_NEURONS = 1024
@@ -87,7 +90,10 @@ class LayerActivity:
 
 @dataclass(frozen=True)
 class Decisions:
-    """Decisions by mode vote on the calibration data; accuracies are None without labels."""
+    """Decisions by mode vote, over the steps that count in the task, on the calibration data.
+
+    Accuracies are None without labels.
+    """
 
     samples: int  # number of samples
     same_as_float: float  # share of samples on which the integers decide as the floats do
@@ -161,6 +167,7 @@ def to_netx(
     x: Any = None,
     *,
     labels: Tensor | None = None,
+    task: Classification = Classification(),
     force: bool = False,
 ) -> ExportReport:
     """Export a network to Lava: quantise it, check it on data, and write a NetX file.
@@ -176,7 +183,8 @@ def to_netx(
         x: calibration samples, 0 or 1: (T, B, n_in) of a network, or what the module takes, as
             :func:`neurolsc.interop.prepared.prepare` reads it. Without them overflows are not found.
         labels: classes of the samples (B,), for accuracies in the report; left out if x holds them.
-        force: accept fewer weight units per threshold than 62 (of an ALIF 16).
+        task: says which steps decide, as in :func:`neurolsc.evaluate`; by default all.
+        force: accept fewer weight units per threshold, as in :func:`neurolsc.export.quantize`.
 
     Returns:
         The report: errors, rates, ranges, resources.
@@ -184,9 +192,13 @@ def to_netx(
     Raises:
         ValueError: if something cannot be expressed or an integer overflows on the calibration data; the message names
             the layer and the number.
-        TypeError: if a layer or the readout cannot be exported.
+        TypeError: if a layer or the readout cannot be exported, or path or task is of another kind.
         OSError: if the file cannot be written.
     """
+    if not isinstance(path, str | PathLike):
+        raise TypeError(f"path must be that of a file, got a {type(path).__name__}: call to_netx(net, path, x).")
+    if not isinstance(task, Classification):
+        raise TypeError(f"task must be a neurolsc.tasks.Classification, got {task!r}.")
     layout = AS_READ
     if x is None:
         network = network_of(net)
@@ -196,7 +208,7 @@ def to_netx(
         labels = targets
     own = copy.deepcopy(from_wrapped(network)).cpu().eval()
     quantized = quantize(own, x, force=force)
-    report = make_report(own, quantized, x, None if labels is None else labels.cpu())
+    report = make_report(own, quantized, x, None if labels is None else labels.cpu(), task)
     if x is None:
         # a golden sample of 50 steps, in each of which about a fifth of the inputs spike
         x = torch.rand(50, 1, quantized.n_in, generator=torch.Generator().manual_seed(0)) < 0.2
@@ -208,14 +220,18 @@ def to_netx(
         pairs = [(theirs[i].cpu(), ours[i]) for i in network.spiking]
         shares = ", ".join(f"{(a == b).double().mean():.4%} of {int(a.sum())}" for a, b in pairs)
         remark = f"wrapped network against our cells, before rounding: spikes equal in {shares}."
-        report = dataclasses.replace(report, remarks=(remark,))
+        report = dataclasses.replace(report, remarks=(*report.remarks, remark))
     write_netx(quantized, path, golden=x[:, :GOLDEN_SAMPLES])
     return dataclasses.replace(report, layout=layout)
 
 
 @torch.no_grad()
 def make_report(
-    network: Network, quantized: QuantizedNetwork, calibration: Tensor | None, labels: Tensor | None
+    network: Network,
+    quantized: QuantizedNetwork,
+    calibration: Tensor | None,
+    labels: Tensor | None,
+    task: Classification = Classification(),
 ) -> ExportReport:
     """Compare a network with its integers: weights, thresholds and decays of each layer, and activity on samples.
 
@@ -224,12 +240,14 @@ def make_report(
         quantized: its integers.
         calibration: samples (T, B, n_in); None: the report has no activity and no decisions.
         labels: their classes (B,); None: the report has no accuracies.
+        task: says which steps decide.
     """
     layers = []
+    remarks = []
     cell: Any
     near: Any  # the float cell with the parameters of the integers
     cells = (delayed(network).cells, dequantize(network, quantized).cells)
-    for cell, near, layer in zip(*cells, quantized.layers, strict=True):
+    for i, (cell, near, layer) in enumerate(zip(*cells, quantized.layers, strict=True), start=1):
         kind: Any = exported_kind(cell)
         name = "theta_rest" if kind is ALIF else "theta"  # an LI has no threshold: 1 stands for it
         theta = getattr(cell, name, torch.ones(layer.size)).double()
@@ -258,15 +276,21 @@ def make_report(
                 cores=max(math.ceil(m / CORE_NEURONS), math.ceil(fan_in / CORE_AXONS), math.ceil(bits / CORE_BITS)),
             )
         )
-    report = ExportReport(tuple(layers), quantized.readout_scale)
+        fewest = COARSE_ALIF if kind is ALIF else COARSE
+        if layer.threshold.min() < fewest:  # by force, or for the range of the states on the calibration data
+            remarks.append(
+                f"layer {i}: a threshold has {int(layer.threshold.min())} weight units, where {fewest} or more are wanted: "
+                f"rounding moves thresholds by up to {layers[-1].threshold_error:.0%}."
+            )
+    report = ExportReport(tuple(layers), quantized.readout_scale, remarks=tuple(remarks))
     if calibration is None:
         return report
     floats = network.run(calibration)
     run = quantized.run(calibration)
     activity = []
     for i in network.spiking:
-        z = floats.spikes[i]
         z_integer = run.spikes[i]
+        z = floats.spikes[i][:, :, : z_integer.shape[2]]  # without bias neurons, if the network is a delayed one
         activity.append(
             LayerActivity(
                 rate_float=z.double().mean().item(),
@@ -275,11 +299,12 @@ def make_report(
                 extremes=run.extremes[i],
             )
         )
-    votes = metrics.mode_vote(floats.logits)
-    same = (votes == metrics.mode_vote(run.logits)).double().mean().item()
+    last = task.last or len(calibration)
+    votes = metrics.mode_vote(floats.logits[-last:])
+    same = (votes == metrics.mode_vote(run.logits[-last:])).double().mean().item()
     decisions = Decisions(len(votes), same, None, None)
     if labels is not None:
-        scores = (metrics.mode_accuracy(logits, labels) for logits in (floats.logits, run.logits))
+        scores = (task.measures(logits, labels)["mode_accuracy"] for logits in (floats.logits, run.logits))
         decisions = Decisions(len(votes), same, *scores)
     return dataclasses.replace(report, activity=tuple(activity), readout=run.extremes[-1], decisions=decisions)
 
@@ -380,7 +405,48 @@ def write_netx(quantized: QuantizedNetwork, path: str | PathLike[str], *, golden
         file["neurolsc"].attrs.update(notes)
         for name, values in samples.items():
             file.create_dataset(f"neurolsc/golden/{name}", data=values, compression="gzip", shuffle=True)
+    with HDF5(buffer.getvalue()) as content:
+        digests = layer_digests(content)
+    with h5py.File(buffer, "r+") as file:  # an attribute of our own group, which other readers leave alone
+        file["neurolsc"].attrs["sha256"] = np.array(digests, "S64")
     atomic_write(path, lambda file: file.write(buffer.getvalue()))
+
+
+def layer_digests(file: HDF5) -> list[bytes]:
+    """Return the SHA-256 of each layer in a file, the input first: of the names and values of all its entries."""
+
+    def add(digest: Any, name: str, entry: Any) -> None:
+        """Add a value, or a group of values, to a digest."""
+        if isinstance(entry, dict):
+            for key in sorted(entry):
+                add(digest, f"{name}/{key}", entry[key])
+            return
+        values = np.asarray(entry)
+        digest.update(f"{name} {values.shape} ".encode())
+        if values.dtype.kind in "biuf":
+            digest.update(values.astype("<f8").tobytes())  # the same bytes on every machine
+        else:
+            digest.update(str(values.tolist()).encode())
+
+    digests = []
+    for i in range(len(file.group("layer"))):
+        digest = hashlib.sha256()
+        add(digest, "", file.tree(f"layer/{i}"))
+        digests.append(digest.hexdigest().encode())
+    return digests
+
+
+def changed_layers(path: str | PathLike[str]) -> tuple[int, ...]:
+    """Return which layers of a file, 0 for its input, are not as :func:`write_netx` wrote them, by their digests.
+
+    Files of earlier versions have no digests: of them nothing is found.
+    """
+    with refusing(fspath(path), "not a NetX file of this version"), HDF5(Path(path).read_bytes()) as file:
+        stored = file.file["neurolsc"].attrs.get("sha256")
+        if stored is None:
+            return ()
+        pairs = zip_longest(np.asarray(stored).ravel().tolist(), layer_digests(file))
+        return tuple(i for i, (wanted, found) in enumerate(pairs) if wanted != found)
 
 
 def read_netx(path: str | PathLike[str]) -> QuantizedNetwork:

@@ -318,6 +318,8 @@ def from_nir(
         True
     """
     nir = load_nir()
+    if dt is not None:
+        dt = number("dt", dt)
     if isinstance(source, nir.NIRGraph):
         return _network(source, dt, layer_delay, memory=None)
     if not isinstance(source, str | PathLike):

@@ -27,11 +27,12 @@ from neurolsc.export.fixed_point import (
     IntegerLayer,
     integer_steps,
 )
-from neurolsc.export.wrapped import delayed, exportable, exported_kind
+from neurolsc.export.wrapped import bias_neurons, delayed, exportable, exported_kind, restore_bias_neurons
 from neurolsc.metrics import is_binary
-from neurolsc.network import Network, NetworkState, Run
-from neurolsc.neurons import ALIF, LI, LIF
+from neurolsc.network import Network, NetworkState, Run, as_network
+from neurolsc.neurons import ALIF, LI, LIF, Cell
 from neurolsc.neurons.parameters import set_value
+from neurolsc.surroundings import original
 
 W_MAX = 254  # the largest weight: 8 signed bits times 2
 B_MAX = 4095  # the largest bias of CUBA: 13 signed bits
@@ -106,13 +107,13 @@ class QuantizedNetwork:
             total = UNIT * logits.cumsum(0).abs()
             extremes.append(Extremes(v=int(total.max()), overflows=int((total >= LIMIT).sum())))
         shown = []
-        for i, (layer, bias_neurons) in enumerate(zip(spikes, self.bias_neurons, strict=True), start=1):
+        for i, (layer, hidden) in enumerate(zip(spikes, self.bias_neurons, strict=True), start=1):
             late = i if self.latency else 0
-            shown.append(self.on_time(layer, late)[:, :, : layer.shape[2] - bias_neurons])
+            shown.append(self.on_time(layer, late)[:, :, : layer.shape[2] - hidden])
         return IntegerRun(self.on_time(logits, self.latency), tuple(shown), tuple(extremes))
 
     def padded(self, x: Tensor) -> Tensor:
-        """Return the input (T, B, n_in) of :meth:`run` as layers read it: dense, float64, then `latency` blank steps.
+        """Return the input (T, B, n_in) of :meth:`run` in its own dtype, with `latency` blank steps after it.
 
         ValueError if its shape does not fit, or a value is neither 0 nor 1.
         """
@@ -121,7 +122,7 @@ class QuantizedNetwork:
         if not is_binary(x):
             other = x[(x != 0) & (x != 1)][0].item()
             raise ValueError(f"input spikes must be 0 or 1, got {other:g}: graded spikes are not supported.")
-        return pad(x.to(self.readout).double(), (0, 0, 0, 0, 0, self.latency))
+        return pad(x.to(self.readout.device), (0, 0, 0, 0, 0, self.latency))
 
     def logits(self, last: Tensor) -> Tensor:
         """Return the logits (T, B, C) of the spikes (T, B, M) of the last layer, or of an integrator's voltages."""
@@ -148,12 +149,13 @@ def quantize(network: Network, calibration: Tensor | None = None, *, force: bool
 
     Args:
         network: LIF, CubaLIF and ALIF layers and at the end a Linear readout or an LI, or the same of
-            :func:`neurolsc.wrap`. With ``layer_delay=1`` the readout has no bias; with 0 the layers get a delay, as in
-            :func:`neurolsc.export.delayed`.
+            :func:`neurolsc.wrap`, which makes a network of a module. With ``layer_delay=1`` the readout has no bias;
+            with 0 the layers get a delay, as in :func:`neurolsc.export.delayed`.
         calibration: samples (T, B, n_in), 0 or 1. With them an ALIF and an LI get fewer integer units per float unit
             until their states use at most half of their range, and so does a readout whose sums overflow; a layer that
             still overflows is refused. Fewer units make thresholds coarser, but not the weights of an ALIF.
-        force: accept fewer weight units per threshold than 62 (of an ALIF 16).
+        force: accept fewer weight units per threshold than 62 (of an ALIF 16, and half as many for each time that the
+            calibration data halve its units, which the report of :func:`neurolsc.export.to_netx` then says).
 
     Returns:
         The integers.
@@ -169,6 +171,7 @@ def quantize(network: Network, calibration: Tensor | None = None, *, force: bool
         >>> bool(quantized.layers[0].weight.abs().max() <= 254)
         True
     """
+    network = as_network(network)
     if calibration is None:
         return _rounded(network, force)
     halvings, quantized, extremes = _fitted(network, calibration, force)
@@ -252,12 +255,11 @@ def _rounded(
         scale = min(readout_scale, W_MAX / largest("the readout", w))
         readout = even(w * scale)
         check_matrix("the readout", readout)
-    bias_neurons = tuple(layer.size - cell.n_hidden for layer, cell in zip(layers, own.cells, strict=True))
     return QuantizedNetwork(
         layers=tuple(layers),
         readout=readout,
         readout_scale=scale,
-        bias_neurons=bias_neurons,
+        bias_neurons=tuple(bias_neurons(cell) for cell in chip.cells),
         latency=0 if own.layer_delay else len(layers),
     )
 
@@ -275,6 +277,14 @@ def even(x: Tensor) -> Tensor:
     return x + (2 * (x / 2).round() - x).detach()
 
 
+def trained(cell: Cell, values: Tensor) -> Tensor:
+    """Return values of a cell's neurons (n_hidden, ...), those of its bias neurons, the last ones, without gradient."""
+    count = bias_neurons(cell)
+    if not count:
+        return values
+    return torch.cat((values[:-count], values[-count:].detach()))
+
+
 def decay_bits(name: str, what: str, cell: Any) -> Tensor:
     """Return the decay in 12 bits (n,), 4096 (1 - exp(-1 / tau)), rounded, 1 to 4096.
 
@@ -283,7 +293,7 @@ def decay_bits(name: str, what: str, cell: Any) -> Tensor:
         what: the time constant, ``"tau_v"``, ``"tau_i"`` or ``"tau_theta"``.
         cell: the cell that has it.
     """
-    tau = getattr(cell, what)
+    tau = trained(cell, getattr(cell, what))
     retention = torch.exp(-1 / tau.double())
     if (retention > LONGEST).any():
         raise ValueError(f"{name}: {what} is {tau.max():g} steps, but a decay has 12 bits, for at most 4096 steps.")
@@ -353,11 +363,11 @@ def _cuba(name: str, cell: Any, force: bool, halvings: int) -> CubaLayer:
         theta = torch.ones_like(leak)
     else:
         theta = cell.theta.double()
-    w_in = cell.w_in.double() / theta.unsqueeze(1)
+    w_in = trained(cell, cell.w_in).double() / theta.unsqueeze(1)
     if integrates:
         w_rec = w_in.new_zeros(len(w_in), len(w_in))
     else:
-        w_rec = cell.w_rec.double() / theta.unsqueeze(1)
+        w_rec = trained(cell, cell.w_rec).double() / theta.unsqueeze(1)
     # Share of CUBA's current that a step retains. Where it is not 0 a bias has no place: CUBA adds it to the voltage,
     # but in our cell it acts on the current.
     retained = torch.zeros_like(leak)
@@ -556,9 +566,11 @@ class QuantizationAware(Network):
     subtraction, which is one of the recurrent weights. A few epochs win back most of what rounding costs.
 
     Args:
-        network: what :func:`quantize` accepts, with ``layer_delay=1``.
+        network: what :func:`quantize` accepts, with ``layer_delay=1``. For a network without the delay, or
+            ``neurolsc.wrap(module)``, give what :func:`neurolsc.export.delayed` makes of it, and export that one: it is
+            a copy.
         calibration: samples (T, B, n_in), by which the units of the layers are chosen as in :func:`quantize`.
-        force: accept fewer weight units per threshold than 62 (of an ALIF 16).
+        force: accept fewer weight units per threshold, as in :func:`quantize`.
 
     Raises:
         ValueError: as :func:`quantize`; also in a run, once training has taken a parameter out of what integers can
@@ -567,6 +579,12 @@ class QuantizationAware(Network):
     """
 
     def __init__(self, network: Network, calibration: Tensor | None = None, *, force: bool = False) -> None:
+        network = original(network, parallel=False)
+        if not isinstance(network, Network):
+            raise TypeError(
+                f"network must be a neurolsc.Network, got {type(network).__name__}: of a module train QuantizationAware("
+                "tuned) with tuned = delayed(neurolsc.wrap(module)), a copy in cells of neurolsc, and export tuned."
+            )
         if network.layer_delay != 1:
             raise ValueError(
                 "the network has layer_delay=0, but on the chip each layer reads a step late: train QuantizationAware("
@@ -590,6 +608,8 @@ class QuantizationAware(Network):
         """
         if states is not None or mask is not None:
             raise ValueError("an integer run starts at rest and has no mask.")
+        for cell in self.cells:
+            restore_bias_neurons(cell)
         quantized = _rounded(self, self.force, self.halvings)
         surrogates = [getattr(cell, "spike", torch.zeros_like) for cell in self.cells]  # an LI has none
         steps = integer_steps(quantized.layers, quantized.padded(x), surrogates)

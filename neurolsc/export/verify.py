@@ -20,7 +20,7 @@ from torch import Tensor
 
 from neurolsc.display import Displayed, in_80_columns
 from neurolsc.export.fixed_point import LIMIT, UNIT, AtrlifLayer, clip
-from neurolsc.export.netx import read_with_golden, replay
+from neurolsc.export.netx import changed_layers, read_with_golden, replay
 from neurolsc.export.quantize import QuantizedNetwork
 
 SimulatorName = Literal["Lava", "nengo-loihi"]
@@ -56,10 +56,14 @@ class Verification(Displayed):
     simulated: bool = True  # False where only the golden samples were replayed
     others: tuple["Verification", ...] = ()  # of the golden samples and further simulators
     not_run: tuple[str, ...] = ()  # simulators that did not run, and why
+    # layers of the file, 0 for its input, whose entries are not those that were written, by their digests (SHA-256)
+    changed: tuple[int, ...] = ()
 
     @property
     def exact(self) -> bool:
-        """True if every spike, state and readout is the same in all that ran."""
+        """True if every spike, state and readout is the same in all that ran, and the file is as it was written."""
+        if self.changed:
+            return False
         same = all(layer.agreement == layer.state_agreement == 1 for layer in self.layers)
         return same and self.readout_agreement == 1 and all(other.exact for other in self.others)
 
@@ -81,6 +85,9 @@ class Verification(Displayed):
         lines.append(f"readout: {self.readout_agreement:.4%} equal{where(self.readout_difference)}")
         for other in self.others:
             lines += other.parts()
+        if self.changed:
+            layers = ", ".join(map(str, self.changed))
+            lines.append(f"changed after the export, by their digests (SHA-256): layer {layers} of the file")
         for reason in self.not_run:  # it may quote what a simulator printed, whose lines are kept
             lines += map(in_80_columns, reason.splitlines())
         return lines
@@ -91,7 +98,8 @@ def verify(path: str | PathLike[str], spikes: Tensor | None = None) -> Verificat
 
     A file of :func:`neurolsc.export.to_netx` holds golden samples: input, and the output of every layer and the
     readout. They are replayed through the integers in the file, each layer on the golden spikes of the layer below, so
-    that a changed weight shows in its own layer. That needs no simulator.
+    that a changed weight shows in its own layer. That needs no simulator. A weight that these samples never use shows
+    in digests of the layers, which the file holds as well.
 
     With spikes, Lava and nengo-loihi run the file, too, where they are installed, and are compared with the integers
     spike by spike, state by state. nengo-loihi takes LIF layers only, and checks what Lava does not: overflows of a
@@ -109,6 +117,7 @@ def verify(path: str | PathLike[str], spikes: Tensor | None = None) -> Verificat
         RuntimeError: if Lava fails; the message holds its output.
     """
     quantized, golden = read_with_golden(path)
+    changed = changed_layers(path)
     runs = []
     not_run = []
     if spikes is None and not golden:
@@ -137,7 +146,7 @@ def verify(path: str | PathLike[str], spikes: Tensor | None = None) -> Verificat
         runs.append(replace(replayed, simulated=False))
     if not runs:
         raise FileNotFoundError("; ".join(not_run))
-    return replace(runs[0], others=tuple(runs[1:]), not_run=tuple(not_run))
+    return replace(runs[0], others=tuple(runs[1:]), not_run=tuple(not_run), changed=changed)
 
 
 def _compared(quantized: QuantizedNetwork, found: dict[str, Tensor], tools: tuple[str, ...]) -> Verification:

@@ -23,7 +23,7 @@ from torch.nn.functional import pad
 from neurolsc.interop.prepared import network_of
 from neurolsc.interop.wrapped import WrappedCell
 from neurolsc.io import CONVERTERS, check_finite
-from neurolsc.network import Network
+from neurolsc.network import Network, as_network
 from neurolsc.neurons import ALIF, LI, LIF, Cell, CubaLIF
 from neurolsc.neurons.cell import NO_STEP, step_of
 from neurolsc.surroundings import eval_mode, without_inference_mode
@@ -164,6 +164,7 @@ def from_wrapped(network: Network) -> Network:
         TypeError: if a layer or module has no counterpart; the message names it.
         ValueError: if a setting has no counterpart; the message says what to change.
     """
+    network = as_network(network)
     if not any(isinstance(cell, WrappedCell) for cell in network.cells):
         return network
     like = network.dtype_and_device
@@ -406,6 +407,9 @@ def delayed(network: Network) -> Network:
     too early. The layer below sends it from a second bias neuron, which the first one switches on. A linear readout
     remembers nothing, and needs no second bias neuron.
 
+    :class:`neurolsc.export.QuantizationAware` trains the synapses of bias neurons, which are the biases, but not what
+    makes them fire. :func:`neurolsc.save` keeps them as neurons like others.
+
     Args:
         network: what :func:`quantize` accepts, biases of LIF and CubaLIF only. With ``layer_delay=1`` it is returned as
             it is.
@@ -414,6 +418,7 @@ def delayed(network: Network) -> Network:
         TypeError: if a layer or the readout cannot be exported, or there are biases and a layer is an ALIF.
         ValueError: if a number or a setting cannot be exported.
     """
+    network = as_network(network)
     if network.layer_delay:
         return network
     network = exportable(network)
@@ -487,4 +492,25 @@ def _with_bias_neurons(cell: Any, layer: int, *, second: bool) -> Any:
     extended.spike = cell.spike
     for tau in ("tau_v", "tau_i") if kind is CubaLIF else ("tau_v",):
         setattr(extended, tau, pad(getattr(cell, tau), (0, added), value=NO_MEMORY))
+    extended.bias_rows = {name: values.detach()[n:].clone() for name, values in extended.named_parameters()}
     return extended
+
+
+def bias_neurons(cell: Cell) -> int:
+    """Return how many neurons, the last ones of a cell, :func:`delayed` has added to stand for biases."""
+    rows: dict[str, Tensor] = getattr(cell, "bias_rows", {})
+    return len(rows["w_in"]) if rows else 0
+
+
+@torch.no_grad()
+def restore_bias_neurons(cell: Cell) -> None:
+    """Give the bias neurons of a cell back, in place, the parameters with which they fire at every step.
+
+    An optimizer's weight decay, or a bound on the weights, changes also what has no gradient. What is right is not
+    written, as a gradient that is yet to be computed may need it.
+    """
+    rows: dict[str, Tensor] = getattr(cell, "bias_rows", {})
+    for name, wanted in rows.items():
+        present = cell.get_parameter(name)[-len(wanted) :]
+        if not torch.equal(present, wanted.to(present)):
+            present.copy_(wanted)

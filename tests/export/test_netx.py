@@ -1,5 +1,6 @@
 """NetX files: their layout, there and back, golden samples, reports, and files that are refused."""
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,17 @@ import numpy as np
 import pytest
 import torch
 
+import neurolsc
 from neurolsc import LIF, ALIFPlus, Network, metrics
+from neurolsc.experiment import DataSettings, Experiment, NetworkSettings, TrainSettings
+from neurolsc.experiment.run import NETWORK, run_folder
 from neurolsc.export import QuantizedNetwork, quantize, read_netx, to_netx, verify, write_netx
 from neurolsc.export.netx import make_report
 from neurolsc.export.quantize import dequantize
 from neurolsc.neurons import ALIFPositive, CubaLIF
-from tests.export.networks import KINDS, N_IN, N_OUT, WIDTH, in_steps, lif, make, spikes
+from neurolsc.tasks import BinaryPerStep, Classification
+from tests.export.networks import KINDS, N_IN, N_OUT, WIDTH, alif, in_steps, lif, make, spikes
+from tests.patterns import succeed
 
 STEPS, SAMPLES = 60, 4
 X = spikes(STEPS, SAMPLES)
@@ -106,6 +112,32 @@ def test_a_changed_integer_is_found_in_its_layer_at_its_first_step(tmp_path):
     assert first is not None and (len(spiked) == 0 or first <= spiked[0])  # a state differs before a spike does
     assert found.readout_difference is None
     assert f"first difference at step {first}" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("place", "layer"), [("layer/1/weight", 1), ("layer/2/neuron/refDelay", 2), ("layer/3/weight", 3)]
+)
+def test_a_changed_integer_that_no_golden_sample_uses_is_found_by_a_digest(place, layer, tmp_path):
+    path, x = tmp_path / "a.net", X.clone()
+    x[:, :, 5] = 0
+    network = make("zero")
+    with torch.no_grad():
+        network.cells[1].get_buffer("b_v")[3] = -5.0  # this neuron is silent
+    write_netx(quantize(network, force=True), path, golden=x)
+    assert verify(path).exact and "changed" not in str(verify(path))
+    with h5py.File(path, "r+") as file:
+        if file[place].shape:
+            file[place][0, 5 if layer == 1 else 3] += 2
+        else:
+            file[place][...] += 1
+    found = verify(path)
+    assert all(one.agreement == one.state_agreement == 1 for one in found.layers)
+    assert found.readout_agreement == 1
+    assert (found.exact, found.changed) == (False, (layer,))
+    assert f"changed after the export, by their digests (SHA-256): layer {layer} of the file" in str(found)
+    with h5py.File(path, "r+") as file:  # as an earlier version wrote it
+        del file["neurolsc"].attrs["sha256"]
+    assert verify(path).exact
 
 
 def test_a_file_holds_four_samples_and_without_data_one_of_random_spikes(tmp_path):
@@ -238,6 +270,69 @@ def test_on_data_it_says_what_both_networks_did():
         assert a.agreement == pytest.approx((one == other).double().mean().item())
         assert a.rate_integer > 0.05
     assert report.decisions.accuracy_float == metrics.mode_accuracy(exact.logits, labels)
+
+
+def test_the_steps_that_the_task_counts_decide(tmp_path):
+    network, x, last = make("ALIF"), spikes(STEPS, 40), 3
+    exact, integer = (net.run(x).logits for net in (network, quantize(network, x)))
+    votes = [metrics.mode_vote(logits[-last:]) for logits in (exact, integer)]
+    labels = votes[0].clamp(min=0)
+    assert metrics.mode_accuracy(exact, labels) < 0.9  # all steps decide otherwise
+    task = Classification(last=last)
+    found = to_netx(network, tmp_path / "a.net", x, labels=labels, task=task).decisions
+    assert found is not None
+    scores = [task.measures(logits, labels)["mode_accuracy"] for logits in (exact, integer)]
+    assert [found.accuracy_float, found.accuracy_integer] == scores
+    assert found.same_as_float == (votes[0] == votes[1]).double().mean()
+
+
+def finished(run: Path, data: DataSettings) -> Path:
+    """The folder of a run without a delay between layers."""
+    settings = NetworkSettings(cell="LIF", width=8, layers=1, tau_v=5.0, layer_delay=0)
+    experiment = Experiment(settings, data, training=TrainSettings(batch_size=250))
+    with run_folder(run, experiment.settings) as folder:
+        neurolsc.save(experiment.build(), folder / NETWORK)
+    return run
+
+
+def test_the_command_line_scores_a_run_on_the_steps_that_its_evaluation_counts(tmp_path):
+    run = finished(tmp_path / "run", DataSettings(data="store-recall", delay=20))
+    succeed("evaluate", run, "--split", "validation")
+    succeed("export", run, "--to", "netx", "--samples", "500")
+    score = json.loads((run / "validation.json").read_text())["mode_accuracy"]
+    assert json.loads((run / "netx/report.json").read_text())["decisions"]["accuracy_float"] == score
+
+
+def test_the_command_line_tunes_a_run_without_a_delay_with_one(tmp_path):
+    run = finished(tmp_path / "run", DataSettings(data="shd", dt=0.05, channels=70, repeat=1, binary=True))
+    succeed("export", run, "--to", "netx", "--samples", "8", "--fine-tune", "1")
+    before, tuned = (neurolsc.load(folder / NETWORK) for folder in (run, run / "netx"))
+    assert (before.layer_delay, tuned.layer_delay) == (0, 1)
+    assert not torch.equal(tuned.cells[0].w_in, before.cells[0].w_in)
+
+
+def test_thresholds_of_few_units_are_named_in_the_report(tmp_path):
+    torch.manual_seed(0)
+    network, x = Network([alif(), lif(WIDTH, 16)], N_OUT), spikes(rate=0.15)
+    rest = network.cells[0].theta_rest.detach().clone()
+    rest[0] = 0.01  # needs so many units per step of adaptation that states leave their range
+    network.cells[0].theta_rest = rest
+    report = to_netx(network, tmp_path / "a.net", x)
+    units, wanted = report.layers[0].threshold[0], "weight units, where 16 or more are wanted"
+    assert units < 16
+    (remark,) = report.remarks
+    assert f"layer 1: a threshold has {units} {wanted}" in remark and remark in str(report)
+    with torch.no_grad():
+        network.cells[1].w_in[0, 0] = 9.0
+    assert "where 62 or more are wanted" in to_netx(network, tmp_path / "b.net", x, force=True).remarks[1]
+    assert to_netx(make("ALIF"), tmp_path / "c.net", x).remarks == ()
+
+
+def test_an_input_in_the_place_of_the_path_and_another_task_are_refused(tmp_path):
+    with pytest.raises(TypeError, match=r"path must be that of a file, got a Tensor: call to_netx\(net, path, x\)"):
+        to_netx(make("zero"), X)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"task must be a neurolsc\.tasks\.Classification, got BinaryPerStep\(\)"):
+        to_netx(make("zero"), tmp_path / "a.net", X, task=BinaryPerStep())  # type: ignore[arg-type]
 
 
 # ---- files of lava-dl

@@ -178,6 +178,12 @@ def test_networks_that_nir_cannot_express_are_refused_by_layer_and_number(made, 
 
 
 def test_a_step_without_length_and_a_missing_nir_are_named(monkeypatch):
+    network, text = make("subtract"), r"dt must be .*got '1e-4'"
+    with pytest.raises(TypeError, match=text):
+        to_nir(network, dt="1e-4")  # type: ignore[arg-type]
+    graph = to_nir(network, dt=DT)
+    with pytest.raises(TypeError, match=text):
+        from_nir(graph, dt="1e-4")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="dt must be positive"):
         to_nir(make("subtract"), dt=0.0)
     monkeypatch.setitem(sys.modules, "nir", None)  # as if it were not installed

@@ -215,6 +215,13 @@ def test_overflows_on_calibration_data_are_refused_with_their_number(kind, messa
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.bfloat16])
+def test_spikes_of_any_dtype_keep_it_and_become_floats_a_step_at_a_time(dtype):
+    quantized, x = quantize(make("bias, subtract")), spikes()
+    assert quantized.padded(x.to(dtype)).dtype == dtype
+    assert torch.equal(quantized.run(x.to(dtype)).logits, quantized.run(x).logits)
+
+
 def test_units_are_halved_until_half_of_the_bits_are_enough_and_weights_keep_theirs():
     torch.manual_seed(0)
     network, x = Network([alif(), lif(WIDTH, 16)], N_OUT), spikes(rate=0.15)

@@ -1,5 +1,6 @@
 """Networks of snnTorch, norse and spikingjelly, exported: their spikes, ours, and the files'."""
 
+import copy
 import itertools
 import re
 import warnings
@@ -308,6 +309,57 @@ def test_an_integrator_with_a_long_memory_gets_the_scale_that_its_sums_leave(tmp
     with torch.no_grad():
         exact = dequantize(network, quantize(network, x)).run(x.double()).logits
     assert (run.logits - exact).abs().max() < 0.1 * exact.abs().max()
+
+
+# training through the integers
+
+
+@pytest.mark.parametrize(("name", "counts"), [("Leaky", (1, 1)), ("LIF, then LI", (1, 2, 0))])
+def test_training_through_the_integers_changes_biases_but_not_what_makes_a_bias_neuron_fire(name, counts):
+    torch.manual_seed(0)
+    x = spikes(40, 8, N_IN, rate=0.3)
+    tuned = copy.deepcopy(delayed(wrap(MODELS[name]())))
+    before = {key: value.clone() for key, value in tuned.state_dict().items()}
+    aware = QuantizationAware(tuned, x, force=True)
+    optimizer = torch.optim.AdamW(aware.parameters(), lr=3e-3, weight_decay=1.0)
+    for _ in range(20):
+        aware.run(x).logits.square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    run = aware.run(x)
+    quantized = quantize(tuned, x, force=True)
+    assert quantized.bias_neurons == counts
+    for i in tuned.spiking:
+        count = counts[i]
+        for key, parameter in tuned.cells[i].named_parameters():
+            assert torch.equal(parameter[-count:], before[f"cells.{i}.{key}"][-count:])
+        bias = tuned.cells[i].get_parameter("w_rec")[:-count, -count]
+        assert (bias != before[f"cells.{i}.w_rec"][:-count, -count]).all()
+        for neuron in range(count):  # each fires a step after the one that switches it on
+            assert run.spikes[i][i + neuron + 1 :, :, WIDTH + neuron].all()
+        assert quantized.run(x).spikes[i].shape[2] == WIDTH
+
+
+def test_a_report_of_a_delayed_network_leaves_its_bias_neurons_out(tmp_path):
+    x, late = spikes(STEPS, 3, N_IN, rate=0.3), delayed(wrap(MODELS["Leaky"]().double()))
+    report = to_netx(late, tmp_path / "a.net", x, force=True)
+    assert report.activity is not None
+    with torch.no_grad():
+        rates = [z[:, :, :WIDTH].mean().item() for z in late.run(x.double()).spikes]
+    assert [layer.rate_float for layer in report.activity] == pytest.approx(rates)
+    assert read_netx(tmp_path / "a.net").run(x).spikes[0].shape[2] == WIDTH
+
+
+def test_a_module_that_is_no_network_is_refused_with_what_to_call():
+    model, x = nn.Sequential(nn.Linear(N_IN, WIDTH), leaky(), nn.Linear(WIDTH, 4)), spikes(STEPS)
+    for function in (quantize, lambda net, x: delayed(net), lambda net, x: from_wrapped(net)):
+        with pytest.raises(
+            TypeError, match=r"network must be a neurolsc\.Network, got Sequential: give neurolsc\.wrap\("
+        ):
+            function(model, x)
+    with pytest.raises(TypeError, match=r"got Sequential: .* tuned = delayed\(neurolsc\.wrap\(module\)\)"):
+        QuantizationAware(model, x)  # type: ignore[arg-type]
+    assert QuantizationAware(delayed(wrap(model)), x, force=True).run(x).logits.shape == (STEPS, 3, 4)
 
 
 @pytest.mark.parametrize("kind", [nir.LI, nir.CubaLI])
