@@ -246,6 +246,7 @@ def make_report(
     remarks = []
     cell: Any
     near: Any  # the float cell with the parameters of the integers
+    # delayed: each layer reads the one below a step later, and neurons that always fire stand for biases, if there are any
     cells = (delayed(network).cells, dequantize(network, quantized).cells)
     for i, (cell, near, layer) in enumerate(zip(*cells, quantized.layers, strict=True), start=1):
         kind: Any = exported_kind(cell)
@@ -257,7 +258,7 @@ def make_report(
         exact = torch.cat([getattr(cell, w).double() for w in matrices], 1)
         integer = torch.cat([getattr(near, w) for w in matrices], 1)
         error = (integer - exact) / theta.unsqueeze(1)
-        # on the chip a synapse of -threshold resets; `dequantize` takes it out, which may leave 1e-16 in place of 0
+        # a LIF that subtracts resets itself by a synapse of -threshold, which `dequantize` takes out: 1e-16 may be left
         lost = (exact != 0) & (integer.abs() < 1e-12)
         m, n = layer.weight.shape  # neurons, inputs
         fan_in = n if layer.weight_rec is None else n + m
@@ -277,7 +278,7 @@ def make_report(
             )
         )
         fewest = COARSE_ALIF if kind is ALIF else COARSE
-        if layer.threshold.min() < fewest:  # by force, or for the range of the states on the calibration data
+        if layer.threshold.min() < fewest:  # by force, or halved until states fit
             remarks.append(
                 f"layer {i}: a threshold has {int(layer.threshold.min())} weight units, where {fewest} or more are wanted: "
                 f"rounding moves thresholds by up to {layers[-1].threshold_error:.0%}."
