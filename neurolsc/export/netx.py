@@ -246,7 +246,7 @@ def make_report(
     remarks = []
     cell: Any
     near: Any  # the float cell with the parameters of the integers
-    # delayed: each layer reads the one below a step later, and neurons that always fire stand for biases, if there are any
+    # delayed: each layer reads the one below a step later, and neurons that always fire stand for biases
     cells = (delayed(network).cells, dequantize(network, quantized).cells)
     for i, (cell, near, layer) in enumerate(zip(*cells, quantized.layers, strict=True), start=1):
         kind: Any = exported_kind(cell)
