@@ -500,7 +500,7 @@ def current_lif_recurrent(
     x: Array, start: Array, params: Array, reset: int, spiking: bool, reset_gradient: bool,
     z: Array, states: Arrays, u: Array, z0: Array, weight_t: Array, square: bool,
 ) -> None:  # fmt: skip
-    """Run norse's LIFRecurrent by the steps of :func:`current_lif`; arguments as `snntorch_kernels.leaky_recurrent`."""
+    """Run norse's LIFRecurrent by the steps of :func:`current_lif`; see `snntorch_kernels.leaky_recurrent`."""
     size = len(z0)
     pushed = np.empty((1, size), x.dtype)
     indices = np.empty(weight_t.shape[1] + 1, np.int32)
@@ -522,7 +522,7 @@ def adaptive_lif_recurrent(
     x: Array, start: Array, params: Array, reset_gradient: bool,
     z: Array, states: Arrays, u: Array, z0: Array, weight_t: Array, square: bool,
 ) -> None:  # fmt: skip
-    """Run norse's LSNNRecurrent by the steps of :func:`adaptive_lif`; arguments as `snntorch_kernels.leaky_recurrent`."""
+    """Run norse's LSNNRecurrent by the steps of :func:`adaptive_lif`; see `snntorch_kernels.leaky_recurrent`."""
     size = len(z0)
     pushed = np.empty((1, size), x.dtype)
     indices = np.empty(weight_t.shape[1] + 1, np.int32)
