@@ -110,19 +110,30 @@ def _as_float32(module: nn.Module) -> Iterator[None]:
     """Within this context, turn parameters and buffers of half precision to float32; then back in their own storage.
 
     Values that were set meanwhile are rounded. Gradients are put aside, since they have the dtype of half precision.
+    A buffer that autograd computed, as a state that a layer keeps, belongs to the caller's graph: it is not touched,
+    and a copy takes its place meanwhile.
     """
     # for each tensor the dict that holds it, its name there, its data and its gradient
     halves: list[tuple[dict[str, Any], str, Tensor, Tensor | None]] = []
+    computed: list[tuple[dict[str, Any], str, Tensor]] = []
     for part in module.modules():
         for tensors in (part._parameters, part._buffers):
             for name, tensor in tensors.items():
-                if tensor is not None and tensor.dtype in HALF and not is_lazy(tensor):
-                    halves.append((tensors, name, tensor.data, tensor.grad))
-                    tensor.grad = None
-                    tensor.data = tensor.data.float()
+                if tensor is None or tensor.dtype not in HALF or is_lazy(tensor):
+                    continue
+                if not tensor.is_leaf:
+                    computed.append((tensors, name, tensor))
+                    tensors[name] = tensor.detach().float()  # type: ignore[assignment]
+                    continue
+                halves.append((tensors, name, tensor.data, tensor.grad))
+                tensor.grad = None
+                tensor.data = tensor.data.float()
     try:
         yield
     finally:
+        for tensors, name, tensor in computed:
+            if name in tensors:
+                tensors[name] = tensor
         for tensors, name, data, grad in halves:
             tensor = tensors.get(name)
             if tensor is None:  # removed meanwhile

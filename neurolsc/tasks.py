@@ -9,7 +9,7 @@ from torch import Tensor
 
 from neurolsc import metrics
 from neurolsc.metrics import SHARE, MetricSpec
-from neurolsc.validation import whole
+from neurolsc.validation import shown, whole
 
 __all__ = ["BinaryPerStep", "ClassPerStep", "Classification", "Task", "cross_entropy", "metric_spec"]
 
@@ -132,6 +132,37 @@ class BinaryPerStep(_PerStep):
         {"nll": MetricSpec(lower_is_better=True, of_steps=True, share=False), "step_overlap": SHARE}
     )
     _losses = staticmethod(metrics.binary_losses)
+
+
+def refuse_no_task(task: object) -> None:
+    """Raise a TypeError for a class, and for an object without score, loss or measures."""
+    if isinstance(task, type):
+        raise TypeError(f"task must be an object, got the class {task.__name__}: give {task.__name__}().")
+    if missing := [name for name in ("score", "loss", "measures") if not hasattr(task, name)]:
+        wanted = "task must have score, loss and measures, as neurolsc.tasks.Classification() does"
+        raise TypeError(f"{wanted}; {shown(task)} has no {', '.join(missing)}.")
+
+
+def loss_of(task: Task, logits: Tensor, targets: Tensor, mask: Tensor | None) -> Tensor:
+    """Return a task's loss; TypeError or ValueError if it is not one number with a gradient, where logits have one."""
+    name = type(task).__name__
+    value = task.loss(logits, targets, mask)
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name}.loss must return a tensor of one number, got {shown(value)}.")
+    if value.numel() != 1:
+        raise ValueError(f"{name}.loss must return one number, got a tensor {tuple(value.shape)}.")
+    if logits.requires_grad and not value.requires_grad:
+        raise ValueError(f"{name}.loss must have a gradient by the logits, got a number without one.")
+    return value
+
+
+def measures_of(task: Task, logits: Tensor, targets: Tensor, mask: Tensor | None) -> Mapping[str, float]:
+    """Return a task's measures; TypeError if they are no dict by name, with the score among them."""
+    measures = task.measures(logits, targets, mask)
+    if not isinstance(measures, Mapping) or task.score not in measures:
+        wanted = f"a dict of numbers by name, the score {task.score!r} among them"
+        raise TypeError(f"{type(task).__name__}.measures must return {wanted}, got {shown(measures)}.")
+    return measures
 
 
 def metric_spec(task: Task, name: str) -> MetricSpec:

@@ -4,6 +4,7 @@ import difflib
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import field
+from numbers import Real
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 import torch
@@ -101,12 +102,17 @@ def swapped_axes(x: Tensor, targets: object) -> str:
 def positive(name: str, value: float | Tensor, *, zero_allowed: bool = False) -> Tensor:
     """Return the value as a detached float tensor if every entry is positive and finite; else raise a ValueError.
 
-    With zero_allowed entries may also be 0.
+    With zero_allowed entries may also be 0. A TypeError if the value holds no real numbers.
     """
     if isinstance(value, Tensor):
         entries = value.detach()
     else:
-        entries = torch.tensor(value, dtype=torch.float64)
+        try:
+            entries = torch.tensor(value, dtype=torch.float64)
+        except (TypeError, ValueError, RuntimeError) as error:  # which of them depends on the value
+            raise TypeError(f"{name} must be a number, got {shown(value)}.") from error
+    if entries.is_complex():
+        raise TypeError(f"{name} must be real, got {shown(value)}.")
     if not entries.is_floating_point():
         entries = entries.to(torch.get_default_dtype())
     if zero_allowed:
@@ -131,6 +137,24 @@ def number(name: str, value: float, *, zero_allowed: bool = False) -> float:
     if isinstance(value, Tensor) and value.ndim:
         raise TypeError(f"{name} must be one number, got a tensor of shape {tuple(value.shape)}; set it afterwards.")
     return float(positive(name, value, zero_allowed=zero_allowed))
+
+
+def finite(name: str, value: float | Tensor) -> float:
+    """Return the value as a float if it is one finite real number of any sign; else raise a TypeError or ValueError."""
+    if isinstance(value, Tensor) and value.ndim == 0:
+        value = value.item()
+    if not isinstance(value, Real):
+        raise TypeError(f"{name} must be a number, got {shown(value)}.")
+    if not math.isfinite(value):
+        raise ValueError(f"{name} must be finite, got {value}.")
+    return float(value)
+
+
+def flag(name: str, value: bool) -> bool:
+    """Return the value if it is True or False; else raise a TypeError."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, got {shown(value)}.")
+    return value
 
 
 def probability(name: str, value: float) -> float:

@@ -17,10 +17,11 @@ from spikingjelly.activation_based import surrogate as sj_surrogate
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from neurolsc import LIF, Monitor, Network, train
+from neurolsc import LIF, Cell, Monitor, Network, train
 from neurolsc.cli import app
 from neurolsc.monitor import Event
 from neurolsc.monitor.rules import Course, loss_rises
+from neurolsc.neurons import HiddenState
 from neurolsc.surrogate import FastSigmoid
 from neurolsc.tasks import Classification
 from tests.patterns import Patterns, small_network, stopped, succeed
@@ -498,6 +499,32 @@ def test_curves_of_growth_begin_at_the_first_row_that_has_the_number():
     assert [line.get_ydata()[1] for line in lines[:6]] == [1.0] * 6
 
 
+class Turning(Cell):
+    """Neurons with a complex decay, which send the tanh of their real part."""
+
+    def __init__(self, n_in: int, n_hidden: int) -> None:
+        super().__init__(n_in, n_hidden)
+        self.decay = nn.Parameter(torch.polar(torch.full((n_hidden,), 0.8), torch.rand(n_hidden)))
+        self.w_in = nn.Parameter(torch.randn(n_hidden, n_in) / n_in**0.5)
+
+    def initial_state(self, batch: int) -> HiddenState:
+        return HiddenState(torch.zeros(batch, self.n_hidden, dtype=torch.complex64))
+
+    def output(self, state: HiddenState) -> Tensor:
+        return state.h.real.tanh()
+
+    def update(self, x: Tensor, z: Tensor, state: HiddenState) -> HiddenState:
+        return HiddenState(self.decay * state.h + x @ self.w_in.T)
+
+
+def test_a_row_of_complex_parameters_has_real_numbers():
+    net = Network([Turning(N, 16), Turning(16, 16)], C)
+    monitor = Monitor(net, *batch(0), loss="membrane", every=1)
+    monitor.step(1.0)
+    assert {"gradient_1", "signal_to_noise_1", "radius_time_2"} <= monitor.rows[-1].keys()
+    assert all(isinstance(value, int | float) for row in monitor.rows for value in row.values())
+
+
 def test_a_callback_gets_every_row_and_a_closed_writer_stops_nothing():
     rows: list[dict[str, float]] = []
     monitor = Monitor(own(), *batch(0), loss="membrane", every=1, callback=rows.append)
@@ -530,6 +557,12 @@ def test_a_probe_batch_that_does_not_fit_is_refused_at_once():
         Monitor(own(), x, y, every=0)
     with pytest.raises(ValueError, match="loss must be one number"):
         Monitor(own(), x, y).step(torch.ones(3))
+    with pytest.raises(TypeError, match="callback must be a function of a row, got 3"):
+        Monitor(own(), x, y, callback=3)
+    monitor = Monitor(own(), x, y)
+    with pytest.raises(TypeError, match=r"scaler must be a torch\.amp\.GradScaler, got 3"):
+        monitor.step(1.0, scaler=3)
+    assert monitor.updates == 0
 
 
 def test_without_targets_there_are_rows_without_gradients():

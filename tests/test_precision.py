@@ -4,6 +4,7 @@ import copy
 from collections.abc import Callable
 
 import pytest
+import snntorch as snn
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -34,7 +35,7 @@ from neurolsc.stability import (
     state_gradients,
     truncation_errors,
 )
-from tests.test_monitor import Norse, SnnTorch, SpikingJelly, batch, own, slow
+from tests.test_monitor import C, N, Norse, SnnTorch, SpikingJelly, batch, own, slow
 
 EVERY_LIBRARY = [own, *slow(SnnTorch, Norse, SpikingJelly)]
 HALF = [torch.bfloat16, torch.float16]
@@ -111,6 +112,26 @@ def test_what_is_set_inside_of_autocast_is_what_is_set_outside(make, how):
         SETTING[how](net, x)
     close(net.state_dict(), other.state_dict())
     assert not all(map(torch.equal, net.state_dict().values(), before.values()))
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_hidden_state_of_half_precision_stays_in_the_graph_of_its_caller():
+    def gradients(measure: Callable[[nn.Module], object]) -> list[Tensor | None]:
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(N, 8), snn.Leaky(0.9, init_hidden=True, reset_mechanism="none"), nn.Linear(8, C))
+        with autocast():
+            loss = torch.stack([net(x) for x in batch(0)[0]]).square().mean()
+            state = net[1].mem
+            assert state.dtype == torch.bfloat16 and not state.is_leaf
+            before = state.detach().clone()
+            measure(net)
+        assert net[1].mem is state and torch.equal(state, before)
+        loss.backward()
+        return [p.grad for p in net.parameters()]
+
+    wanted = gradients(lambda net: None)
+    for measure in (radii, lambda net: Monitor(net, *batch(0), every=1).step(1.0)):
+        close(gradients(measure), wanted)
 
 
 def test_autocast_goes_on_with_the_weights_that_were_set_in_it():

@@ -4,6 +4,7 @@ import itertools
 import math
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from torch.utils.data import DataLoader, IterableDataset
 import neurolsc
 from neurolsc import Network, evaluate, train, wrap
 from neurolsc.datasets import collate
-from neurolsc.tasks import cross_entropy
+from neurolsc.tasks import ClassPerStep, cross_entropy
 from neurolsc.training import PAPER, adabelief_lookahead
 from tests.patterns import CLASSES, QUIET, Leak, N, Patterns, Spy, same_bits, small_network, weights
 
@@ -165,6 +166,21 @@ def test_the_layer_whose_surrogate_has_no_finite_derivative_is_named():
     assert neurolsc.diagnose(network, collate([DATA["training"][i] for i in range(8)]))[0].layer == layer
 
 
+@dataclass(frozen=True)
+class Odd:
+    """A task whose loss and measures are what it is given; a loss of None is the mean square of the logits."""
+
+    loss_given: Any = None
+    measures_given: Any = None
+    score = "accuracy"
+
+    def loss(self, logits, targets, mask=None):
+        return logits.square().mean() if self.loss_given is None else self.loss_given
+
+    def measures(self, logits, targets, mask=None):
+        return self.measures_given
+
+
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
@@ -179,6 +195,31 @@ def test_the_layer_whose_surrogate_has_no_finite_derivative_is_named():
         ({"schedule": "cosin"}, ValueError, "did you mean cosine"),
         ({"schedule": STEP(torch.optim.SGD([torch.zeros(1)], 0.1))}, TypeError, r"FromTorch\(make\), got a StepLR"),
         ({"optimizer": torch.optim.SGD([torch.zeros(1)], 0.1)}, TypeError, r"\(parameters, lr\), got a SGD"),
+        ({"optimizer": lambda parameters, lr: None}, TypeError, r"a torch\.optim\.Optimizer from .*, got None"),
+        ({"lr": "a"}, TypeError, "lr must be a number, got 'a'"),
+        ({"clip_spectrum": "a"}, TypeError, "clip_spectrum must be a number, got 'a'"),
+        ({"average": "a"}, ValueError, "average must be a share of the epochs, from 0 to below 1, got 'a'"),
+        ({"floss_target": "a"}, ValueError, "floss_target must be a finite number of nats per step, got 'a'"),
+        ({"centralize": "no"}, TypeError, "centralize must be True or False, got 'no'"),
+        ({"on_epoch": 3}, TypeError, "on_epoch must be a function of the history, got 3"),
+        ({"monitor": 3}, TypeError, r"monitor must be a neurolsc\.Monitor, got 3"),
+        ({"loss": "count"}, TypeError, r"train\(\) takes no loss: give a task"),
+        ({"network": small_network().requires_grad_(False)}, ValueError, "train needs parameters to move"),
+        (
+            {"task": ClassPerStep},
+            TypeError,
+            r"task must be an object, got the class ClassPerStep: give ClassPerStep\(\)",
+        ),
+        ({"task": "step"}, TypeError, "'step' has no score, loss, measures"),
+        ({"task": Odd(3.0)}, TypeError, r"Odd\.loss must return a tensor of one number, got 3\.0"),
+        ({"task": Odd(torch.ones(2))}, ValueError, r"Odd\.loss must return one number, got a tensor \(2,\)"),
+        ({"task": Odd(torch.ones(()))}, ValueError, r"Odd\.loss must have a gradient by the logits"),
+        (
+            {"task": Odd(None, {"other": 1.0})},
+            TypeError,
+            r"Odd\.measures must return .* the score 'accuracy' .*'other'",
+        ),
+        ({"task": Odd(None, 0.5)}, TypeError, r"Odd\.measures must return a dict .*, got 0\.5"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused_before_anything_runs(

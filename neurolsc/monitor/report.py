@@ -105,7 +105,7 @@ class Monitor(Displayed):
         updates: how many updates were counted.
 
     Raises:
-        TypeError: if net cannot be wrapped, x or y is of another kind, or loss is no loss.
+        TypeError: if net cannot be wrapped, x or y is of another kind, loss is no loss, or callback no function.
         ValueError: if x or y does not fit net or loss, every is not positive, or path holds something else.
 
     Example:
@@ -136,6 +136,8 @@ class Monitor(Displayed):
         self._loss = objective(loss)
         self._prefers: Output | None = output_of(loss)
         self.every = whole("every", every)
+        if callback is not None and not callable(callback):
+            raise TypeError(f"callback must be a function of a row, got {shown(callback)}.")
         self.path = path
         self.callback = callback
         self.rows: list[Row] = []
@@ -181,7 +183,7 @@ class Monitor(Displayed):
                 not scaled.
 
         Raises:
-            TypeError: if the loss is no number.
+            TypeError: if the loss is no number, or the scaler no scaler.
             ValueError: if it is a tensor of several numbers.
         """
         if self.closed:
@@ -190,6 +192,8 @@ class Monitor(Displayed):
         value = None
         if loss is not None:
             value = one_number(loss)
+        if scaler is not None and not callable(getattr(scaler, "get_scale", None)):
+            raise TypeError(f"scaler must be a torch.amp.GradScaler, got {shown(scaler)}.")
         self.updates += 1
         if self._silent:
             return

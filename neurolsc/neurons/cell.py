@@ -6,19 +6,22 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import chain
-from typing import Any, Literal, NamedTuple, Self, TypeVar
+from operator import attrgetter
+from typing import Any, Literal, NamedTuple, Self, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
 
 from neurolsc import surrogate
-from neurolsc.neurons.derivatives import Derivatives
+from neurolsc.neurons.derivatives import Derivatives, flat
 from neurolsc.neurons.parameters import parametrized_by, set_value, value_of
 from neurolsc.surrogate import Surrogate
-from neurolsc.validation import meant, tensor, whole
+from neurolsc.validation import meant, one_of, shown, tensor, whole
 
 State = Any  # of a cell: a NamedTuple of tensors (B, ...)
 AtOnce = tuple[Tensor, State] | None  # outputs of all steps (T, B, n_hidden) and the last state; None: take plain steps
+Radius = Literal["time", "depth"]
+Through = Literal["value", "decay", "decay_factor"]
 
 
 @dataclass(frozen=True)
@@ -33,13 +36,25 @@ class ScaledParameter:
         sign: +1 where the radius grows with the parameter, -1 where it shrinks: a multiplier k acts as k**sign.
         limit: name of a method of the cell that returns the largest magnitude to which a multiplier may raise the
             parameter; beyond it the radius would change in the other direction. None: no limit.
+
+    Raises:
+        TypeError: if parameter is no text.
+        ValueError: if radius, through or sign is none of these.
     """
 
     parameter: str
-    radius: Literal["time", "depth"]
-    through: Literal["value", "decay", "decay_factor"] = "value"
+    radius: Radius
+    through: Through = "value"
     sign: int = 1
     limit: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.parameter, str):
+            raise TypeError(f"parameter must be the name of one, got {shown(self.parameter)}.")
+        one_of("radius", self.radius, get_args(Radius))
+        one_of("through", self.through, get_args(Through))
+        if self.sign not in (1, -1):
+            raise ValueError(f"sign must be 1 or -1, got {self.sign!r}.")
 
 
 @dataclass(frozen=True)
@@ -301,12 +316,15 @@ class Cell(nn.Module, ABC):
 
 
 def refuse_wrong_step(cell: Cell) -> None:
-    """Refuse a cell whose methods, in a step of two samples, return something else than :class:`Cell` says.
+    """Refuse a cell whose attributes, or methods in a step of two samples, are something else than :class:`Cell` says.
 
     Raises:
-        TypeError: if a method returns a value of another type or shape; the message names the class and the method.
+        TypeError: if a method returns a value of another type or shape, or changes its arguments; the message names the
+            class and the method.
+        ValueError: if a scaled parameter is none of the cell.
     """
     name = type(cell).__name__
+    refuse_unknown_parameters(cell)
     like = cell.dtype_and_device
     if like["device"].type == "meta":  # its tensors hold no values to step
         return
@@ -324,22 +342,90 @@ def refuse_wrong_step(cell: Cell) -> None:
         fields = getattr(state, "_fields", None)
         if not isinstance(state, tuple) or fields is None:
             raise wrong("initial_state", "a NamedTuple of tensors (B, ...)", state)
-        for leaf in state:
+        for field, leaf in zip(fields, state, strict=True):
             if not isinstance(leaf, Tensor) or not leaf.ndim or len(leaf) != 2:
                 raise wrong("initial_state", "a NamedTuple of tensors (B, ...), here with B = 2", leaf)
+            if (leaf.is_floating_point() or leaf.is_complex()) and leaf.real.dtype != like["dtype"]:
+                raise wrong("initial_state", f"{field} of {like['dtype']}, as the parameters are", leaf)
+        x = torch.zeros(2, cell.n_in, **like)
+        versions = versions_of((x, *state))
         z = cell.output(state)
         if not isinstance(z, Tensor) or not z.is_floating_point() or z.shape != (2, cell.n_hidden):
             raise wrong("output", f"a float tensor (B, n_hidden), here (2, {cell.n_hidden})", z)
-        after = cell.update(torch.zeros(2, cell.n_in, **like), z, state)
+        after = cell.update(x, z, state)
+        if versions_of((x, *state)) != versions:
+            raise TypeError(
+                f"{name}.update and {name}.output must not change x or the state in place: return a new state."
+            )
         if type(after) is not type(state):
             raise wrong("update", f"a state as initial_state does, a {type(state).__name__}", after)
         for field, old, new in zip(fields, state, after, strict=True):
             if not isinstance(new, Tensor) or new.shape != old.shape:
                 raise wrong("update", f"{field} with shape {tuple(old.shape)}, as initial_state does", new)
+            if new.dtype != old.dtype:
+                raise wrong("update", f"{field} of {old.dtype}, as initial_state does", new)
+        if not definer(type(cell), "closed_form").__module__.startswith("neurolsc."):  # one of the user's own
+            known = cell.derivatives()
+            if not isinstance(known, Derivatives | None):
+                raise wrong("closed_form", "a neurolsc.neurons.Derivatives or None", known)
+            if known is not None:
+                _refuse_wrong_derivatives(f"{name}.closed_form: {type(known).__name__}", known, x, state, z)
     for method, kind in (("thresholds", Thresholds), ("membrane", Membrane), ("reset_switch", ResetSwitch)):
         got = getattr(cell, method)()
         if not isinstance(got, kind | None):
             raise wrong(method, f"a {kind.__module__}.{kind.__name__} or None", got)
+
+
+def versions_of(tensors: Iterable[Tensor]) -> list[int]:
+    """Return how often each tensor was changed in place; inference tensors, which do not count that, are left out."""
+    return [t._version for t in tensors if not t.is_inference()]
+
+
+def refuse_unknown_parameters(cell: Cell) -> None:
+    """Refuse a cell whose scaled parameters are no :class:`ScaledParameter`, or name what the cell lacks.
+
+    Raises:
+        TypeError: if an entry is something else.
+        ValueError: if there is no attribute of that name; the message names the class.
+    """
+    name = type(cell).__name__
+    for which in ("scaled_parameters", "paper_scaled_parameters"):
+        entries = getattr(cell, which)
+        if not isinstance(entries, tuple | list) or not all(isinstance(entry, ScaledParameter) for entry in entries):
+            raise TypeError(f"{name}.{which} must be a tuple of ScaledParameter(name, radius), got {shown(entries)}.")
+        for wanted in (text for entry in entries for text in (entry.parameter, entry.limit) if text is not None):
+            try:
+                attrgetter(wanted)(cell)
+            except AttributeError as error:
+                near = meant(dict(cell.named_parameters()), wanted)
+                raise ValueError(f"{name}.{which} names {wanted!r}, which a {name} lacks{near}") from error
+
+
+def _refuse_wrong_derivatives(name: str, known: Derivatives, x: Tensor, state: State, z: Tensor) -> None:
+    """Refuse matrices of a closed form, given as such, that do not fit the step; errors begin with its `name`."""
+    numbers = flat(state).shape[1]
+    # operators in place of matrices are left unchecked
+    if type(known).state_map is Derivatives.state_map:
+        terms = known.by_state(x, state)
+        if not isinstance(terms, dict) or not terms:
+            raise TypeError(f"{name}.by_state must return a dict of named terms, got {type(terms).__name__}.")
+        for term, matrix in terms.items():
+            _refuse_wrong_matrix(f"{name}.by_state: the term {term!r}", matrix, (numbers, numbers))
+    if type(known).input_maps is Derivatives.input_maps:
+        _refuse_wrong_matrix(f"{name}.by_input", known.by_input(x, state), (numbers, x.shape[1]))
+    if type(known).output_maps is Derivatives.output_maps:
+        _refuse_wrong_matrix(f"{name}.of_output", known.of_output(state), (z.shape[1], numbers))
+
+
+def _refuse_wrong_matrix(name: str, matrix: object, size: tuple[int, int]) -> None:
+    """Refuse what is no matrix of a size for each of two samples, or one for both."""
+    if not isinstance(matrix, Tensor):
+        got = type(matrix).__name__
+    elif tuple(matrix.shape) in ((2, *size), (1, *size)):
+        return
+    else:
+        got = str(tuple(matrix.shape))
+    raise TypeError(f"{name} must have the shape (B, {size[0]}, {size[1]}), here with B = 2, or B = 1, got {got}.")
 
 
 # Attributes whose override leaves closed_form and run_at_once valid: initial values, descriptions, and the methods
@@ -590,6 +676,11 @@ class Table(dict[str, type[T]]):
         name = cls.__name__
         if self.get(name) is not cls:
             cure = f"Make it known with neurolsc.register({name})."
+            if name == f"Parametrized{cls.__mro__[1].__name__}":  # torch.nn.utils.parametrize has made the class
+                cure = (
+                    "Its parameters are parametrised: take that back first, by neurolsc.theory.plain_time_constants after "
+                    "level_time_constants, else by torch.nn.utils.parametrize.remove_parametrizations."
+                )
             raise ValueError(f"{name} is not a known {self.kind}; known are {', '.join(sorted(self))}. {cure}")
         return name
 

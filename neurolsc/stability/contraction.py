@@ -34,7 +34,7 @@ from neurolsc.stability.arnoldi import radii, safe_sqrt
 from neurolsc.stability.transitions import follow, gram, time_operator
 from neurolsc.surrogate import MultiGaussian, in_two_methods
 from neurolsc.surroundings import eval_mode, in_full_precision
-from neurolsc.validation import number, whole
+from neurolsc.validation import finite, number, whole
 
 SLOPES = {  # largest |a'| and |a''| of an activation; NaN: it has no second derivative
     "relu": (1.0, math.nan),
@@ -405,9 +405,11 @@ def stable_sets(
         For each bounded parameter the module that maps it into its set.
 
     Raises:
-        TypeError: if the cell is neither an RNN nor an LSTM.
+        TypeError: if the cell is neither an RNN nor an LSTM, or rate or forget is no number.
         ValueError: if rate or forget are out of range.
     """
+    finite("rate", rate)
+    finite("forget", forget)
     if not 0 < rate < 1:
         raise ValueError(f"rate must be in (0, 1), got {rate}.")
     kind = _certified_class(cell)

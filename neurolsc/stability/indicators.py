@@ -319,7 +319,7 @@ def signal_to_noise(gradients: Tensor) -> float:
 
     .. math:: \mathrm{SNR} = \frac{\lVert \bar g \rVert^2}{\sum_p \mathrm{var}_k\, g_{k,p}},
         \qquad \bar g = \frac{1}{K} \sum_k g_k, \quad
-        \mathrm{var}_k\, g_k = \frac{1}{K-1} \sum_k (g_k - \bar g)^2
+        \mathrm{var}_k\, g_k = \frac{1}{K-1} \sum_k \lvert g_k - \bar g \rvert^2
 
     Noise of mean 0 alone gives about 1 / K. Where the mean is far above the noise, batches m times as large give m
     times the ratio. It is ``inf`` if all batches agree, and ``nan`` if all gradients are 0.
@@ -328,8 +328,8 @@ def signal_to_noise(gradients: Tensor) -> float:
     """
     mean = gradients.mean(0)
     # torch.var over a few rows takes twenty times as long
-    noise = (gradients - mean).square().sum() / (len(gradients) - 1)
-    return (mean.square().sum() / noise).item()
+    noise = (gradients - mean).abs().square().sum() / (len(gradients) - 1)
+    return (mean.abs().square().sum() / noise).item()
 
 
 @in_full_precision

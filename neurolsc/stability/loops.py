@@ -167,7 +167,13 @@ class Loop:
         return not self.meter.missed_determinants(self.history)
 
     def descend(self, loss: Tensor) -> None:
-        """One optimizer step on the loss."""
+        """One optimizer step on the loss; ValueError if it depends on no parameter."""
+        if not loss.requires_grad:
+            kinds = ", ".join(dict.fromkeys(type(cell).__name__ for cell in self.network.cells))
+            raise ValueError(
+                f"no radius depends on a parameter that is trained, in the steps of {kinds}: let update and output compute "
+                "without detach(), .data or no_grad(), or give gradient=False."
+            )
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()

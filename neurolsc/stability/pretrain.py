@@ -128,7 +128,9 @@ def pretrain(
 
     Source: arXiv:2308.12075, Sec. II-D and II-G, and its released code (``loop``).
     """
+    began = clock.perf_counter()
     whole("checkpoint_every", checkpoint_every)
+    whole("seed", seed, at_least=0)
     known_options("pretrain", options, [f.name for f in fields(PretrainOptions) if f.name != "target"])
     chosen = PretrainOptions(target=target, **options)
     network, batches, layout, _ = prepare_batches(net, x)
@@ -136,7 +138,10 @@ def pretrain(
     values_before = values_outside(net)  # thresholds and the like, to say in the result which have changed
     # `network` shares its parameters with `net`.
     with restored_on_error(network), eval_mode(network), locked(checkpoint), torch.enable_grad():
-        inputs = InputStream(batches)
+        inputs = InputStream(batches, network.n_in)
+        asked = options.get("steps")  # the default is cut to the steps of a short input
+        if asked is not None and asked > inputs.steps:
+            raise ValueError(f"steps must be at most the {inputs.steps} steps of batch 1, got {asked}.")
         goal = radius_target(target, inputs.steps, len(network.cells), chosen.direction)
         run = LOOPS[chosen.loop](Meter(network, goal, chosen, seed), inputs)
         settings = {f.name: getattr(chosen, f.name) for f in fields(PretrainOptions) if f.name not in MAY_DIFFER}
@@ -145,6 +150,7 @@ def pretrain(
             settings |= network_fingerprint(network) | data_fingerprint("inputs", as_batches(x))
             if state := read_checkpoint(checkpoint, run.state(), settings, "pre-training"):
                 run.restore(state)
+        seconds_before = sum(row["seconds"] for row in run.history)  # of the steps that the checkpoint has
         before: dict[str, Any] = {}  # the state before the step that is being taken, as the checkpoint has it
         with progress_bar(run.max_steps, initial=run.step, unit="step", desc="pretrain", shown=progress) as bar:
             while True:
@@ -164,7 +170,7 @@ def pretrain(
         # The state before the last step, so that a run with more steps or other criteria can go on from there.
         if checkpoint is not None:
             write_tree(checkpoint, before)
-        seconds = sum(row["seconds"] for row in run.history)
+        seconds = seconds_before + clock.perf_counter() - began
         result = run.meter.conclude(profile, inputs.steps, run.met, run.step, run.history, seconds)
     return result.of(net, layout, values_before)
 
@@ -461,7 +467,7 @@ class PretrainResult(Displayed):
         depth_error: standard error of those through depth.
         findings: dead layers and missed targets by name, and what to change.
         options: the settings.
-        seconds: wall time.
+        seconds: wall time of the call, and of the steps before it if it went on from a checkpoint.
         left_out: values of a module that were set and are not in its state_dict, and what keeps them; else empty.
     """
 
@@ -529,14 +535,19 @@ class PretrainResult(Displayed):
 class InputStream:
     """The inputs x of batches, which are repeated without end.
 
+    Args:
+        batches: the batches.
+        n_in: the width that every x must have; None: any.
+
     Attributes:
         taken: number of inputs taken so far.
         size: number of batches; infinite until a loader without a length has ended once.
         steps: T of the first input.
     """
 
-    def __init__(self, batches: Iterable[Any]) -> None:
+    def __init__(self, batches: Iterable[Any], n_in: int | None = None) -> None:
         self.batches = batches
+        self.n_in = n_in
         self.taken = 0
         self.size = math.inf
         if isinstance(batches, Sequence):
@@ -551,7 +562,7 @@ class InputStream:
         while True:
             place = 0
             for place, batch in enumerate(self.batches, start=1):
-                yield input_of(batch, place)
+                yield input_of(batch, place, self.n_in)
             self.size = place
             if not place:
                 raise ValueError("pretrain needs at least one batch of inputs, got none.")
@@ -562,11 +573,11 @@ class InputStream:
         return next(self._inputs)
 
 
-def input_of(batch: Any, place: int) -> Tensor:
+def input_of(batch: Any, place: int, n_in: int | None = None) -> Tensor:
     """The input (T, B, n_in) of a batch x, (x, labels) or (x, targets, mask); errors name its place, from 1.
 
-    From a batch with a mask (T, B) the samples of at least median length are taken, cut to that length, so that no step
-    is padding.
+    With an `n_in` of None it may have any width. From a batch with a mask (T, B) the samples of at least median length
+    are taken, cut to that length, so that no step is padding.
     """
     x, targets, mask = as_batch(batch, f"batch {place}")
     if x.ndim != 3:
@@ -578,4 +589,7 @@ def input_of(batch: Any, place: int) -> Tensor:
         raise ValueError(
             f"the mask of batch {place} must be bool {tuple(x.shape[:2])}, got {mask.dtype} {tuple(mask.shape)}."
         )
+    if 0 in x.shape or n_in not in (None, x.shape[2]):
+        wanted = f"(T, B, {n_in or 'n_in'}) with T, B >= 1"
+        raise ValueError(f"inputs must be {wanted}, got {tuple(x.shape)} in batch {place}.")
     return without_padding(x, mask)

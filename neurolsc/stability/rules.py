@@ -8,9 +8,10 @@ radius})`, one through time and one through depth. A *rule* says which of a cell
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from numbers import Real
 from operator import attrgetter
 from statistics import fmean, pstdev
-from typing import Literal, NamedTuple, Protocol, get_args
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from torch import Tensor
 from neurolsc.neurons.cell import Cell, ScaledParameter, is_frozen, owner_of
 from neurolsc.neurons.parameters import set_value
 from neurolsc.stability.transitions import NON_SQUARE, NonSquare
-from neurolsc.validation import number, one_of, setting, whole
+from neurolsc.validation import flag, number, one_of, setting, shown, whole
 
 # ---- targets
 
@@ -48,11 +49,16 @@ def radius_target(target: Target, steps: int, layers: int, direction: Direction 
             that returns two radii, of which one may be None.
     """
     time = depth = None
+    got: Any = target
     if target == "balanced":
         time = steps / (steps + layers)
         depth = layers / (steps + layers)
     elif callable(target):
-        time, depth = target(steps, layers)
+        got = target(steps, layers)
+        try:
+            time, depth = got
+        except (TypeError, ValueError):  # no pair
+            time = depth = None
     elif isinstance(target, int | float) and not isinstance(target, bool):
         time = depth = float(target)
     if direction == "depth":
@@ -61,10 +67,10 @@ def radius_target(target: Target, steps: int, layers: int, direction: Direction 
         depth = None
     goal = RadiusTarget(time, depth)
     radii = [radius for radius in goal if radius is not None]
-    if not radii or not all(0 < radius < math.inf for radius in radii):
+    if not radii or not all(isinstance(radius, Real) and 0 < radius < math.inf for radius in radii):
         raise ValueError(
             "target must be a radius in (0, inf), 'balanced', or a function of (steps, layers) that returns two such "
-            f"radii, of which one may be None; got {target!r}."
+            f"radii, of which one may be None; got {got!r}."
         )
     return goal
 
@@ -145,6 +151,10 @@ class Criteria:
         pooled: (i) compares one mean, over all layers and both directions, with its target; (ii) and (iii) take the
             deviation between the means of layers and directions.
 
+    Raises:
+        TypeError: if hold or pooled is of another kind.
+        ValueError: if hold is below 1, or one of the bounds is no number from 0.
+
     Source: arXiv:2308.12075, Sec. II-D.
     """
 
@@ -156,6 +166,13 @@ class Criteria:
 
     def __post_init__(self) -> None:
         whole("hold", self.hold)
+        flag("pooled", self.pooled)
+        for name in ("tolerance", "deviation", "smoothed_deviation"):
+            bound = getattr(self, name)
+            if bound is None and name != "tolerance":
+                continue
+            if not isinstance(bound, int | float) or not bound >= 0:  # infinity is allowed: every radius meets it
+                raise ValueError(f"{name} must be zero or positive, got {bound!r}.")
 
     def allowed(self, goal: RadiusTarget, target: float) -> float:
         """Largest distance of a mean from `target`, the radius of `goal` in its direction."""
@@ -414,6 +431,10 @@ class PretrainOptions:
             here = f"loop={self.loop!r} measures all samples of a batch at every time step and does not polish"
             raise ValueError(f"{', '.join(given)}: {here}; give smaller batches, or loop='neurolsc'.")
         whole("samples", self.samples)
+        for name in ("gradient", "polish", "include_input"):
+            flag(name, getattr(self, name))
+        if not isinstance(self.criteria, Criteria | None):
+            raise TypeError(f"criteria must be a Criteria or None, got {shown(self.criteria)}.")
         if self.max_steps is not None:
             whole("max_steps", self.max_steps, at_least=0)
         if self.steps is not None:
@@ -426,10 +447,11 @@ class PretrainOptions:
             raise ValueError("bounds='both' needs a target through time: give direction='both' or 'time', got 'depth'.")
         if self.lr is not None:
             number("lr", self.lr)
-        if self.shuffle is not None and not 0 <= self.shuffle <= 1:
+        if self.shuffle is not None and not (isinstance(self.shuffle, Real) and 0 <= self.shuffle <= 1):
             raise ValueError(f"shuffle must be True, False or a share of the steps from 0 to 1, got {self.shuffle!r}.")
         if self.kappa is not False:
             is_pair = isinstance(self.kappa, tuple | list) and len(self.kappa) == 2
+            is_pair = is_pair and all(isinstance(bound, Real) for bound in self.kappa)
             if not is_pair or not 0 < self.kappa[0] <= 1 <= self.kappa[1] < math.inf:
                 wanted = "bounds (low, high) with 0 < low <= 1 <= high, or False for no multipliers"
                 raise ValueError(f"kappa must be {wanted}, got {self.kappa!r}.")

@@ -27,7 +27,7 @@ from neurolsc.network import Network, as_network
 from neurolsc.neurons.lru import linear_scan
 from neurolsc.neurons.spiking import ALIF, LIF, SpikingCell
 from neurolsc.surroundings import eval_mode, in_full_precision
-from neurolsc.validation import one_of, tensor, whole
+from neurolsc.validation import finite, one_of, shown, tensor, whole
 
 Number = float | complex | Tensor
 Correlation = float | Tensor
@@ -83,7 +83,7 @@ def autocorrelation(x: Tensor, lags: int, *, centred: bool = False, unbiased: bo
 def _checked_correlation(correlation: Correlation) -> float | Tensor:
     """Return a correlation, a number ρ or R(0), R(1), ... in float64; ValueError if no real input has it."""
     if not isinstance(correlation, Tensor) or correlation.ndim == 0:
-        rho = float(correlation)
+        rho = finite("correlation", correlation)
         if not -1 <= rho <= 1:
             raise ValueError(f"a correlation between steps must be in [-1, 1], got {rho}.")
         return rho
@@ -112,7 +112,10 @@ def _eigenvalues(eigenvalue: Number) -> Tensor:
             dtype = torch.complex128
         else:
             dtype = torch.double
-        found = torch.tensor(found, dtype=dtype)
+        try:
+            found = torch.tensor(found, dtype=dtype)
+        except (TypeError, ValueError, RuntimeError) as error:  # which of them depends on the value
+            raise TypeError(f"an eigenvalue must be a number, or a tensor of such, got {shown(eigenvalue)}.") from error
     elif not (found.is_floating_point() or found.is_complex()):
         found = found.double()
     outside = ~(found.abs() < 1)  # NaN is outside, too
@@ -156,6 +159,7 @@ def state_covariance(first: Number, second: Number | None = None, *, correlation
         correlation: of the input, ρ for ρ^|Δ| or R(0), R(1), ...
 
     Raises:
+        TypeError: if an eigenvalue or the correlation is no number.
         ValueError: if a modulus is not below 1, or the correlation is that of no input.
 
     Example:

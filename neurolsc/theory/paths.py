@@ -16,7 +16,7 @@ from torch import Tensor
 
 from neurolsc.neurons.cell import Cell
 from neurolsc.neurons.rate import HiddenState
-from neurolsc.validation import number, whole
+from neurolsc.validation import number, shown, whole
 
 Delay = Literal[0, 1]
 Count = int | Tensor  # a whole number from 0, or a tensor of such, of any dtype
@@ -77,11 +77,17 @@ def log_paths(steps: Count, layers: Count, *, time: float = 1.0, depth: float = 
 
 
 def _counts(name: str, counts: Count) -> Tensor:
-    """Return counts in float64; ValueError if they are no whole numbers from 0."""
-    counts = torch.as_tensor(counts).to(torch.float64)
-    if not ((counts >= 0) & (counts == counts.floor()) & counts.isfinite()).all():
-        raise ValueError(f"{name} must be whole numbers from 0, got {counts.tolist()}.")
-    return counts
+    """Return counts in float64; ValueError if they are no whole numbers from 0, TypeError if no real numbers."""
+    try:
+        found = torch.as_tensor(counts)
+    except (TypeError, ValueError, RuntimeError) as error:  # which of them depends on the value
+        raise TypeError(f"{name} must be whole numbers from 0, got {shown(counts)}.") from error
+    if found.is_complex():
+        raise TypeError(f"{name} must be whole numbers from 0, got {shown(counts)}.")
+    found = found.to(torch.float64)
+    if not ((found >= 0) & (found == found.floor()) & found.isfinite()).all():
+        raise ValueError(f"{name} must be whole numbers from 0, got {found.tolist()}.")
+    return found
 
 
 def log_path_sums(steps: int, layers: int, *, time: float = 1.0, depth: float = 1.0, layer_delay: Delay) -> Tensor:
@@ -122,7 +128,7 @@ def log_path_sums(steps: int, layers: int, *, time: float = 1.0, depth: float = 
     Source: arXiv:2308.12075, eq. 11 to 14 and 19, Theorems 1 to 3, Lemma 2 (App. A and C).
     """
     n = torch.arange(whole("steps", steps) + 1, dtype=torch.float64)
-    of_length_n = log_paths(n, layers, time=time, depth=depth, layer_delay=layer_delay)
+    of_length_n = log_paths(n, whole("layers", layers, at_least=0), time=time, depth=depth, layer_delay=layer_delay)
     up_to_t = of_length_n.logcumsumexp(0)
     return up_to_t.logcumsumexp(0)[1:] - n[1:].log()
 

@@ -14,7 +14,7 @@ from neurolsc.display import Displayed, Table, or_dash
 from neurolsc.metrics import SHARE, BatchMetric, MetricSpec
 from neurolsc.network import Network, NetworkState, Run, as_network
 from neurolsc.surroundings import eval_mode
-from neurolsc.tasks import Classification, Task, metric_spec
+from neurolsc.tasks import Classification, Task, loss_of, measures_of, metric_spec, refuse_no_task
 from neurolsc.validation import as_batch, swapped_axes, whole
 
 
@@ -103,10 +103,11 @@ def evaluate(network: Network, dataset: Data, *, task: Task = Classification(), 
 
     Raises:
         ValueError: if the data set is empty or does not fit the network or the task.
-        TypeError: if network or data set are of another kind.
+        TypeError: if network, data set or task are of another kind.
         FloatingPointError: if the loss or a measure is NaN or infinite.
     """
     network = as_network(network)
+    refuse_no_task(task)
     device = network.dtype_and_device["device"]
     states = None  # at rest
     # each with an entry per batch:
@@ -120,9 +121,9 @@ def evaluate(network: Network, dataset: Data, *, task: Task = Classification(), 
             states, size = carry_state(dataset, run, mask)
             sizes.append(size)
             spikes = [layer if metrics.is_binary(layer) else None for layer in run.spikes]  # None: numbers, no spikes
-            row = {"loss": task.loss(run.logits, targets, mask).item()}
+            row = {"loss": loss_of(task, run.logits, targets, mask).item()}
             if math.isfinite(row["loss"]):  # measures refuse NaN with an error that does not name the loss
-                row |= task.measures(run.logits, targets, mask)
+                row |= measures_of(task, run.logits, targets, mask)
             for name, value in row.items():
                 if not math.isfinite(value):
                     raise FloatingPointError(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from functools import partial
+from numbers import Real
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -35,7 +36,7 @@ from neurolsc.network import Network, as_network
 from neurolsc.stability.indicators import exponent_loss
 from neurolsc.stability.loops import adabelief_lookahead
 from neurolsc.surroundings import rank_of_processes
-from neurolsc.tasks import Classification, Task, metric_spec
+from neurolsc.tasks import Classification, Task, loss_of, measures_of, metric_spec, refuse_no_task
 from neurolsc.training.evaluation import Data, batches, carry_state, evaluate, unpack
 from neurolsc.training.optim import (
     COURSES,
@@ -46,7 +47,7 @@ from neurolsc.training.optim import (
     scheduled,
 )
 from neurolsc.training.ranks import Share, begin_alike, draws_of_rank, gathered, lowest, sum_gradients, summed
-from neurolsc.validation import known_options, number, one_of, positive, setting, whole
+from neurolsc.validation import flag, known_options, number, one_of, positive, setting, shown, whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -79,6 +80,7 @@ class TrainSettings:
     function that makes one from parameters, or groups of them, and a learning rate.
 
     Raises:
+        TypeError: if a value is of another kind.
         ValueError: if a number is out of range, or a word is unknown.
 
     Source: the defaults are ours, from the study in the documentation; patience: arXiv:2308.12075, Sec. II-G; average:
@@ -117,10 +119,12 @@ class TrainSettings:
         positive("lr", self.lr)
         for name in ("clip_gradient", "clip_spectrum", "clip_weight", "floss"):
             number(name, getattr(self, name), zero_allowed=True)
-        if not 0 <= self.average < 1:
-            raise ValueError(f"average must be a share of the epochs, from 0 to below 1, got {self.average}.")
-        if not math.isfinite(self.floss_target):
-            raise ValueError(f"floss_target must be a finite number of nats per step, got {self.floss_target}.")
+        for name in ("by_gain", "centralize"):
+            flag(name, getattr(self, name))
+        if not (isinstance(self.average, Real) and 0 <= self.average < 1):
+            raise ValueError(f"average must be a share of the epochs, from 0 to below 1, got {self.average!r}.")
+        if not (isinstance(self.floss_target, Real) and math.isfinite(self.floss_target)):
+            raise ValueError(f"floss_target must be a finite number of nats per step, got {self.floss_target!r}.")
         if isinstance(self.schedule, str):
             one_of("schedule", self.schedule, ("constant", *COURSES))
         elif not isinstance(self.schedule, FromTorch):
@@ -244,11 +248,22 @@ def train(
 
     Source: arXiv:2308.12075, Sec. II-G.
     """
+    if "loss" in settings:
+        raise TypeError(
+            "train() takes no loss: give a task, which has one, such as task=neurolsc.tasks.ClassPerStep()."
+        )
     known_options("train", settings, [f.name for f in fields(TrainSettings)])
     chosen = TrainSettings(**settings)
     network = as_network(network)
     rank, processes = rank_of_processes()
     whole("seed", seed, at_least=0)
+    refuse_no_task(task)
+    if on_epoch is not None and not callable(on_epoch):
+        raise TypeError(f"on_epoch must be a function of the history, got {shown(on_epoch)}.")
+    if monitor is not None and not callable(getattr(monitor, "step", None)):
+        raise TypeError(f"monitor must be a neurolsc.Monitor, got {shown(monitor)}.")
+    if not any(p.requires_grad for p in network.parameters()):
+        raise ValueError("train needs parameters to move: all are frozen (requires_grad=False).")
     if chosen.clip_weight:
         bound_weights(network, weight=torch.inf, spectrum=0)  # refuses a cell that does not name its voltage
     device = network.dtype_and_device["device"]
@@ -266,6 +281,8 @@ def train(
     schedule = scheduled(chosen.schedule, chosen.epochs * len(train_batches))
     make: Any = OPTIMIZERS[chosen.optimizer] if isinstance(chosen.optimizer, str) else chosen.optimizer
     optimizer = make(parameter_groups(network, chosen.lr, by_gain=chosen.by_gain), chosen.lr)
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(f"optimizer must make a torch.optim.Optimizer from (parameters, lr), got {shown(optimizer)}.")
     scheduler: Any = None if schedule is None else schedule.make(optimizer)
     step_every = None if schedule is None else schedule.every
     history: list[Row] = []
@@ -331,8 +348,8 @@ def train(
             # a hash: neighbouring seeds and epochs must not draw alike
             epoch_seed = int.from_bytes(hashlib.sha256(f"{seed} {epoch}".encode()).digest()[:4])
             length = len(train_batches)
-            shown = progress and rank == 0
-            bar = progress_bar(length, desc=f"epoch {epoch}/{chosen.epochs}", unit="batch", shown=shown)
+            visible = progress and rank == 0
+            bar = progress_bar(length, desc=f"epoch {epoch}/{chosen.epochs}", unit="batch", shown=visible)
             cuda = [device] if device.type == "cuda" else []
             with torch.random.fork_rng(devices=cuda), bar, drawn_from(epoch_seed, epoch):
                 torch.manual_seed(epoch_seed)
@@ -355,7 +372,7 @@ def train(
                         run = network.run(x, states, mask=mask)
                     logits = run.logits
                     states, (_, steps) = carry_state(training, run, mask)
-                    loss = task.loss(logits, targets, mask)
+                    loss = loss_of(task, logits, targets, mask)
                     loss = share.weight * loss  # a mean over samples: those of all ranks sum to that of the batch
                     value = summed(loss.item(), device)
                     if not math.isfinite(value):
@@ -364,6 +381,7 @@ def train(
                         layer = lowest(bad[0] if bad else len(run.spikes) + 1, device)
                         at = f"layer {layer}" if layer <= len(run.spikes) else "the readout"
                         raise diverged(f"the loss is {value} {where}, from {at} on")
+                    measures = measures_of(task, logits.detach(), targets, mask)
                     del run  # the spikes need not live as long as the loss
                     optimizer.zero_grad()
                     loss.backward()
@@ -399,7 +417,6 @@ def train(
                         monitor.step(value)
                     samples += size
                     total += size * value
-                    measures = task.measures(logits.detach(), targets, mask)
                     if share.samples:  # a rank without samples of this batch has run one that counts nothing
                         parts.append(BatchMetric(measures[task.score], share.samples, steps))
                     bar.set_postfix_str(f"loss {total / samples:.3f}", refresh=False)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from neurolsc import LIF, ALIFPlus, ALIFPositive, Cell, Network, SpikingCell, radius_profile
 from neurolsc.interop.norse import LIFRecurrentCell
-from neurolsc.neurons import Derivatives, LIFState, Term
+from neurolsc.neurons import Derivatives, LIFState, ScaledParameter, Term
 from neurolsc.surrogate import FastSigmoid
 from tests.neurons.steps import by_steps
 
@@ -243,6 +243,55 @@ class Growing(LIF):
         return LIFState(super().update(x, z, state).v.repeat(1, 2))
 
 
+class InPlace(LIF):
+    def update(self, x, z, state):
+        state.v.mul_(0.5)
+        return super().update(x, z, state)
+
+
+class Double(LIF):
+    def initial_state(self, batch):
+        return LIFState(torch.zeros(batch, self.n_hidden, dtype=torch.float64))
+
+
+class DoubleAfterwards(LIF):
+    def update(self, x, z, state):
+        return LIFState(super().update(x, z, state).v.double())
+
+
+class NumberOfDerivatives(Echo):
+    def closed_form(self):
+        return 3
+
+
+class WrongTerms(TwoTerms):
+    def by_state(self, x, state):
+        return super().by_state(x, state) | {"echo": self.cell.w}
+
+
+class WrongInput(TwoTerms):
+    def by_input(self, x, state):
+        return self.cell.w_in.T[None]
+
+
+class WrongByState(Echo):
+    def closed_form(self):
+        return WrongTerms(self)
+
+
+class WrongByInput(Echo):
+    def closed_form(self):
+        return WrongInput(self)
+
+
+class Pairs(LIF):
+    scaled_parameters = (("w_in", "depth"),)
+
+
+class OneParameter(LIF):
+    paper_scaled_parameters = ScaledParameter("w_in", "depth")
+
+
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
@@ -261,11 +310,38 @@ class Growing(LIF):
             r"VoltageAlone\.update must return a state as initial_state does, a LIFState, got torch\.float32",
         ),
         (Growing, r"Growing\.update must return v with shape \(2, 16\), .* got torch\.float32 \(2, 32\)"),
+        (InPlace, r"InPlace\.update and InPlace\.output must not change x or the state in place"),
+        (Double, r"Double\.initial_state must return v of torch\.float32, .* got torch\.float64 \(2, 16\)"),
+        (DoubleAfterwards, r"DoubleAfterwards\.update must return v of torch\.float32, .* got torch\.float64"),
+        (NumberOfDerivatives, r"NumberOfDerivatives\.closed_form must return a .*Derivatives or None, got int"),
+        (WrongByState, r"WrongTerms\.by_state: .*'echo' must have the shape \(B, 16, 16\), .* got \(16, 16\)"),
+        (WrongByInput, r"WrongByInput\.closed_form: WrongInput\.by_input must .*\(B, 16, 12\).* got \(1, 12, 16\)"),
+        (Pairs, r"Pairs\.scaled_parameters must be a tuple of ScaledParameter\(name, radius\), got \(\('w_in',"),
+        (OneParameter, r"OneParameter\.paper_scaled_parameters must be a tuple of .*, got a ScaledParameter"),
     ],
 )
 def test_a_cell_of_ones_own_that_returns_something_else_is_refused_by_class_and_method(kind, message):
     with pytest.raises(TypeError, match=message):
         Network([kind(12, 16), LIF(16, 8)], n_out=4)
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        (
+            lambda: ScaledParameter("w_rec", "tiem"),
+            "radius must be one of 'time', 'depth', got 'tiem'; did you mean time",
+        ),
+        (lambda: ScaledParameter("tau_v", "time", "decays"), "through must be one of .* did you mean decay"),
+        (lambda: ScaledParameter("w_rec", "time", sign=3), "sign must be 1 or -1, got 3"),
+        (lambda: ScaledParameter("w_re", "time"), r"Mine\.scaled_parameters names 'w_re', which .* did you mean w_rec"),
+        (lambda: ScaledParameter("gate.weight", "time"), r"names 'gate\.weight', which a Mine lacks"),
+        (lambda: ScaledParameter("w_rec", "time", limit="most"), "names 'most', which a Mine lacks"),
+    ],
+)
+def test_a_scaled_parameter_that_is_none_is_refused_by_the_name_that_came(entry, message):
+    with pytest.raises(ValueError, match=message):
+        Network([type("Mine", (LIF,), {"scaled_parameters": (entry(),)})(12, 16)], n_out=4)
 
 
 def test_the_check_of_a_cell_of_ones_own_leaves_random_numbers_as_they_are():

@@ -329,6 +329,9 @@ def test_a_cell_stays_stable_while_it_is_trained(make: Callable[[], Cell], how: 
         (lambda: RNN(2, 3), {"rate": 1.0}, ValueError, r"rate must be in \(0, 1\), got 1.0"),
         (lambda: LSTM(2, 3), {"forget": 0.5}, ValueError, "forget must be below the rate 0.99 and leave its gate"),
         (lambda: LSTM(2, 3), {"forget": 0.995}, ValueError, "got 0.995"),
+        (lambda: RNN(2, 3), {"rate": "a"}, TypeError, "rate must be a number, got 'a'"),
+        (lambda: LSTM(2, 3), {"forget": "a"}, TypeError, "forget must be a number, got 'a'"),
+        (lambda: LSTM(2, 3), {"forget": math.nan}, ValueError, "forget must be finite, got nan"),
     ],
 )
 def test_what_cannot_be_projected_is_refused(make, options, error, words):

@@ -188,6 +188,8 @@ def test_layers_of_one_module_do_not_count_each_others_parameters():
 def test_signal_to_noise_is_that_of_the_formula():
     gradients = torch.tensor([[1.0, 5.0], [2.0, 5.0], [3.0, 5.0]])
     assert signal_to_noise(gradients) == pytest.approx(29.0)  # (4 + 25) / 1
+    turned = signal_to_noise(gradients * 1j)  # gradients of complex parameters count by their moduli
+    assert isinstance(turned, float) and turned == pytest.approx(29.0)
     assert signal_to_noise(gradients[:1].expand(3, 2)) == math.inf
     assert math.isnan(signal_to_noise(torch.zeros(3, 2)))
 

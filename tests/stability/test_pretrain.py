@@ -3,6 +3,7 @@
 import copy
 import math
 import sys
+import time as clock
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ from neurolsc import (
     train,
 )
 from neurolsc.io import read_tree
+from neurolsc.neurons import LIFState
 from neurolsc.stability.loops import shuffled
 from neurolsc.stability.pretrain import InputStream, Measurement, Meter
 from neurolsc.stability.rules import PretrainOptions, RadiusTarget
@@ -548,12 +550,15 @@ def test_a_target_out_of_reach_names_what_holds_the_radius(source, settings, mak
         ),
         ([], ValueError, "at least one batch of inputs, got none"),
         ([(torch.ones(6, 5, 2), 0, torch.ones(6, 4).bool())], ValueError, r"bool \(6, 5\), got torch.bool \(6, 4\)"),
+        ([torch.ones(5, 3, 30), torch.ones(0, 3, 30)], ValueError, r"with T, B >= 1, got \(0, 3, 30\) in batch 2"),
+        ([torch.ones(5, 3, 30), torch.ones(5, 3, 4)], ValueError, r"\(T, B, 30\).* got \(5, 3, 4\) in batch 2"),
     ],
-    ids=["flat", "images", "batch first", "nothing", "mask"],
+    ids=["flat", "images", "batch first", "nothing", "mask", "no steps", "another width"],
 )
-def test_what_no_batches_are_is_refused_at_once(batches, kind, message, make_network):
+@pytest.mark.parametrize("loop", ["neurolsc", "paper"])
+def test_what_no_batches_are_is_refused_at_once(batches, kind, message, loop, make_network):
     with pytest.raises(kind, match=message):
-        pretrain(make_network(), batches, progress=False)
+        pretrain(make_network(), batches, loop=loop, progress=False)
 
 
 @pytest.mark.parametrize(
@@ -562,7 +567,17 @@ def test_what_no_batches_are_is_refused_at_once(batches, kind, message, make_net
         ({"target": "half"}, ValueError, r"target must be a radius in \(0, inf\), 'balanced'"),
         ({"kappa": (1.1, 1.2)}, ValueError, "0 < low <= 1 <= high"),
         ({"kappa": None}, ValueError, "or False for no multipliers, got None"),
+        ({"kappa": ("a", 1)}, ValueError, r"or False for no multipliers, got \('a', 1\)"),
         ({"shuffle": 1.1}, ValueError, "shuffle must be True, False or a share of the steps from 0 to 1, got 1.1"),
+        ({"shuffle": "yes"}, ValueError, "shuffle must be True, False or a share of the steps from 0 to 1, got 'yes'"),
+        ({"lr": "a"}, TypeError, "lr must be a number, got 'a'"),
+        ({"seed": 1.5}, TypeError, "seed must be an int, got float"),
+        ({"criteria": "loose"}, TypeError, "criteria must be a Criteria or None, got 'loose'"),
+        ({"criteria": Criteria}, TypeError, "criteria must be a Criteria or None, got <class"),
+        ({"gradient": "no"}, TypeError, "gradient must be True or False, got 'no'"),
+        ({"polish": 3}, TypeError, "polish must be True or False, got 3"),
+        ({"include_input": None}, TypeError, "include_input must be True or False, got None"),
+        ({"steps": 21}, ValueError, "steps must be at most the 20 steps of batch 1, got 21"),
         (
             {"direction": "depth", "include_input": False},
             ValueError,
@@ -574,6 +589,18 @@ def test_what_no_batches_are_is_refused_at_once(batches, kind, message, make_net
 def test_settings_that_do_not_do_are_refused_at_once(bad, kind, message, make_network, batches):
     with pytest.raises(kind, match=message):
         pretrain(make_network(layers=1), batches, **bad)
+
+
+class Detached(LIF):
+    def update(self, x, z, state):
+        return LIFState(super().update(x, z, state).v.detach())
+
+
+def test_a_step_without_a_gradient_is_named(batches):
+    network = Network([Detached(30, 8)], 2)
+    with pytest.raises(ValueError, match="no radius depends on a parameter that is trained, in the steps of Detached"):
+        pretrain(network, batches, progress=False)
+    pretrain(network, batches, gradient=False, max_steps=1, progress=False)
 
 
 # ---- where it measures
@@ -632,6 +659,21 @@ def test_a_finished_checkpoint_goes_on_to_more_steps_and_refuses_other_settings(
         (name,) = changed
         with pytest.raises(ValueError, match=f"is of a pre-training with other settings \\({name} was"):
             go(9, **changed)
+
+
+class Slow(list):
+    """Batches of which every round begins with a wait."""
+
+    def __iter__(self):
+        clock.sleep(0.3)
+        return super().__iter__()
+
+
+def test_the_seconds_are_the_wall_time_of_the_call_and_of_the_steps_before_it(make_network, batches, tmp_path):
+    settings = {"criteria": NEVER, **STILL, "checkpoint": tmp_path / "state", "checkpoint_every": 1}
+    for steps in (1, 2):  # the second call goes on from the first
+        result = pretrain(make_network(), Slow(batches), max_steps=steps, **settings)
+        assert result.seconds >= sum(row["seconds"] for row in result.history) + 0.3
 
 
 def test_an_unknown_option_is_named_with_the_nearest_known_one():

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import re
 from itertools import pairwise
 
 import pytest
@@ -61,10 +62,16 @@ def test_a_number_or_a_function_is_a_target_and_one_direction_leaves_the_other(t
     assert radius_target(target, 100, 2, direction) == wanted
 
 
-@pytest.mark.parametrize("bad", [0, math.nan, math.inf, True, "half", (0.5, 0.5), lambda *_: (0, 1)])
+@pytest.mark.parametrize("bad", [0, math.nan, math.inf, True, "half", (0.5, 0.5)])
 def test_other_targets_are_refused(bad):
     with pytest.raises(ValueError, match="target must be a radius in"):
         radius_target(bad, 100, 2)
+
+
+@pytest.mark.parametrize("bad", [(0, 1), (0.5,), 0.5, ("a", 0.5), None])
+def test_what_a_function_returns_in_place_of_two_radii_is_named(bad):
+    with pytest.raises(ValueError, match=f"of which one may be None; got {re.escape(repr(bad))}"):
+        radius_target(lambda *_: bad, 100, 2)
 
 
 # ---- criteria
@@ -136,6 +143,13 @@ def drawn_means(samples: int, steps: int, *, along: float, apart: float) -> tupl
         means.append(radii.mean().item())
         stated.append(standard_error(radii, total))
     return torch.tensor(means).std().item(), torch.tensor(stated).square().mean().sqrt().item()
+
+
+@pytest.mark.parametrize("bad", [-1, math.nan, "a"])
+def test_criteria_that_nothing_can_meet_are_refused(bad):
+    for name in ("tolerance", "deviation", "smoothed_deviation"):
+        with pytest.raises(ValueError, match=f"{name} must be zero or positive, got {bad!r}"):
+            Criteria(**{name: bad})
 
 
 def test_standard_error_is_the_deviation_of_means_over_draws():

@@ -1,6 +1,7 @@
 """The curse of memory: moments against the paper's numbers, sums over all lags and autograd."""
 
 import math
+import re
 
 import pytest
 import torch
@@ -80,6 +81,17 @@ def test_eigenvalues_on_or_outside_the_unit_circle_are_refused(eigenvalue: compl
     for moment in (state_covariance, sensitivity_covariance, input_scale):
         with pytest.raises(ValueError, match="an eigenvalue must have a modulus below 1, got"):
             moment(eigenvalue)
+
+
+@pytest.mark.parametrize("bad", ["x", None, [0.5, "x"]])
+def test_what_is_no_number_is_refused_by_what_came(bad):
+    for moment in (state_covariance, sensitivity_covariance, input_scale):
+        with pytest.raises(TypeError, match=f"an eigenvalue must be a number, .* got {re.escape(repr(bad))}"):
+            moment(bad)
+        with pytest.raises(TypeError, match=f"correlation must be a number, got {re.escape(repr(bad))}"):
+            moment(0.5, correlation=bad)
+    with pytest.raises(TypeError, match="correlation must be a number, got 1j"):
+        Level(1j)
 
 
 @pytest.mark.parametrize(
@@ -279,6 +291,8 @@ def test_level_time_constants_change_what_is_trained_and_nothing_else(scale, tmp
     assert network.cells[0]._defined_with_its_step("run_at_once")  # as fast as before
     after.logits.square().sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in network.parameters())
+    with pytest.raises(ValueError, match=r"ParametrizedALIFPlus .* by neurolsc\.theory\.plain_time_constants"):
+        save(network, tmp_path / "network.safetensors")
     plain_time_constants(network)
     for name, p in network.named_parameters():
         torch.testing.assert_close(p.detach(), values[name])

@@ -72,6 +72,13 @@ def test_what_is_no_count_and_another_wiring_are_refused():
         log_paths(1.5, 2, layer_delay=0)
     with pytest.raises(ValueError, match="time must be zero or positive and finite, got -1"):
         log_paths(1, 1, time=-1, layer_delay=0)
+    with pytest.raises(TypeError, match="time must be a number, got 'a'"):
+        log_paths(1, 1, time="a", layer_delay=0)
+    for bad in ("a", None, 1j):
+        with pytest.raises(TypeError, match=f"layers must be whole numbers from 0, got {bad!r}"):
+            log_paths(1, bad, layer_delay=0)
+        with pytest.raises(TypeError, match="layers must be an int, got"):
+            log_path_sums(3, bad, layer_delay=0)
     with pytest.raises(ValueError, match="layer_delay must be 0 or 1, got 2"):
         log_paths(3, 2, layer_delay=2)
 
