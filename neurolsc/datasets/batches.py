@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset, Subset
 
 from neurolsc.display import shapes
-from neurolsc.validation import number, numpy_hint, one_of, shown, whole
+from neurolsc.validation import dense, number, numpy_hint, one_of, shown, whole
 
 SAMPLES = Path(__file__).parent / "samples"
 Split = Literal["train", "validation", "test"]
@@ -160,6 +160,7 @@ def collate(items: Sequence[ItemT]) -> tuple[Tensor, ...]:
         raise TypeError(
             f"items must be pairs (x, label) with a tensor x (T, N), got a {type(inputs[0]).__name__}{numpy_hint(inputs[0])}."
         )
+    inputs = [dense(x) for x in inputs]
     kinds = dict.fromkeys((*x.shape[1:], x.dtype) for x in inputs)
     if len(kinds) > 1 or inputs[0].ndim != 2:
         raise ValueError(f"items of a batch must be x (T, N) of one N and dtype, got (N, dtype) = {[*kinds]}.")

@@ -25,6 +25,12 @@ def test_items_stand_on_the_second_axis_with_their_values_and_dtype():
     assert_close(labels, torch.tensor([10, 9, 8, 7]))
 
 
+def test_sparse_items_are_those_of_dense_ones():
+    items = [(torch.eye(4), 1), (torch.eye(4).flip(0), 0)]
+    sparse = [(x.to_sparse(), label) for x, label in items]
+    assert all(map(torch.equal, collate(sparse), collate(items)))
+
+
 def test_items_of_unequal_length_are_padded_with_a_mask():
     parts = [(torch.full((n, 2), float(i + 1)), torch.arange(n) + 1) for i, n in enumerate((2, 3, 1))]
     x, targets, mask = collate(parts)
