@@ -128,7 +128,7 @@ class Network(nn.Module):
             classes and casts no vote (:func:`neurolsc.metrics.mode_vote`); Table S1 of the paper counts a bias.
 
     Raises:
-        ValueError: if widths do not fit each other, there are two readouts, or a cell lacks one of its scaled parameters.
+        ValueError: if widths do not fit each other, there are two readouts, or a cell lacks a scaled parameter.
         TypeError: if a cell of one's own returns something else than :class:`Cell` says; the message names its class.
 
     Example:
