@@ -15,6 +15,7 @@ import os
 import re
 import secrets
 import tomllib
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from os import PathLike
@@ -115,6 +116,7 @@ def write_tensors(path: str | PathLike[str], tensors: Mapping[str, Tensor], kind
     check_storable(tensors)
     copies = {n: value.detach().cpu().clone(memory_format=torch.contiguous_format) for n, value in tensors.items()}
     header = {"kind": kind, "format": FORMAT, "version": __version__, "content": content}
+    header["digest"] = _digest_of_file(copies, content)
     # all metadata in one entry: the order of several is random, and equal networks make equal files
     data = safetensors.torch.save(copies, {"neurolsc": json.dumps(header)})
     atomic_write(path, lambda file: file.write(data))
@@ -138,8 +140,16 @@ def read_tensors(path: str | PathLike[str], kind: str) -> tuple[dict[str, Tensor
             got = clean(f"a {header['kind']} in format {header['format']}, by neurolsc {header['version']}")
             cure = {"module": ": give load(path, net) a new module of its classes", "network": ": give load(path)"}
             raise ValueError(f"wanted a {kind} in format {FORMAT}, got {got}{cure.get(header['kind'], '')}.")
+        # earlier versions wrote no digest
+        if "digest" in header and header["digest"] != _digest_of_file(tensors, header["content"]):
+            raise ValueError("damaged: its content is not what was written.")
         check_finite(tensors)
     return tensors, header["content"]
+
+
+def _digest_of_file(tensors: Mapping[str, Tensor], content: dict[str, Any]) -> str:
+    """Return a digest of what :func:`write_tensors` writes, the same before and after; the tensors in any order."""
+    return _digest([json.dumps(content), *sorted(tensors.items(), key=lambda item: item[0])])
 
 
 def trained() -> list[str]:
@@ -216,6 +226,10 @@ def read_tree(path: str | PathLike[str]) -> Any:
     """
     data = Path(path).read_bytes()  # outside the block: an error of the disk is no damage
     with refusing(path, "damaged or not a checkpoint"):
+        with zipfile.ZipFile(io.BytesIO(data)) as packed:
+            damaged = packed.testzip()  # torch.load does not compare a part with its checksum
+        if damaged is not None:
+            raise ValueError(f"damaged: {clean(damaged)} in it is not what was written.")
         try:
             return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
         except ValueError as error:  # refusing would show its text alone, which does not say that the file is damaged

@@ -1,6 +1,7 @@
 """The command line, run on the digits in the package."""
 
 import json
+import re
 import shlex
 import signal
 import subprocess
@@ -47,6 +48,7 @@ def test_every_command_explains_itself_with_each_setting_under_the_heading_of_it
     flags = {"--out": 0, "--width": 1, "--split-by": 2, "--init": 3, "--rule": 4, "--lr": 5}
     assert all([f"\n  {flag} " in section for section in sections].index(True) == i for flag, i in flags.items())
     assert "shd, text: share of" in " ".join(sections[2].split())
+    assert "None" not in sections[4]  # which no flag takes
 
 
 # ---- settings
@@ -74,6 +76,9 @@ OUT = ["--out", "{tmp}/run"]
         (["pretrain", *OUT], "needs a --target"),
         (["train", "--cell", "LIF", "--tau-theta", "7", *OUT], "a cell LIF does not take tau_theta."),
         (["radii", "--width", "0"], "width must be at least 1, got 0."),
+        (["train", "--layers", "0", *OUT], "layers must be at least 1, got 0."),
+        (["train", "--seed", "-1", *OUT], "seed must be at least 0, got -1."),
+        (["train", "--seed", str(2**64), *OUT], "seed must be below 17592186044416, got 18446744073709551616."),
         (["radii", "--device", "cuda:99"], "torch cannot use the device 'cuda:99' here"),
         (["radii", "--cell", "no_such_module:Cell"], "there is no cell 'no_such_module:Cell': No module named"),
         (["radii", "sl-mnist-alif", "--width", "8"], "sl-mnist-alif is a whole network; leave out --width."),
@@ -122,6 +127,12 @@ def test_radii_measures_a_new_network_a_run_a_saved_one_and_what_an_initialisati
     assert 'init = "FiringRate(0.4)"' in (out / "settings.toml").read_text()
     assert len(json.loads((out / "profile.json").read_text())["time_mean"]) == 2
     assert (out / "profile.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("command", [["radii"], ["train"], ["pretrain", "--target", "0.5"]])
+def test_a_folder_that_exists_is_refused_before_anything_is_computed(tmp_path, monkeypatch, command):
+    monkeypatch.setattr(Experiment, "build", None)
+    assert f"{tmp_path} exists already; choose another folder." in refused(*command, "--out", tmp_path)
 
 
 def test_radii_says_how_many_steps_back_the_gradient_has_to_go():
@@ -176,6 +187,35 @@ def test_a_run_for_a_chip_is_exported_as_it_is(tmp_path):
     settings = Experiment.of(tmp_path / "run").settings
     assert settings.items() >= {"cell": "LIF", "tau_v": 9.0, "lr": 2e-3, "clip_weight": 3.0}.items()
     succeed("export", tmp_path / "run", "--to", "netx", "--samples", "20")
+
+
+def test_for_a_chip_a_network_that_is_read_or_set_to_a_target_is_not_initialised_anew(tmp_path, taken):
+    network = NetworkSettings(cell="LIF", width=8, tau_v=9.0).build(784, 10)
+    neurolsc.save(network, tmp_path / "saved")
+    words = ["train", "--for", "netx", "--out", tmp_path / "run"]
+    assert "--for netx sets --lr 0.002 --clip-weight 3.0\n" in succeed(*words, "--weights", tmp_path / "saved")
+    assert "--init" not in succeed(*words, "--width", "8", "--target", "0.5")
+    succeed(*words, "--width", "8")
+    succeed(*words, "--weights", tmp_path / "saved", "--init", "Identity()")
+    assert [experiment.initialiser for experiment in taken] == ["Default", "Default", "Identity()", "Identity()"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--data", "jsb"], "data = jsb have targets at every step, .*: train on other data, such as sl-mnist"),
+        (
+            ["--data", "mnist", "--layer-delay", "0"],
+            r"an input is 0\.\d+, .* take 0 or 1: train on other data, such as",
+        ),
+        ([*DIGITS, "--no-binary"], r"an input is [2-9], exported networks take 0 or 1: train with --binary"),
+        ([*DIGITS, "--window", "0"], "samples have unequal lengths, export needs one length: train with --window 1"),
+    ],
+)
+def test_data_that_do_not_fit_a_chip_are_refused_at_once_with_a_cure_that_they_have(tmp_path, words, message):
+    output = refused("train", "--for", "netx", *SMALL, *words, "--out", tmp_path / "run")
+    assert re.search(message, " ".join(output.split()))
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

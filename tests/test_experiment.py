@@ -1,6 +1,7 @@
 """Settings in, a run folder out, without a command line."""
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from neurolsc.experiment import (
     load_network,
 )
 from neurolsc.experiment.run import run_folder
+from neurolsc.io import write_tree
 from tests.patterns import names, stopped
 
 DATA = DataSettings(data="shd", dt=0.05, channels=70, repeat=1)
@@ -159,6 +161,43 @@ def test_a_run_stopped_in_its_training_ends_in_the_same_bits(tmp_path, monkeypat
     losses = [[row["train_loss"] for row in outcome.training.history] for outcome in (resumed, through)]
     assert losses[0] == losses[1]
     assert names(tmp_path / "run") == names(tmp_path / "through")
+
+
+@pytest.mark.long
+def test_a_run_on_changed_samples_pretrains_and_watches_alike_where_it_was_stopped(tmp_path, monkeypatch):
+    data = replace(DATA, channel_jitter=20.0, time_stretch=0.2, spike_drop=0.3)
+    radii = PretrainSettings("0.5", pretrain_steps=12, pretrain_samples=2, pretrain_times=4)
+    training = replace(WHOLE.training, epochs=2)
+    init = InitSettings("FiringRate(0.3)")  # which a resumed run reads
+    experiment = replace(WHOLE, data=data, init=init, pretraining=radii, training=training)
+    experiment.run(tmp_path / "through", monitor=2)
+
+    def write_and_stop(path, tree):
+        write_tree(path, tree)
+        raise KeyboardInterrupt
+
+    for module in ("stability.pretrain", "training.loop"):  # stopped at the first checkpoint of both
+        with monkeypatch.context() as patched, pytest.raises(Stopped):
+            patched.setattr(sys.modules[f"neurolsc.{module}"], "write_tree", write_and_stop)
+            experiment.run(tmp_path / "run", monitor=2)
+        torch.seed()  # as in a new process
+    experiment.run(tmp_path / "run", monitor=2)
+    for name in ("radii_before.json", "radii_after.json", "network.safetensors"):
+        one, other = (tmp_path / run / name for run in ("run", "through"))
+        assert one.read_bytes() == other.read_bytes(), name
+
+    def measured(run: str) -> list[list[float]]:
+        rows = map(json.loads, (tmp_path / run / "monitor.jsonl").read_text().splitlines())
+        return [[row[name] for name in ("rate_1", "probe_loss", "gradient_1", "radius_time_1")] for row in rows]
+
+    assert measured("run") == measured("through") and len(measured("run")) == 4
+
+
+def test_samples_on_which_a_run_is_measured_are_changed_by_the_seed_alone():
+    experiment = replace(WHOLE, data=replace(DATA, channel_jitter=20.0))
+    for draw in (lambda: experiment.first_samples("train", 4), lambda: experiment.drawn_samples(4)):
+        (x, _), _, (again, _) = draw(), torch.rand(1), draw()
+        assert torch.equal(x, again)
 
 
 def test_a_run_that_diverges_leaves_its_best_network_and_names_it(tmp_path, monkeypatch):

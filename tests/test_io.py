@@ -5,6 +5,7 @@ import math
 import os
 import pickle
 import resource
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -99,9 +100,10 @@ def test_a_network_that_a_file_cannot_describe_is_refused_when_it_is_saved(tmp_p
 
 
 def rewrite(path: Path, **changes: Any) -> None:
-    """Change the header or, under its own keys, the content of a saved file."""
+    """Change the header or, under its own keys, the content of a saved file, which then has no digest."""
     data = path.read_bytes()
     header = json.loads(json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]["neurolsc"])
+    del header["digest"]
     for key, value in changes.items():
         (header if key in header else header["content"])[key] = value
     path.write_bytes(safetensors.torch.save(safetensors.torch.load(data), {"neurolsc": json.dumps(header)}))
@@ -161,6 +163,32 @@ def test_files_that_are_damaged_or_something_else_are_refused_by_name(tmp_path: 
         save(network, tmp_path / "nowhere" / "n")
     with pytest.raises(IsADirectoryError, match=str(tmp_path)):
         load(tmp_path)
+
+
+def test_a_file_in_which_one_byte_has_changed_is_refused_though_it_could_be_read(tmp_path: Path):
+    path = tmp_path / "turned"
+    network, tree = Network([LIF(4, 3)], 2), {"a": torch.zeros(50), "b": [torch.ones(3, dtype=torch.int64), 0.25]}
+    save(network, path)
+    whole = path.read_bytes()
+    places = [len(whole) - 1, whole.index(b"layer_delay") + len(b'layer_delay\\": ')]  # a weight, and a setting
+    for place, byte in zip(places, (whole[-1] ^ 1, ord("0")), strict=True):
+        path.write_bytes(whole[:place] + bytes([byte]) + whole[place + 1 :])
+        with pytest.raises(ValueError, match=r"turned: damaged: its content is not what was written"):
+            load(path)
+    write_tree(path, tree)
+    whole = path.read_bytes()
+    for part in (torch.ones(3, dtype=torch.int64).numpy().tobytes(), struct.pack(">d", 0.25)):
+        place = whole.index(part)
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(ValueError, match=r"turned: damaged: .* in it is not what was written"):
+            read_tree(path)
+
+
+def test_a_network_file_of_an_earlier_version_has_no_digest_and_is_read(tmp_path: Path):
+    network = Network([LIF(4, 3)], 2)
+    save(network, tmp_path / "n")
+    rewrite(tmp_path / "n", version="0.0.1")
+    assert_close(dict(load(tmp_path / "n").state_dict()), dict(network.state_dict()), **same)
 
 
 # trees

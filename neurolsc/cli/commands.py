@@ -11,21 +11,22 @@ from typing import Any, Literal
 
 import click
 from click.core import ParameterSource
+from torch import Tensor
 
 import neurolsc
 from neurolsc import experiment as experiments
 from neurolsc.cli import options
 from neurolsc.diagnosis import diagnose as diagnose_network
 from neurolsc.display import Table, in_80_columns
-from neurolsc.experiment import Experiment, InitSettings, Stopped
+from neurolsc.experiment import DataSettings, Experiment, InitSettings, Stopped
 from neurolsc.experiment.config import setting_names
-from neurolsc.experiment.run import NETWORK, SETTINGS, TRAINING, run_folder, write_profile
+from neurolsc.experiment.run import NETWORK, SETTINGS, TRAINING, refuse_existing, run_folder, write_profile
 from neurolsc.experiment.table import TABLE, read_history
-from neurolsc.export import QuantizationAware, quantize, to_netx, to_nir, verify
+from neurolsc.export import QuantizationAware, delayed, quantize, to_netx, to_nir, verify
 from neurolsc.io import save, write_json, write_text
 from neurolsc.metrics import is_binary
 from neurolsc.stability import neurons_below_threshold, plot_neurons, radius_profile, truncation_errors
-from neurolsc.tasks import metric_spec
+from neurolsc.tasks import Classification, metric_spec
 from neurolsc.training import train as train_network
 from neurolsc.validation import whole
 
@@ -121,6 +122,8 @@ def radii(
     truncated backpropagation has to go back from each loss, or how many steps long the chunks
     between two detached states have to be, until each layer's gradient is within 1 %.
     """
+    if out is not None:
+        refuse_existing(out)  # before anything is measured
     source = click.get_current_context().get_parameter_source
     seed = experiment.network.seed
     if saved is not None:
@@ -206,6 +209,7 @@ def train(experiment: Experiment, chip: str | None, monitor: int, out: Path) -> 
     it was. If the loss becomes NaN, the network of the best epoch is left in the folder of the unfinished run.
     """
     if chip is not None:
+        _samples_for_chip(experiment, SAMPLES)
         try:
             quantize(experiment.build(), force=True)  # refuses cells that do not fit, whatever their weights are now
         except (TypeError, ValueError) as error:
@@ -269,6 +273,34 @@ SIMULATED = 20  # how many of these Lava runs, a second or two each
 SLOWER = 5  # fine-tuning divides the run's learning rate by this
 
 
+def _samples_for_chip(experiment: Experiment, count: int) -> tuple[Tensor, Tensor]:
+    """Return the first validation samples that an export to netx compares, inputs (T, B, n_in) and labels (B,).
+
+    Raises:
+        ValueError: if the data cannot be exported; the message names a cure that the data set has.
+    """
+    data = experiment.data
+    other_data = "train on other data, such as sl-mnist"
+
+    def cure(setting: str, flag: str) -> str:
+        """Return a flag as the cure if the data set has its setting, and else other data."""
+        if data.data in DataSettings.__dataclass_fields__[setting].metadata["data"]:
+            return f"train with {flag}"
+        return other_data
+
+    if not isinstance(data.task, Classification):
+        raise ValueError(
+            f"data = {data.data} have targets at every step, export needs one decision for each sample: {other_data}."
+        )
+    x, labels, *mask = experiment.first_samples("validation", count)
+    if mask:
+        raise ValueError(f"samples have unequal lengths, export needs one length: {cure('window', '--window 1')}.")
+    if not is_binary(x):
+        wrong = x[(x != 0) & (x != 1)][0].item()
+        raise ValueError(f"an input is {wrong:g}, exported networks take 0 or 1: {cure('binary', '--binary')}.")
+    return x, labels
+
+
 @app.command()
 @options.run
 @click.option(
@@ -303,9 +335,10 @@ def export(
 
     netx: the network becomes integers, written as network.net for Lava, with a report (report.json, .txt) of what that
     changed on validation samples of the run. With --fine-tune it is first trained through its integers on the run's
-    training samples, at a fifth of its learning rate, and saved as network.safetensors. With --verify Lava's own
-    simulator runs the file, compared spike by spike, if it is there (make lava-env). If this is stopped, the same
-    command goes on where it was. nir: the network is written as network.nir.
+    training samples, at a fifth of its learning rate, and saved as network.safetensors; a network with --layer-delay 0
+    gets the chip's delay between layers before. With --verify Lava's own simulator runs the file, compared spike by
+    spike, if it is there (make lava-env). If this is stopped, the same command goes on where it was. nir: the network
+    is written as network.nir.
     """
     of_the_other: dict[str, Any] = {"samples": samples, "fine-tune": fine_tune, "verify": simulate}
     if target == "netx":
@@ -324,21 +357,20 @@ def export(
         click.echo(f"written to {out}")
         return
     quantize(network)  # refuses a network that does not fit before any data are read
-    x, labels, *mask = experiment.first_samples("validation", samples or SAMPLES)
-    if mask:
-        raise ValueError("the run's samples have unequal lengths; export needs one length: train with a --window.")
-    if not is_binary(x):
-        raise ValueError(f"an input of the run is {x.max()}, exported networks take 0 or 1: train with --binary.")
+    x, labels = _samples_for_chip(experiment, samples or SAMPLES)
+    task = experiment.data.task
+    assert isinstance(task, Classification)  # else _samples_for_chip has refused it
     with run_folder(out, {"to": "netx", "samples": x.shape[1], "fine_tune": fine_tune or 0}) as folder:
         if fine_tune and experiment.training is not None:
             settings = vars(replace(experiment.training, epochs=fine_tune, lr=experiment.training.lr / SLOWER))
-            settings["task"] = experiment.data.task
+            settings["task"] = task
             sets: Any = (experiment.data.load("train"), experiment.data.load("validation"))
             seed = experiment.network.seed
             checkpoint = folder / TRAINING
+            network = delayed(network)
             train_network(QuantizationAware(network, x), *sets, seed=seed, checkpoint=checkpoint, **settings)
             save(network, folder / NETWORK)
-        report = to_netx(network, folder / "network.net", x, labels=labels)
+        report = to_netx(network, folder / "network.net", x, labels=labels, task=task)
         write_json(folder / "report.json", report.to_dict())
         text = str(report)
         if simulate:

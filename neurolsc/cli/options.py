@@ -21,7 +21,6 @@ NEW_FOLDER = click.Path(path_type=Path)
 NETX: dict[str, Any] = {
     "cell": "LIF",
     "tau_v": 50.0,
-    "init": "Identity()",
     "lr": 2e-3,
     "clip_weight": 3.0,
 }
@@ -133,6 +132,8 @@ def settings(*parts: str) -> Callable[[Function], Function]:
 def _fit_to_chip(values: dict[str, Any]) -> dict[str, Any]:
     """Set what an export needs, except where the user gave a setting, and print as flags what is set.
 
+    Where the network is read from a file, no setting of a network is set: none is used.
+
     Args:
         values: the settings of a command, by name.
 
@@ -147,7 +148,9 @@ def _fit_to_chip(values: dict[str, Any]) -> dict[str, Any]:
     if values["data"] == "shd":  # counts above 1 cannot be exported
         wanted["binary"] = True
     free = {name: value for name, value in wanted.items() if source(name) is ParameterSource.DEFAULT}
-    if "cell" not in free and values["cell"] != NETX["cell"]:
+    if values["weights"]:
+        free = {name: value for name, value in free.items() if name not in setting_names(["network"])}
+    elif "cell" not in free and values["cell"] != NETX["cell"]:
         raise ValueError(f"--for netx trains cells {NETX['cell']}, which fit it for sure, got {values['cell']}.")
     words: list[str] = []
     for name, value in free.items():

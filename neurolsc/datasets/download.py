@@ -127,7 +127,8 @@ def fetch(root: str | PathLike[str], name: str, *others: str) -> Path:
         unpack = pooch.Unzip
     else:
         unpack = pooch.Untar
-    with tempfile.TemporaryDirectory(dir=root) as temporary, refusing(archive, "the archive is damaged"):
+    # absolute: pooch takes another extract_dir to be in the archive's folder
+    with tempfile.TemporaryDirectory(dir=root.absolute()) as temporary, refusing(archive, "the archive is damaged"):
         extract = unpack(members=[member], extract_dir=temporary)
         extract(os.fspath(archive.resolve()), action="download", pooch=None)  # "download": unpack it anew
         (root / member).parent.mkdir(exist_ok=True)

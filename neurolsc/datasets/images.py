@@ -222,6 +222,13 @@ def read_mnist(root: str | PathLike[str] | None, split: Split, seed: int) -> tup
     return images[chosen], labels[chosen]
 
 
+def check_shift(shift: int) -> int:
+    """Return a largest shift of digits, in pixels; ``ValueError`` if it is negative, or moves them out of the image."""
+    if whole("shift", shift, at_least=0) >= SIDE:
+        raise ValueError(f"shift must be below {SIDE}, by which a digit leaves the image, got {shift}.")
+    return shift
+
+
 class SpikeLatencyMNIST(BatchDataset):
     """MNIST digits in which every pixel spikes at most once, the brighter the sooner.
 
@@ -238,7 +245,7 @@ class SpikeLatencyMNIST(BatchDataset):
         seed: draws the train and the validation images.
         encoding: the spike code; :class:`ReleasedEncoding` is the one of the paper's released code.
         shift: for training: the largest distance, in pixels along both axes, by which an image is moved whenever it is
-            read. All distances are equally likely, and pixels from beyond the edge are 0. The distances follow from
+            read, below 28. All are equally likely, and pixels from beyond the edge are 0. The distances follow from
             seed and indices in :func:`neurolsc.train`, else from torch's random numbers.
 
     Attributes:
@@ -268,7 +275,7 @@ class SpikeLatencyMNIST(BatchDataset):
         encoding: LatencyEncoding | ReleasedEncoding = LatencyEncoding(),  # frozen
         shift: int = 0,
     ) -> None:
-        if whole("shift", shift, at_least=0) and split != "train":
+        if check_shift(shift) and split != "train":
             raise ValueError(f"shift is for the training split, got {shift} for {split!r}.")
         self.split = split
         self.encoding = encoding

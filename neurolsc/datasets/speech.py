@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import h5py
 import numpy as np
@@ -53,7 +53,7 @@ class Events(NamedTuple):
 
 
 class EventFile:
-    """An HDF5 file in SHD's layout, plain or packed by xz, read whole and checked.
+    """An HDF5 file in SHD's layout, plain or packed by gzip or xz, read whole and checked.
 
     The layout: ``spikes/times`` (n,), variable-length floats in seconds, ascending; ``spikes/units`` (n,),
     variable-length integers from 0 to 699; ``labels`` (n,), integers from 0 on. These may be missing:
@@ -345,7 +345,49 @@ class Binning:
 
 
 # names of the files of SHD, as published and as others rename them
-OF_SHD = {f"{name}{part}.h5{end}" for name in ("shd_", "") for part in ("train", "test") for end in ("", ".zip")}
+OF_SHD = {f"{name}{part}.h5{end}" for name in ("shd_", "") for part in ("train", "test") for end in ("", ".gz")}
+OF_SHD |= {f"shd_{part}.h5.zip" for part in ("train", "test")}
+# pairs of such files: as published, as tonic leaves them, and with names of one's own, which come last
+PAIRS = ("shd_{}.h5", "SHD/shd_{}.h5", "{}.h5")
+
+
+def _find_words(root: str | PathLike[str], part: Literal["train", "test"]) -> Path:
+    """Return the training or the test file in a folder; where the folder has neither, SHD's own, downloaded.
+
+    Both are of one pair of :data:`PAIRS`, so that no network is trained on one data set and tested on another: the
+    first pair that is whole; else one's own of which a file is there; else SHD's own, of which a missing file is
+    downloaded. A file may be packed by gzip, with ``.gz`` at the end of its name.
+
+    Args:
+        root: the folder, or one of the files in it.
+        part: which of the two files.
+
+    Raises:
+        FileNotFoundError: if of one's own pair the other file alone is there, or the folder's parent is missing.
+        ConnectionError: if a file could not be downloaded.
+    """
+    folder = Path(root)
+    if folder.is_file():
+        folder = folder.parent
+    pairs = []  # of each pair the files that are there, by part
+    for pattern in PAIRS:
+        names = {each: pattern.format(each) for each in ("train", "test")}
+        candidates = [(each, folder / f"{name}{end}") for each, name in names.items() for end in (".gz", "")]
+        pairs.append({each: path for each, path in candidates if path.exists()})  # plain ones come later, and win
+    *published, own = pairs
+    for pair in pairs:
+        if len(pair) == 2:
+            return pair[part]
+    if own and part not in own:
+        (there,) = own.values()
+        raise FileNotFoundError(
+            f"{folder} has {there.name} but no {part}.h5: put {part}.h5 next to it. SHD's own file is not taken in its "
+            f"place, as it does not belong to {there.name}."
+        )
+    for pair in (own, *published):
+        if part in pair:
+            return pair[part]
+    return fetch(folder, f"shd_{part}.h5")
 
 
 class SHD(BatchDataset):
@@ -355,9 +397,9 @@ class SHD(BatchDataset):
     file; the test file is opened for ``split="test"`` only.
 
     Args:
-        root: folder that holds shd_train.h5 and shd_test.h5, directly or in a folder SHD, or train.h5 and test.h5; if
-            the file is missing, it is downloaded into root. Or a file of another name in this layout, for training and
-            validation. None: the sample in the package.
+        root: folder that holds shd_train.h5 and shd_test.h5, directly or in a folder SHD, or train.h5 and test.h5,
+            or these packed by gzip (``.h5.gz``); both are of one pair. If none is there, SHD's own are downloaded into
+            it. Or a file of another name in this layout, for training and validation. None: the sample in the package.
         split: ``"train"``, ``"validation"`` or ``"test"``.
         by: how validation is drawn, ``"random"`` or ``"speaker"`` (:func:`hold_out`).
         share: share of the training utterances or speakers that go to validation.
@@ -377,6 +419,7 @@ class SHD(BatchDataset):
     Raises:
         ValueError: if an argument is out of range, dt is below the resolution of the times, or the file is damaged
             (:class:`EventFile`).
+        FileNotFoundError: if of train.h5 and test.h5 the other one alone is there.
         ConnectionError: if a file could not be downloaded.
 
     Source: B. Cramer et al., IEEE TNNLS 33 (2022), for the data; Herranz-Celotti & Rouat, arXiv:2308.12075, and their
@@ -399,7 +442,7 @@ class SHD(BatchDataset):
         seed: int = 0,
         **options: Any,
     ) -> None:
-        part = "train"
+        part: Literal["train", "test"] = "train"
         if one_of("split", split, SPLITS) == "test":
             part = "test"
         if root is None:
@@ -411,7 +454,7 @@ class SHD(BatchDataset):
                 )
             path = Path(root)
         else:
-            path = fetch(root, f"shd_{part}.h5", f"SHD/shd_{part}.h5", f"{part}.h5")
+            path = _find_words(root, part)
         self._open(path, split, **options)
         if split != "test":
             train, validation = hold_out(self.speakers.numpy(), by, share=share, seed=seed)
@@ -424,7 +467,7 @@ class SHD(BatchDataset):
 
     @classmethod
     def from_file(cls, path: str | PathLike[str], **options: Any) -> "SHD":
-        """Return all utterances of one file in SHD's layout, plain or packed by xz, such as a file of SSC."""
+        """Return all utterances of one file in SHD's layout, plain or packed by gzip or xz, such as one of SSC."""
         self = cls.__new__(cls)
         self._open(path, None, **options)
         return self

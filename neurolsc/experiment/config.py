@@ -15,6 +15,7 @@ import torch
 
 from neurolsc import datasets
 from neurolsc.datasets.batches import BatchDataset, By, Split
+from neurolsc.datasets.images import check_shift
 from neurolsc.datasets.sequences import PERIOD
 from neurolsc.datasets.speech import UNITS
 from neurolsc.init import LSC, named
@@ -26,7 +27,7 @@ from neurolsc.neurons.spiking import ResetName
 from neurolsc.stability.rules import LoopName
 from neurolsc.tasks import BinaryPerStep, Classification, ClassPerStep
 from neurolsc.training import TrainSettings
-from neurolsc.validation import meant, setting, whole, words_of
+from neurolsc.validation import meant, number, probability, setting, whole, words_of
 
 DataName = Literal[
     "sl-mnist",
@@ -76,6 +77,50 @@ class NetworkSettings:
     weights: str = setting("", "start from this network file; other settings of the network are then not used")
     seed: int = setting(0, "of weights, batches and everything that is drawn")
 
+    def __post_init__(self) -> None:
+        for name in ("layers", "width"):
+            whole(name, getattr(self, name))
+        whole("embedding", self.embedding, at_least=0)
+        _check_seed("seed", self.seed, bits=44)  # pre-training multiplies it by a million, and torch takes 64 bits
+
+    def check(self, *, of_words: bool) -> None:
+        """Raise a ``ValueError`` for a setting with which no network can be built, whatever the data.
+
+        Args:
+            of_words: True for data that are words.
+        """
+        cell, _ = self._cell(of_words)
+        # a cell of one's own may need the number of inputs that the data have
+        if cell.__module__.startswith("neurolsc.") and not self.weights:
+            with torch.random.fork_rng(devices=[]):
+                self.build(self.width, self.width, self.width if of_words else None)
+
+    def _cell(self, of_words: bool) -> tuple[type[Any], set[str]]:
+        """Return the class of the cells, and the arguments of its constructor.
+
+        Raises:
+            ValueError: if there is no such cell, it does not take a setting that differs from its default, or a setting
+                is for other data.
+        """
+        cell = CELLS.find(self.cell)  # imports the module of a cell of one's own, which `load` needs as well
+        taken: set[str] = set()
+        for base in cell.__mro__:
+            if "__init__" in vars(base):
+                parameters = inspect.signature(vars(base)["__init__"]).parameters.values()
+                taken |= {p.name for p in parameters}
+                if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+                    break  # it passes nothing on to the constructor of the next base
+        if self.weights:
+            return cell, taken
+        not_taken = set(OF_A_CELL) - taken
+        if "spike" not in taken:  # the cell takes no surrogate, which the settings of OF_A_SPIKE make
+            not_taken |= set(OF_A_SPIKE)
+        if refused := [f.name for f in fields(self) if f.name in not_taken and getattr(self, f.name) != f.default]:
+            raise ValueError(f"a cell {self.cell} does not take {', '.join(refused)}.")
+        if (not of_words and self.embedding) or (of_words and self.readout_bias):
+            raise ValueError("embedding is only for data that are words, readout_bias only for others.")
+        return cell, taken
+
     def build(self, n_in: int, n_out: int, words: int | None = None) -> Network:
         """Return the network of the file `weights`, or a new one with weights drawn from the seed.
 
@@ -88,25 +133,11 @@ class NetworkSettings:
             ValueError: if cell or surrogate are not known, the cell does not take a setting that differs from its
                 default, or an embedding is set for data without words.
         """
-        cell = CELLS.find(self.cell)  # imports the module of a cell of one's own, which `load` needs as well
+        cell, taken = self._cell(words is not None)
         if self.weights:
             return load(self.weights)
-        taken: set[str] = set()  # the arguments of the cell's constructor
-        for base in cell.__mro__:
-            if "__init__" in vars(base):
-                parameters = inspect.signature(vars(base)["__init__"]).parameters.values()
-                taken |= {p.name for p in parameters}
-                if not any(p.kind is p.VAR_KEYWORD for p in parameters):
-                    break  # it passes nothing on to the constructor of the next base
-        not_taken = set(OF_A_CELL) - taken
-        if "spike" not in taken:  # the cell takes no surrogate, which the settings of OF_A_SPIKE make
-            not_taken |= set(OF_A_SPIKE)
-        if refused := [f.name for f in fields(self) if f.name in not_taken and getattr(self, f.name) != f.default]:
-            raise ValueError(f"a cell {self.cell} does not take {', '.join(refused)}.")
-        if (words is None and self.embedding) or (words is not None and self.readout_bias):
-            raise ValueError("embedding is only for data that are words, readout_bias only for others.")
         torch.manual_seed(self.seed)
-        widths = [n_in, *[whole("width", self.width)] * self.layers]
+        widths = [n_in, *[self.width] * self.layers]
         if words is not None:  # the first layer reads vectors of words; the last one's output is compared with them
             widths[0] = widths[-1] = self.embedding or self.width
         arguments: dict[str, Any] = {name: getattr(self, name) for name in OF_A_CELL if name in taken}
@@ -120,6 +151,12 @@ class NetworkSettings:
         if words is None:
             return Network(cells, n_out, **options)
         return Network(cells, embedding=Embedding(words, widths[0]), **options)
+
+
+def _check_seed(name: str, value: int, *, bits: int) -> None:
+    """Raise a ``ValueError`` if a seed is negative or has more bits."""
+    if whole(name, value, at_least=0) >= 2**bits:
+        raise ValueError(f"{name} must be below {2**bits}, got {value}.")
 
 
 # ---- the data
@@ -185,6 +222,26 @@ class DataSettings:
     text_test: str = setting("test.txt", "file in the root for the test", "text")
     rare: int = setting(1, "words that are rarer in the training file are <unk>", "text")
 
+    def __post_init__(self) -> None:
+        # checked here as well, so that an error names the settings and not the arguments of the data sets
+        _check_seed("split_seed", self.split_seed, bits=32)  # as NumPy takes them
+        for name in ("delay", "streams", "word_switch_epochs"):
+            whole(name, getattr(self, name), at_least=0)
+        for name in ("channels", "repeat", "words", "rare"):
+            whole(name, getattr(self, name))
+        number("dt", self.dt)
+        for name in ("window", "channel_jitter"):
+            number(name, getattr(self, name), zero_allowed=True)
+        for name in ("spike_drop", "word_switch"):
+            probability(name, getattr(self, name))
+        if number("time_stretch", self.time_stretch, zero_allowed=True) >= 1:
+            raise ValueError(
+                f"time_stretch must be below 1, since times are scaled by 1 - this, got {self.time_stretch}."
+            )
+        if not 0 < self.split_share < 1:
+            raise ValueError(f"split_share must be between 0 and 1, got {self.split_share}.")
+        check_shift(self.shift)
+
     @property
     def title(self) -> str:
         """What the data are, in words."""
@@ -207,6 +264,20 @@ class DataSettings:
         """The task of a network on these data."""
         return DATA[self.data][1]
 
+    def check(self) -> None:
+        """Raise a ``ValueError`` if a setting is of another data set, or a root is needed; no file is read."""
+        changed = [f for f in fields(self) if getattr(self, f.name) != f.default]
+        if foreign := [f for f in changed if f.metadata["data"] and self.data not in f.metadata["data"]]:
+            owners = foreign[0].metadata["data"]  # the message names all settings of the same owners
+            names = ", ".join(f.name for f in foreign if f.metadata["data"] == owners)
+            raise ValueError(f"{names}: for data = {' or '.join(owners)} only, got data = {self.data}.")
+        if self.data in WITHOUT_SAMPLE and not self.root:
+            raise ValueError(f"root: the package holds no sample of {self.data}; name a folder to download it to.")
+        # settings that say how texts in a root are read
+        of_files = [f.name for f in changed if f.metadata["data"] == ("text",) or f.name == "split_share"]
+        if self.data == "text" and not self.root and of_files:
+            raise ValueError(f"{', '.join(of_files)}: for texts in a root; the sample in the package has its own.")
+
     def load(self, split: Split) -> BatchDataset:
         """Load one split of the data.
 
@@ -215,22 +286,12 @@ class DataSettings:
             FileNotFoundError: if there is no such root, or a file of a text is missing.
             ConnectionError: if a missing file could not be downloaded.
         """
-        changed = [f for f in fields(self) if getattr(self, f.name) != f.default]
-        if foreign := [f for f in changed if f.metadata["data"] and self.data not in f.metadata["data"]]:
-            owners = foreign[0].metadata["data"]  # the message names all settings of the same owners
-            names = ", ".join(f.name for f in foreign if f.metadata["data"] == owners)
-            raise ValueError(f"{names}: for data = {' or '.join(owners)} only, got data = {self.data}.")
+        self.check()
         if self.root and not Path(self.root).exists():
             raise FileNotFoundError(
                 f"root: there is no {self.root}. Make the folder first, and what is missing is downloaded into it; without "
                 "a root the sample in the package is taken."
             )
-        if self.data in WITHOUT_SAMPLE and not self.root:
-            raise ValueError(f"root: the package holds no sample of {self.data}; name a folder to download it to.")
-        # settings that say how texts in a root are read
-        of_files = [f.name for f in changed if f.metadata["data"] == ("text",) or f.name == "split_share"]
-        if self.data == "text" and not self.root and of_files:
-            raise ValueError(f"{', '.join(of_files)}: for texts in a root; the sample in the package has its own.")
         root = self.root
         training = split == "train"
         kind = DATA[self.data][2]
@@ -317,7 +378,7 @@ class PretrainSettings:
     loop: LoopName = _of_lsc("loop")
     pretrain_steps: int = setting(0, "give up after this many pre-training steps; 0: as many as the loop takes at most")
     pretrain_samples: int = _of_lsc("samples")
-    pretrain_times: int = _of_lsc("steps")
+    pretrain_times: int = setting(LSC.steps, _of_lsc("steps").metadata["help"].removesuffix("; None: all"))
 
     def __post_init__(self) -> None:
         # checked here as well, so that an error names the flags and not the arguments of LSC

@@ -213,13 +213,16 @@ def make_grid(content: dict[str, Any]) -> Grid:
             raise ValueError(f"{wanted}, got {clean(repr(value))}.")
 
     check_names(content, ("name", "fixed", "grid", "either", "choose", "test", "budgets"), "key")
+    for key in ("fixed", "grid", "choose"):
+        require(isinstance(content.get(key, {}), dict), f"{key} must be a table of settings", content.get(key))
     name = content.get("name", "sweep")
     test = content.get("test", "choose" in content)
-    fits = re.fullmatch(r"[\w.=, -]*\w[\w.=, -]*", name) is not None  # no "/"; and not dots alone
+    # no "/"; and not dots alone
+    fits = isinstance(name, str) and re.fullmatch(r"[\w.=, -]*\w[\w.=, -]*", name) is not None
     require(fits, "name must be a text that can be a folder's", name)
     require(isinstance(test, bool), "test must be true or false", test)
     budgets = content.get("budgets", Grid.budgets)
-    good = all(type(n) is int and n > 0 for n in budgets)
+    good = isinstance(budgets, list | tuple) and all(type(n) is int and n > 0 for n in budgets)
     require(good, "budgets must be a list of numbers of epochs", budgets)
     fixed = content.get("fixed", {})
     factors = []
@@ -230,6 +233,8 @@ def make_grid(content: dict[str, Any]) -> Grid:
     either = content.get("either", [])
     # [[either.NAME]] is a table of lists, [[either]] one list
     for alternatives in either.values() if isinstance(either, dict) else [either]:
+        good = isinstance(alternatives, list) and all(isinstance(option, dict) for option in alternatives)
+        require(good, "either must be tables [[either]] or [[either.NAME]]", alternatives)
         if alternatives:
             factors.append(tuple(map(dict, alternatives)))
     # a setting that stood in two places would have two values in one trial
@@ -256,5 +261,6 @@ def make_grid(content: dict[str, Any]) -> Grid:
     by = one_of("choose: by", choose.get("by", f"validation_{task.score}"), tuple(lower))
     known = list(dict.fromkeys(trial.settings["seed"] for trial in grid.trials))  # seeds of the grid
     seeds = choose.get("seeds", known[:1])
-    require(bool(seeds) and set(seeds) <= set(known), f"choose: seeds must be a list of {known}", seeds)
+    good = isinstance(seeds, list) and bool(seeds) and all(seed in known for seed in seeds)
+    require(good, f"choose: seeds must be a list of {known}", seeds)
     return replace(grid, choice=Choice(setting, by, tuple(seeds), lower[by]))

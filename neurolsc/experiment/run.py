@@ -23,11 +23,12 @@ import torch
 from torch import Tensor
 
 from neurolsc.datasets import Words, collate, input_batches
-from neurolsc.datasets.batches import InputBatches, Split, fetch
+from neurolsc.datasets.batches import InputBatches, Split, drawn_from, fetch
 from neurolsc.diagnosis import Diagnosis, diagnose, try_cures
 from neurolsc.diagnosis.faults import MISSING, of_labels
 from neurolsc.experiment.config import (
     PARTS,
+    TEXTS,
     DataSettings,
     InitSettings,
     NetworkSettings,
@@ -75,6 +76,12 @@ class Stopped(KeyboardInterrupt):
     """Ctrl-C in a run that can go on; the message names its folder."""
 
 
+def refuse_existing(path: Path) -> None:
+    """Raise a ``FileExistsError`` if there is a folder or file in the place of a new folder."""
+    if path.exists():
+        raise FileExistsError(f"{path} exists already; choose another folder.")
+
+
 @contextlib.contextmanager
 def run_folder(path: str | PathLike[str], settings: dict[str, Any]) -> Iterator[Path]:
     """Make a folder to work in, which gets its final name once the work is done.
@@ -99,8 +106,7 @@ def run_folder(path: str | PathLike[str], settings: dict[str, Any]) -> Iterator[
         raise ValueError(f"{final} would be the name of an unfinished run: leave out {UNFINISHED}.")
     final.parent.mkdir(parents=True, exist_ok=True)
     with locked(final):
-        if final.exists():
-            raise FileExistsError(f"{final} exists already; choose another folder.")
+        refuse_existing(final)
         is_new = not partial.exists()
         partial.mkdir(exist_ok=True)
         remove_temporaries(partial)
@@ -277,6 +283,11 @@ class Experiment:
             network = f"network of {Path(n.weights).name}"
         return f"{network}, {self.data.title}, seed {n.seed}"
 
+    def check(self) -> None:
+        """Raise a ``ValueError`` for settings of network and data that fit no data; no file is read."""
+        self.data.check()
+        self.network.check(of_words=self.data.data in TEXTS)
+
     def build(self) -> Network:
         """Build the network before its initialisation, with the same weights on every device.
 
@@ -312,15 +323,20 @@ class Experiment:
         return network, named(self.initialiser).apply(network, self.input_batches(), seed=self.network.seed)
 
     def first_samples(self, split: Split, count: int) -> tuple[Tensor, ...]:
-        """Return the first samples of a split: x (T, B, n_in), labels (B,), and a mask if lengths differ."""
+        """Return the first samples of a split: x (T, B, n_in), labels (B,), and a mask if lengths differ.
+
+        Random changes of samples are drawn from the seed alone, here and in :meth:`drawn_samples`.
+        """
         dataset = self.data.load(split)
-        return collate(fetch(dataset, range(min(count, len(dataset)))))
+        with drawn_from(self.network.seed):
+            return collate(fetch(dataset, range(min(count, len(dataset)))))
 
     def drawn_samples(self, count: int) -> tuple[Tensor, ...]:
         """Draw training samples by the seed: x (T, B, n_in), labels (B,), and a mask if lengths differ."""
         data = self.data.load("train")
         generator = torch.Generator().manual_seed(self.network.seed)
-        return collate(fetch(data, torch.randperm(len(data), generator=generator)[:count].tolist()))
+        with drawn_from(self.network.seed):
+            return collate(fetch(data, torch.randperm(len(data), generator=generator)[:count].tolist()))
 
     def first_inputs(self, split: Split, count: int) -> Tensor:
         """Return the inputs (T, B, n_in) of the first B = `count` samples, cut to the length of the shortest."""
@@ -416,9 +432,10 @@ class Experiment:
                     bar = None if progress else False  # None: a bar is shown if the work takes long
                     before = radius_profile(network, x, steps=steps, seed=seed, progress=bar)
                     write_profile(before, folder / "radii_before", f"{self.title}, before pre-training")
-                pretraining = lsc.run(
-                    network, self.input_batches(), seed=seed, checkpoint=folder / PRETRAINING, progress=progress
-                )
+                with drawn_from(seed):  # a resumed run reads the same batches
+                    pretraining = lsc.run(
+                        network, self.input_batches(), seed=seed, checkpoint=folder / PRETRAINING, progress=progress
+                    )
                 write_profile(pretraining.profile, folder / "radii_after", f"{self.title}, after pre-training")
                 content = {name: getattr(pretraining, name) for name in ("converged", "steps", "seconds", "history")}
                 content["findings"] = [str(finding) for finding in pretraining.findings]

@@ -253,10 +253,17 @@ def run_sweep(
         The table: one row per trial that was run.
 
     Raises:
-        ValueError: if torch cannot use the device.
+        ValueError: if a setting of a trial is wrong, before anything runs, or torch cannot use the device.
         OSError: if the folder cannot be written, or another process runs a trial that is to be run again.
         Stopped: for a KeyboardInterrupt.
     """
+    # a check builds the network: once for all trials that differ in other settings alone
+    different = {(replace(trial.network, seed=0), trial.data): trial for trial in grid.trials}
+    for trial in different.values():
+        try:
+            trial.check()
+        except ValueError as error:
+            raise ValueError(f"a trial of {grid.name} has a wrong setting: {error}") from error
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     rename_trials(folder, grid.trials, TRIAL_ENDS)  # those of an earlier version

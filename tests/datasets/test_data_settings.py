@@ -60,6 +60,23 @@ def test_settings_of_others_and_a_missing_root_are_refused(settings: dict[str, A
         DataSettings(**settings).load("train")
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"time_stretch": 1.5}, r"time_stretch must be below 1, .*, got 1\.5"),
+        ({"split_share": 0.0}, r"split_share must be between 0 and 1, got 0\.0"),
+        ({"spike_drop": 1.5}, r"spike_drop must be a probability in \[0, 1\), got 1\.5"),
+        ({"channel_jitter": -1.0}, "channel_jitter must be zero or positive and finite, got -1"),
+        ({"words": 0}, "words must be at least 1, got 0"),
+        ({"shift": 28}, "shift must be below 28, by which a digit leaves the image, got 28"),
+        ({"split_seed": 2**32}, "split_seed must be below 4294967296, got 4294967296"),
+    ],
+)
+def test_a_setting_out_of_range_is_refused_under_its_own_name(settings: dict[str, Any], message: str):
+    with pytest.raises(ValueError, match=message):
+        DataSettings(**settings)
+
+
 def test_a_root_that_is_not_there_is_refused_and_nothing_is_made(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"there is no .*/new\. Make the folder first"):
         DataSettings("shd", root=str(tmp_path / "new")).load("train")

@@ -91,6 +91,19 @@ def test_of_an_archive_the_file_alone_is_unpacked(tmp_path, publish, host, name,
     assert fetch(root, name) == root / member
 
 
+@pytest.mark.parametrize(
+    ("name", "pack", "member"),
+    [("shd_test.h5", zipped, "shd_test.h5"), ("train.bin", tarred, "cifar-100-binary/train.bin")],
+)
+def test_an_archive_is_unpacked_in_a_folder_that_is_named_from_the_working_directory(
+    tmp_path, publish, monkeypatch, name, pack, member
+):
+    publish(pack({member: b"content"}), name)
+    monkeypatch.chdir(tmp_path)
+    assert fetch("root", name).read_bytes() == b"content"
+    assert files_in(tmp_path / "root") == sorted([FILES[name].archive, member])
+
+
 @pytest.mark.parametrize("name", [JSB, "shd_test.h5"])
 def test_another_download_is_refused_and_leaves_nothing(tmp_path, publish, host, name):
     publish(zipped({"a": b"x" * 100}), name)

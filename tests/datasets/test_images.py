@@ -213,6 +213,8 @@ def test_shifted_images_are_whole_pixels_away_all_shifts_as_likely():
     assert stats.chisquare(seen.flatten()).pvalue > 1e-3
     with pytest.raises(ValueError, match="shift is for the training split, got 1 for 'validation'"):
         SpikeLatencyMNIST.embedded("validation", shift=1)
+    with pytest.raises(ValueError, match="shift must be below 28, by which a digit leaves the image, got 28"):
+        SpikeLatencyMNIST.embedded("train", shift=28)
 
 
 def test_shifts_follow_from_seed_and_indices_or_from_torch():

@@ -1,7 +1,9 @@
 """Spoken words: spikes into bins, items and splits of SHD; the same frames as tonic's."""
 
+import gzip
 import math
 import pickle
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +19,7 @@ from neurolsc.datasets import (
     Events,
     collate,
 )
+from tests.patterns import names
 from tests.words import draw_words, events_of, write_words
 
 
@@ -112,6 +115,38 @@ def test_a_file_as_root_is_read_for_training_and_validation(root: Path):
     assert sizes == [30, 10]
     with pytest.raises(ValueError, match=r"mine\.h5 is for training and validation: a test takes a folder"):
         SHD(mine, "test")
+
+
+@pytest.mark.parametrize(("there", "missing"), [("train", "test"), ("test", "train")])
+@pytest.mark.parametrize("published", [(), ("shd_test.h5",), ("shd_train.h5",)])
+def test_one_file_of_ones_own_is_not_completed_by_one_of_shd(root: Path, tmp_path_factory, there, missing, published):
+    mine = tmp_path_factory.mktemp("mine")
+    shutil.copy(root / "shd_train.h5", mine / f"{there}.h5")
+    for name in published:
+        shutil.copy(root / name, mine / name)
+    before = names(mine)
+    own, other = [{"train": "validation", "test": "test"}[part] for part in (there, missing)]
+    assert SHD(mine, own).path == mine / f"{there}.h5"
+    with pytest.raises(FileNotFoundError, match=rf"has {there}\.h5 but no {missing}\.h5: put {missing}\.h5 next to it"):
+        SHD(mine, other)
+    assert names(mine) == before  # nothing was downloaded
+
+
+def test_the_first_whole_pair_is_read_and_a_file_may_be_packed_by_gzip(root: Path):
+    def read(place: Path = root) -> list[str]:
+        return [SHD(place, split).path.name for split in ("train", "validation", "test")]
+
+    for part in ("train", "test"):
+        (root / f"{part}.h5").write_bytes((root / f"shd_{part}.h5").read_bytes())
+    assert read() == ["shd_train.h5", "shd_train.h5", "shd_test.h5"]
+    (root / "shd_test.h5").unlink()
+    assert read() == ["train.h5", "train.h5", "test.h5"]
+    packed = root / "train.h5.gz"
+    packed.write_bytes(gzip.compress((root / "train.h5").read_bytes()))
+    (root / "train.h5").unlink()
+    assert read() == read(packed) == ["train.h5.gz", "train.h5.gz", "test.h5"]
+    (root / "shd_test.h5.gz").write_bytes(gzip.compress((root / "test.h5").read_bytes()))
+    assert read() == ["shd_train.h5", "shd_train.h5", "shd_test.h5.gz"]
 
 
 @pytest.mark.parametrize("by", ["random", "speaker"])

@@ -128,6 +128,16 @@ RATE = {"lr": [1.0]}
         ),
         ({"grid": {"data": ["jsb", "sl-mnist"]}}, "must have one score, got tasks with nll, mode"),
         ({"budgets": [0]}, "budgets must be a list of numbers of epochs, got [0]"),
+        ({"budgets": 3}, "budgets must be a list of numbers of epochs, got 3"),
+        ({"fixed": 3}, "fixed must be a table of settings, got 3"),
+        ({"grid": [3]}, "grid must be a table of settings, got [3]"),
+        ({"grid": RATE, "choose": 3}, "choose must be a table of settings, got 3"),
+        ({"grid": RATE, "choose": {"setting": "lr", "seeds": 0}}, "choose: seeds must be a list of [0], got 0"),
+        ({"name": 3}, "name must be a text that can be a folder's, got 3"),
+        ({"either": {"a": 3}}, "either must be tables [[either]] or [[either.NAME]], got 3"),
+        ({"either": [3]}, "either must be tables [[either]] or [[either.NAME]], got [3]"),
+        ({"fixed": {"width": -4}}, "width must be at least 1, got -4"),
+        ({"grid": {"seed": [0, -1]}}, "seed must be at least 0, got -1"),
     ],
 )
 def test_a_bad_grid_is_refused_by_name(tmp_path: Path, content: dict, words: str):

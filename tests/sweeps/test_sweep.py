@@ -65,6 +65,22 @@ def test_every_trial_is_a_run_and_a_row_of_the_table(tmp_path: Path):
     assert rows[0]["init_gradient_1"] == pytest.approx(layer.gradient)
 
 
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"cell": "nope"}, "unknown cell 'nope'"),
+        ({"cell": "LIF", "tau_theta": 7.0}, "a cell LIF does not take tau_theta"),
+        ({"tau_v": -1.0}, "tau_v must be positive"),
+        ({"shift": 1}, "shift: for data = sl-mnist only, got data = shd"),
+    ],
+)
+def test_a_wrong_setting_of_any_trial_is_refused_before_a_trial_is_run(tmp_path: Path, settings, words):
+    pool = Here()
+    with pytest.raises(ValueError, match=f"a trial of small has a wrong setting: .*{words}"):
+        sweep(tmp_path / "s", pool, **SMALL, either=[{}, settings])
+    assert pool.jobs == [] and not (tmp_path / "s").exists()
+
+
 def test_paths_of_this_machine_are_not_in_the_table(tmp_path: Path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "train.h5").write_text("text")
@@ -106,12 +122,12 @@ def test_a_rate_is_chosen_on_validation_and_only_the_chosen_are_tested(tmp_path:
 
 
 DIVERGING = PAIR | {"fixed": FIXED | {"lr": 1e30}}
-WRONG = PAIR | {"fixed": FIXED | {"cell": "LIF", "adaptation": 0.5}}
+WRONG = PAIR | {"fixed": FIXED | {"dt": 1e-4}}  # which only the data tell
 
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(DIVERGING, "FloatingPointError: the loss is nan"), (WRONG, "ValueError: a cell LIF does not take adaptation.")],
+    [(DIVERGING, "FloatingPointError: the loss is nan"), (WRONG, "ValueError: dt must not be below")],
     ids=["diverging", "wrong"],
 )
 def test_an_error_is_a_row_until_it_is_to_be_tried_again(tmp_path: Path, content: Any, words: str):
