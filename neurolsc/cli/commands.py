@@ -80,7 +80,7 @@ OF_AN_INIT = ("network", "data", "init")
 
 
 def _use_run(ctx: click.Context, _: click.Parameter, saved: Path | None) -> Path | None:
-    """Take the settings of a run as defaults of the flags, and return its network file.
+    """Take a run's settings of network, data and init as defaults of the flags, and return its network file.
 
     Anything but a folder names a network file, or a trained network in the package, and is returned as it is.
     """

@@ -113,8 +113,9 @@ def pretrain(
         BlockingIOError: if another process uses the checkpoint.
 
     Cost of a pre-training step: one run over T time steps, and ``samples * steps`` radii per layer and direction, each
-    with a gradient that takes up to six factorisations of an n_hidden x n_hidden matrix. In the paper's loops a
-    pre-training step runs one time step and measures one radius per sample of the batch, layer and direction.
+    with a gradient that takes up to six factorisations of an n_hidden x n_hidden matrix: of a layer of
+    500 that reads 784 inputs, 5 s a step on one core. In the paper's loops a pre-training step runs one time step and measures one
+    radius per sample of the batch, layer and direction.
 
     Example:
         >>> import torch
@@ -239,7 +240,8 @@ class Meter:
         found = []
         for direction, target in zip(DIRECTIONS, self.goal, strict=True):
             for layer, radii in enumerate(getattr(measured, direction)):
-                if target is not None and (self.options.include_input or direction == "time" or layer):
+                if target is not None and (self.options.include_input or direction == "time" or layer > 0):
+                    # largest distance of the mean from the target, by the criteria given or else the loop's
                     allowed = self.options.of_loop().criteria.allowed(self.goal, target)
                     found.append(LayerRadii(layer, direction, radii, standard_error(radii, total), target, allowed))
         return found
