@@ -113,8 +113,8 @@ def pretrain(
         BlockingIOError: if another process uses the checkpoint.
 
     Cost of a pre-training step: one run over T time steps, and ``samples * steps`` radii per layer and direction, each
-    with a gradient that takes up to six factorisations of an n_hidden x n_hidden matrix: of a layer of
-    500 that reads 784 inputs, 5 s a step on one core. In the paper's loops a pre-training step runs one time step and measures one
+    with a gradient that takes up to six factorisations of an n_hidden x n_hidden matrix. A layer of 500 that reads 784
+    inputs takes 5 s a step on one core. In the paper's loops a pre-training step runs one time step and measures one
     radius per sample of the batch, layer and direction.
 
     Example:
