@@ -530,7 +530,7 @@ def study_training() -> list[str]:
         for row in chosen_of("depth")
         if row["cell"] == "ALIFPlus" and row["layers"] == "5" and row["init"] in initialisers
     ]
-    return _arms("training", besides=default)
+    return _arms("training", "training-identity", besides=default)
 
 
 @table
