@@ -5,6 +5,7 @@
 #                     build brings several GB of CUDA libraries
 #   WORKERS=...       test processes
 #   TESTS=...         which tests `make test` runs, by their marks; CI: TESTS="not long"
+#   COVERAGE=yes      makes `make test` list the lines of the package that no test runs; compiled kernels are not seen
 #   ELSEWHERE=...     what `make elsewhere` tests; all quick tests where it is empty
 #   KILLS=...         how often `make torture` kills
 
@@ -19,6 +20,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 TORCH_INDEX ?=
 WORKERS ?= 2
 TESTS ?= not slow and not long
+COVERAGE ?=
 ELSEWHERE ?=
 KILLS ?= 30
 BENCHMARKS ?= $(sort $(wildcard benchmarks/[a-z]*.py))
@@ -69,7 +71,8 @@ demo: $(READY) ## the package at work on an embedded sample
 
 # One thread a process, so that the workers do not compete for cores. A worker that is done takes tests from the other.
 test: $(READY) ## the quick tests, in five minutes
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal -m "$(TESTS)"
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal -m "$(TESTS)" \
+		$(if $(COVERAGE),--cov=neurolsc --cov-report=term-missing:skip-covered)
 
 test-all: $(READY) ## all tests: every example, session and figure of the papers too
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal

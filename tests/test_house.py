@@ -81,6 +81,11 @@ def test_every_room_has_its_floor():
     assert len(planned) == len(set(planned))
 
 
+def test_the_map_for_contributors_has_these_floors():
+    text = " ".join((ROOT.parent / "CONTRIBUTING.md").read_text(encoding="utf-8").split())
+    assert " < ".join(", ".join(rooms) for rooms in FLOORS) in text
+
+
 def test_a_room_imports_only_from_below():
     upward = [
         f"{module} -> {other}" for module, others in GRAPH.items() for other in others if floor(other) > floor(module)
