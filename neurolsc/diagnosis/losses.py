@@ -56,7 +56,7 @@ BY_WORD = {"count": of_counts, "membrane": of_means, "step": of_steps}
 
 
 def output_of(loss: object) -> Literal["spikes", "membrane"] | None:
-    """Return what a loss reads of a last layer that offers spikes and a membrane.
+    """Return which output a loss reads of a last layer that has both: its spikes or its membrane.
 
     None: a loss that is neither "count" nor "membrane" does not say.
     """
