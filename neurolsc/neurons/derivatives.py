@@ -254,7 +254,8 @@ class JacobianOperator(LinearOperator):
 
     def take(self, index: Tensor) -> "JacobianOperator":
         context = (c[index] for c in self.context)
-        return JacobianOperator(self.function, self.at[index], *context, differentiable=self.differentiable)
+        differentiable = self._is_differentiable()  # found out once for all points, not again at each part of them
+        return JacobianOperator(self.function, self.at[index], *context, differentiable=differentiable)
 
 
 def _gradient(value: Tensor, by: Tensor, weights: Tensor, *, create_graph: bool) -> Tensor:
