@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding as vectors_of
 from torch.nn.functional import linear, pad
+from torch.nn.parameter import UninitializedBuffer, is_lazy
 
 from neurolsc.display import counted, shapes, state_repr
 from neurolsc.neurons.cell import Cell, State, dtype_and_device, refuse_wrong_step
@@ -379,14 +380,20 @@ class Network(nn.Module):
 def copied(module: M) -> M:
     """Return an independent copy of a module that may hold tensors with a gradient history, such as layers' states.
 
-    ``deepcopy`` refuses tensors with a history: these are copied without it.
+    ``deepcopy`` refuses tensors with a history: these are copied without it. It also refuses the buffers of a lazy
+    layer that was not called, such as ``LazyBatchNorm1d``.
     """
-    tensors: list[object] = []
+    values: list[object] = []
     for part in module.modules():
         memories = getattr(part, "_memories", {})  # spikingjelly keeps states there
-        tensors += [*part._buffers.values(), *vars(part).values(), *memories.values()]
-    # deepcopy takes what is in the memo as copied already
-    memo = {id(t): t.detach().clone() for t in tensors if isinstance(t, Tensor) and not t.is_leaf}
+        values += [*part._buffers.values(), *vars(part).values(), *memories.values()]
+    memo: dict[int, Tensor] = {}  # deepcopy takes what is in it as copied already
+    for value in values:
+        if isinstance(value, UninitializedBuffer):
+            options: dict[str, Any] = {"device": value.device, "dtype": value.dtype}
+            memo[id(value)] = UninitializedBuffer(**options)
+        elif isinstance(value, Tensor) and not is_lazy(value) and not value.is_leaf:
+            memo[id(value)] = value.detach().clone()
     return copy.deepcopy(module, memo)
 
 

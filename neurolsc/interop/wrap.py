@@ -1,6 +1,5 @@
 """Models of snnTorch, norse, spikingjelly and PyTorch as networks over the same parameters."""
 
-import copy
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from contextlib import suppress
 from itertools import pairwise
@@ -104,7 +103,7 @@ def wrap_with_layout(
     module = plain_module(module)
     if x is not None and isinstance(module, nn.Module) and any(map(is_lazy, module.parameters())):
         # A call builds lazy layers for good. That of a copy shows first whether the model reads x, and how.
-        _wrapped(copy.deepcopy(module), x, input_shape, output, prefers)
+        _wrapped(copied(module), x, input_shape, output, prefers)
     return _wrapped(module, x, input_shape, output, prefers)
 
 

@@ -29,7 +29,7 @@ from neurolsc.stability.arnoldi import (
     safe_sqrt,
 )
 from neurolsc.stability.conditions import surrogate_fault
-from neurolsc.stability.rules import standard_error
+from neurolsc.stability.rules import has_targets, standard_error
 from neurolsc.stability.sampling import AUTOGRAD, WORK, Grid, affordable, draws, first_shape, next_shape, operations
 from neurolsc.stability.transitions import (
     NON_SQUARE,
@@ -395,7 +395,7 @@ def radius_profile(
 
     Raises:
         TypeError: if net or x is none of these.
-        ValueError: if x does not fit the network or steps is not in 1 ... T.
+        ValueError: if x does not fit the network, steps is not in 1 ... T or target is not two radii.
         FloatingPointError: if a state or derivative is NaN or infinite; the message names the layer.
 
     Cost: a run of the input; then for each point, layer and direction a few dozen products, of LIF and ALIF
@@ -404,6 +404,10 @@ def radius_profile(
     """
     one_of("non_square", non_square, NON_SQUARE)
     one_of("method", method, METHODS)
+    if target is not None and not has_targets(target):
+        raise ValueError(
+            f"target must be two radii in (0, inf), (time, depth), of which one may be None; got {target!r}."
+        )
     generator = torch.Generator().manual_seed(seed)
     prepared = prepare(net, x)
     network = prepared.network

@@ -66,13 +66,20 @@ def radius_target(target: Target, steps: int, layers: int, direction: Direction 
     if direction == "time":
         depth = None
     goal = RadiusTarget(time, depth)
-    radii = [radius for radius in goal if radius is not None]
-    if not radii or not all(isinstance(radius, Real) and 0 < radius < math.inf for radius in radii):
+    if not has_targets(goal):
         raise ValueError(
             "target must be a radius in (0, inf), 'balanced', or a function of (steps, layers) that returns two such "
             f"radii, of which one may be None; got {got!r}."
         )
     return goal
+
+
+def has_targets(values: object) -> bool:
+    """Return whether values are two positive finite numbers (time, depth), of which one may be None."""
+    if not isinstance(values, tuple | list) or len(values) != 2:
+        return False
+    given = [value for value in values if value is not None]
+    return bool(given) and all(isinstance(value, Real) and 0 < float(value) < math.inf for value in given)
 
 
 # ---- criteria

@@ -426,11 +426,16 @@ def test_a_sequential_that_would_be_another_network_is_refused(make: Any, kind: 
     assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
 
 
-def test_a_lazy_layer_is_built_as_by_its_own_first_call():
+@pytest.mark.parametrize("between", [[], [nn.LazyBatchNorm1d]], ids=["parameters alone", "buffers, too"])
+def test_a_lazy_layer_is_built_as_by_its_own_first_call(between):
     def network() -> nn.Sequential:
         torch.manual_seed(0)
         return nn.Sequential(
-            nn.LazyLinear(N), snn.Leaky(0.9, init_hidden=True), nn.LazyLinear(CLASSES), snn.Leaky(0.9, init_hidden=True)
+            nn.LazyLinear(N),
+            *[module() for module in between],
+            snn.Leaky(0.9, init_hidden=True),
+            nn.LazyLinear(CLASSES),
+            snn.Leaky(0.9, init_hidden=True),
         )
 
     net = network()

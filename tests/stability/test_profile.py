@@ -171,6 +171,14 @@ def test_to_dict_is_json_and_complete(make_network, make_spikes):
     assert [sum(parts.values()) for parts in values["contributions"]] == pytest.approx(profile.time_mean.tolist())
 
 
+@pytest.mark.parametrize(
+    "target", [(0.5, 0.5, 0.5), 0.5, "balanced", (None, None), (0.5, -1.0), (0.5, "a"), (0.5, torch.nan)]
+)
+def test_a_target_that_is_no_pair_of_radii_is_refused(target, make_network, make_spikes):
+    with pytest.raises(ValueError, match=r"target must be two radii in \(0, inf\), \(time, depth\).*got"):
+        radius_profile(make_network(), make_spikes(T=4), target=target)
+
+
 def test_a_layer_that_does_not_spike_has_no_firing_rate_and_is_not_called_too_busy(tmp_path):
     torch.manual_seed(0)
     network = wrap([torch.nn.LSTM(6, 5), torch.nn.Linear(5, 2)])
