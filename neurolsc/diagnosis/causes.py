@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from neurolsc.init.base import Layer
 from neurolsc.interop.wrapped import WrappedCell
 from neurolsc.network import Network
-from neurolsc.neurons.cell import Cell, ResetSwitch, WeightMatrix, owner_of, recurrent_weights, weight_matrices
+from neurolsc.neurons.cell import Cell, ResetSwitch
 from neurolsc.neurons.parameters import replaced, value_of
+from neurolsc.neurons.weights import WeightMatrix, owner_of, recurrent_weights, weight_matrices
 from neurolsc.stability.conditions import surrogate_slope
 from neurolsc.stability.indicators import layer_exponents
 from neurolsc.stability.transitions import follow

@@ -13,8 +13,8 @@ from neurolsc.diagnosis.losses import Objective
 from neurolsc.diagnosis.measurements import Batch
 from neurolsc.init.identity import Identity
 from neurolsc.network import Network
-from neurolsc.neurons.cell import owner_of
 from neurolsc.neurons.parameters import set_value, value_of
+from neurolsc.neurons.weights import owner_of
 from neurolsc.stability import Activity, activity
 from neurolsc.surroundings import eval_mode
 

@@ -16,7 +16,7 @@ from neurolsc.diagnosis.case import Case, Sign, found_by, listed, mended, produc
 from neurolsc.diagnosis.causes import Growth, fresh_batch_norms, peak
 from neurolsc.diagnosis.cures import Calming, Treatment
 from neurolsc.diagnosis.measurements import EPSILON
-from neurolsc.neurons.cell import recurrent_weights
+from neurolsc.neurons.weights import recurrent_weights
 from neurolsc.stability.conditions import NO_SURROGATE, NOT_FINITE, below_threshold, has_stability_rule
 
 LARGEST_LOG = 700  # the exponential of more overflows float64

@@ -18,9 +18,10 @@ from neurolsc.interop.ranks import on_rank_0
 from neurolsc.interop.saved import left_out, values_outside
 from neurolsc.interop.sharing import shared_kept, shared_with
 from neurolsc.network import Network, as_network
-from neurolsc.neurons.cell import Membrane, WeightMatrix, owner_of, weight_matrices
+from neurolsc.neurons.cell import Membrane
 from neurolsc.neurons.cell import Table as Register
 from neurolsc.neurons.parameters import replaced
+from neurolsc.neurons.weights import WeightMatrix, owner_of, weight_matrices
 from neurolsc.stability.conditions import Finding
 from neurolsc.stability.pretrain import input_of
 from neurolsc.stability.scale import layer_inputs, steps_from_rest

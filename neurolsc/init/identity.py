@@ -21,7 +21,8 @@ from neurolsc.init.base import (
 )
 from neurolsc.interop.sharing import shared_with
 from neurolsc.network import Network
-from neurolsc.neurons.cell import Cell, WeightMatrix, is_frozen, weight_matrices
+from neurolsc.neurons.cell import Cell
+from neurolsc.neurons.weights import WeightMatrix, is_frozen, weight_matrices
 from neurolsc.stability.conditions import NO_SURROGATE, Finding, surrogate_fault, surrogate_slope
 from neurolsc.stability.scale import layer_inputs, rate, scale_to_rate, steps_from_rest
 from neurolsc.stability.transitions import Transitions, flat, stacked, zeroed

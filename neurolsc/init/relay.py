@@ -22,7 +22,7 @@ from neurolsc.init.base import (
 )
 from neurolsc.init.identity import PASSED_ON, best_identity, lower_thresholds, recurrence_share, zero_biases
 from neurolsc.network import Network
-from neurolsc.neurons.cell import WeightMatrix, is_frozen, weight_matrices
+from neurolsc.neurons.weights import WeightMatrix, is_frozen, weight_matrices
 from neurolsc.stability.conditions import NO_SURROGATE, Finding, surrogate_fault
 from neurolsc.stability.profile import depth_radius, mean_time_radius
 from neurolsc.stability.sampling import affordable

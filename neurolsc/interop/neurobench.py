@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from neurolsc.interop.prepared import network_of
 from neurolsc.interop.wrapped import WrappedCell
 from neurolsc.network import Network
-from neurolsc.neurons.cell import OneToOne, WeightMatrix, owner_of, weight_matrices
+from neurolsc.neurons.weights import OneToOne, WeightMatrix, owner_of, weight_matrices
 from neurolsc.surroundings import eval_mode
 
 try:

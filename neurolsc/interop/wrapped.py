@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout
 from torch.nn.parameter import is_lazy
 
-from neurolsc.neurons.cell import Cell, Membrane, ResetSwitch, ScaledParameter, State, Thresholds, owner_of
+from neurolsc.neurons.cell import Cell, Membrane, ResetSwitch, ScaledParameter, State, Thresholds
 from neurolsc.neurons.parameters import parametrized_by
+from neurolsc.neurons.weights import owner_of
 from neurolsc.surroundings import eval_mode, original
 
 OWN_NEURON = 'A neuron of your own becomes a cell by its step: see "Your own neuron" in the documentation.'

@@ -15,7 +15,7 @@ from neurolsc.diagnosis.faults import BOUNDS
 from neurolsc.init.base import Layer
 from neurolsc.monitor.measurements import Row, names, not_finite
 from neurolsc.network import Network
-from neurolsc.neurons.cell import stored_parameter
+from neurolsc.neurons.weights import stored_parameter
 
 
 @dataclass(frozen=True)

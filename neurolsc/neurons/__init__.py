@@ -1,7 +1,7 @@
 """Cells: one recurrent layer each, as a pure step, and what a cell says about that step.
 
 Map: `cell` is what every cell has, the guard of its closed forms, and the table of names; `parameters` sets
-parameters of any module. `spiking` has eq. 49: its reset, LIF and ALIF; `variants` a LIF with a synaptic current, an
+parameters of any module; `weights` finds a cell's weight matrices, and says which of its parameters are frozen. `spiking` has eq. 49: its reset, LIF and ALIF; `variants` a LIF with a synaptic current, an
 integrator, the ALIF of the paper's code, PLIF and TC-LIF; `adaptive` EF-adLIF, SE-adLIF, RadLIF and SiLIF; `resonate`
 resonate-and-fire. All of these but the integrator are built on `blocks`, which differentiates any neuron of a few
 variables; `neuronwise` has the derivatives of layers whose neurons do not read each other. `rate` has the cells that

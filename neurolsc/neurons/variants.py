@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 from neurolsc.display import state_repr
 from neurolsc.neurons.blocks import RESET, NeuronCell, NeuronStep, matrix_of, uniform
-from neurolsc.neurons.cell import Cell, ScaledParameter, is_frozen, register, truncated_normal
+from neurolsc.neurons.cell import Cell, ScaledParameter, register, truncated_normal
 from neurolsc.neurons.derivatives import Term
 from neurolsc.neurons.parameters import LogParameter, set_value
 from neurolsc.neurons.spiking import LIF, ALIFPlus, ALIFState, LIFState, SpikingCell, alif_blocks
+from neurolsc.neurons.weights import is_frozen
 from neurolsc.validation import number
 
 LEAK = Term("leak", "lower the decay", "raise the decay", "#0072b2")

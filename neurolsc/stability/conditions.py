@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from neurolsc.network import Network, as_network
-from neurolsc.neurons.cell import Bound, Cell, Membrane, owner_of, stored_parameter
+from neurolsc.neurons.cell import Bound, Cell, Membrane
+from neurolsc.neurons.weights import owner_of, stored_parameter
 from neurolsc.stability.isolated import block_radii
 from neurolsc.surroundings import in_full_precision
 

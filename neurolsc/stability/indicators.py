@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from neurolsc.metrics import is_binary
 from neurolsc.network import Network, NetworkState, as_network
-from neurolsc.neurons.cell import State, weight_matrices
+from neurolsc.neurons.cell import State
 from neurolsc.neurons.derivatives import JacobianOperator, LinearOperator, flat, unflat
 from neurolsc.neurons.neuronwise import BlockStep
+from neurolsc.neurons.weights import weight_matrices
 from neurolsc.stability.arnoldi import radii, safe_sqrt
 from neurolsc.stability.conditions import surrogate_slope
 from neurolsc.stability.eigen import spectral_radius

@@ -15,9 +15,9 @@ from neurolsc.display import PATIENCE, Displayed, Table, or_dash, progress_bar
 from neurolsc.interop.prepared import AS_READ, prepare
 from neurolsc.metrics import firing_rate, is_binary, silent_steps
 from neurolsc.network import Network
-from neurolsc.neurons.cell import weight_matrices
 from neurolsc.neurons.derivatives import StepMap, Term
 from neurolsc.neurons.neuronwise import OWN
+from neurolsc.neurons.weights import weight_matrices
 from neurolsc.stability.arnoldi import (
     DENSE_BELOW,
     METHODS,

@@ -16,8 +16,9 @@ from typing import Any, Literal, NamedTuple, Protocol, get_args
 import torch
 from torch import Tensor
 
-from neurolsc.neurons.cell import Cell, ScaledParameter, is_frozen, owner_of
+from neurolsc.neurons.cell import Cell, ScaledParameter
 from neurolsc.neurons.parameters import set_value
+from neurolsc.neurons.weights import is_frozen, owner_of
 from neurolsc.stability.transitions import NON_SQUARE, NonSquare
 from neurolsc.validation import flag, number, one_of, setting, shown, whole
 

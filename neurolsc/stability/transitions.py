@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from neurolsc.network import Network, StepRecord
-from neurolsc.neurons.cell import Cell, State, WeightMatrix, owner_of
+from neurolsc.neurons.cell import Cell, State
 from neurolsc.neurons.derivatives import (
     EigenpairHint,
     Factors,
@@ -31,6 +31,7 @@ from neurolsc.neurons.derivatives import (
 )
 from neurolsc.neurons.neuronwise import BlockStep
 from neurolsc.neurons.parameters import replaced, value_of
+from neurolsc.neurons.weights import WeightMatrix, owner_of
 from neurolsc.stability.isolated import eigenpair_hint, shifted_factors
 from neurolsc.surrogate import exact_values
 from neurolsc.validation import whole

@@ -12,7 +12,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from neurolsc.network import Network
-from neurolsc.neurons.cell import Cell, weight_matrices
+from neurolsc.neurons.cell import Cell
+from neurolsc.neurons.weights import weight_matrices
 from neurolsc.validation import one_of
 
 

@@ -8,7 +8,7 @@ import torch
 from neurolsc import LIF, Network, TransitionRule, pretrain, scale_to_radius
 from neurolsc.init import LSC, LSCLyapunov, LSCSingular, Orthogonal, named
 from neurolsc.init.spectral import largest_exponent
-from neurolsc.neurons.cell import weight_matrices
+from neurolsc.neurons.weights import weight_matrices
 from neurolsc.stability.transitions import follow
 from neurolsc.surrogate import FastSigmoid
 from tests.init.networks import NETWORKS, rates, spikes

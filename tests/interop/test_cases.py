@@ -23,8 +23,8 @@ from neurolsc import (
 )
 from neurolsc.init import FiringRate, LayerwiseScaling, Relay
 from neurolsc.interop.prepared import prepare
-from neurolsc.neurons.cell import weight_matrices
 from neurolsc.neurons.parameters import set_value
+from neurolsc.neurons.weights import weight_matrices
 from tests.interop.modules import norse
 
 

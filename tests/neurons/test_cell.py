@@ -6,7 +6,8 @@ from torch import nn
 from torch.testing import assert_close
 
 from neurolsc import LIF, ALIFPlus, Network, load, register, save, wrap
-from neurolsc.neurons.cell import CELLS, SURROGATES, weight_matrices
+from neurolsc.neurons.cell import CELLS, SURROGATES
+from neurolsc.neurons.weights import weight_matrices
 from neurolsc.surrogate import FastSigmoid
 from tests.interop.layers import EVERY, N_IN, N
 

@@ -24,7 +24,8 @@ from neurolsc import (
     wrap,
 )
 from neurolsc.neurons import BRF, PLIF, RF
-from neurolsc.neurons.cell import ScaledParameter, stored_parameter
+from neurolsc.neurons.cell import ScaledParameter
+from neurolsc.neurons.weights import stored_parameter
 from neurolsc.stability import below_threshold, rules, time_constants
 from neurolsc.stability.pretrain import Measurement, Meter
 from neurolsc.stability.rules import (
