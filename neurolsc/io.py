@@ -17,7 +17,7 @@ import secrets
 import tomllib
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -278,7 +278,7 @@ def data_fingerprint(name: str, data: Any) -> dict[str, Any]:
     if hasattr(data, "__len__"):
         entries[f"length of {name}"] = len(data)
     if isinstance(data, Subset):
-        entries[f"{name}.indices"] = _digest(list(data.indices))
+        entries[f"{name}.indices"] = _digest([int(index) for index in data.indices])
         return entries | data_fingerprint(f"{name}.dataset", data.dataset)
     for key, value in getattr(data, "__dict__", {}).items():
         if key.startswith("_"):
@@ -307,14 +307,20 @@ def _digest(value: Any) -> str:
             sha.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
         elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
             sha.update(f"{value.shape} {value.dtype}".encode())
-            sha.update(np.ascontiguousarray(value).data)
+            sha.update(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
+        elif isinstance(value, np.ndarray | np.generic):  # an array of objects, or a number of NumPy's
+            update(value.tolist())
         elif isinstance(value, list | tuple) and not all(isinstance(v, int) for v in value):
             sha.update(f"{len(value)} items".encode())  # without it, [["a", "b"]] and [["a"], "b"] would hash alike
             for item in value:
                 update(item)
                 sha.update(b",")
-        else:  # a number or text; a list of integers, which may be long, in one piece; or an array of objects
-            sha.update(repr(value.tolist() if isinstance(value, np.ndarray) else value).encode())
+        elif isinstance(value, dict):
+            update(list(value.items()))
+        elif is_dataclass(value) and not isinstance(value, type):
+            update([type(value).__name__, *(getattr(value, field.name) for field in fields(value))])
+        else:  # a number or text; a list of integers, which may be long, in one piece; or an object of another class
+            sha.update(stable_repr(value).encode())
 
     update(value)
     if isinstance(value, list | tuple):

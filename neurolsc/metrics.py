@@ -124,7 +124,7 @@ def share_without_vote(logits: Tensor, mask: Tensor | None = None) -> float:
 
 
 def step_overlap(logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> float:
-    r"""Return the mean over steps of the overlap of predictions and binary targets y (T, B, C).
+    r"""Return the mean over steps, then over samples, of the overlap of predictions and binary targets y (T, B, C).
 
     A positive logit o predicts 1. The overlap of a step is
 

@@ -17,6 +17,7 @@ import safetensors.torch
 import torch
 from torch import nn
 from torch.testing import assert_close
+from torch.utils.data import Subset, TensorDataset
 
 from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Cell, Network, load, neurons, save, surrogate
 from neurolsc.io import atomic_write, data_fingerprint, locked, read_tree, write_tree
@@ -258,5 +259,17 @@ def test_a_locked_path_is_locked_by_every_name_for_threads_and_processes(tmp_pat
 def test_a_fingerprint_tells_how_items_are_grouped_and_what_their_shapes_are():
     alike = [[[1, 23.5], 4], [[1], 23.5, 4], [[12, 3.5], 4]]
     arrays = [[np.zeros((2, 3))], [np.zeros((3, 2))], [np.zeros(6)]]
-    for family in (alike, arrays):
+    large = torch.zeros(2000)  # of more numbers than its repr shows
+    inside = [[{"x": large}], [{"x": large + (torch.arange(2000) == 1000)}], [{"y": large}]]
+    dated = [[np.array(["2026-01-01"], "M8[D]")], [np.array(["2026-01-02"], "M8[D]")]]
+    for family in (alike, arrays, inside, dated):
         assert len({str(data_fingerprint("x", items)) for items in family}) == len(family)
+
+
+def test_a_fingerprint_is_the_same_in_another_process_and_for_integers_of_numpy():
+    class Plain:  # its repr is its address
+        pass
+
+    assert data_fingerprint("x", [Plain()]) == data_fingerprint("x", [Plain()])
+    picked = [Subset(TensorDataset(torch.zeros(4)), indices) for indices in ([0, 2], np.array([0, 2]))]
+    assert data_fingerprint("x", picked[0]) == data_fingerprint("x", picked[1])

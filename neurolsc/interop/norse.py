@@ -210,7 +210,8 @@ class _OverTime(_Recurrent):
                 state = super().initial_state(x)
             z, state = super().forward(x, state)
             spikes.append(z)
-            states.append(state)
+            if self.record_states:
+                states.append(state)
         if self.record_states:
             state = self.state_class(*(torch.stack(variable) for variable in zip(*states, strict=True)))
         return torch.stack(spikes), state

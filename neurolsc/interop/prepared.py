@@ -300,10 +300,15 @@ def without_padding(x: Tensor, mask: Tensor | None) -> Tensor:
 
     The samples that last at least as long as the median are taken, and cut to that length. The mask (T, B) is True
     while a sample lasts; without one x is returned as it is.
+
+    Raises:
+        ValueError: if no sample lasts a step.
     """
     if mask is None:
         return x
     lengths = mask.long().cumprod(0).sum(0)  # steps before the first False, of each sample
+    if not lengths.any():
+        raise ValueError("the mask is False at the first step of every sample: one sample must last a step at least.")
     steps = max(int(lengths.median()), 1)  # 1: also a sample without any step is left out
     return x[:steps, (lengths >= steps).to(x.device)]
 

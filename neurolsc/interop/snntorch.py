@@ -401,8 +401,8 @@ def refuse_broken(layer: Any) -> None:
     """
     if ignores_reset_delay(layer) and layer.init_hidden:
         raise TypeError(
-            f"snnTorch's {type(layer).__name__} with reset_delay=False and init_hidden=True cannot be stepped, by snnTorch "
-            "1.0 neither: its reset reads the spikes that were passed. Set reset_delay=True."
+            f"snnTorch's {type(layer).__name__} with reset_delay=False and init_hidden=True cannot be stepped, not even by "
+            "snnTorch 1.0: its reset reads the spikes that were passed. Set reset_delay=True."
         )
 
 

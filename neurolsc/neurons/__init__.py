@@ -1,12 +1,13 @@
 """Cells: one recurrent layer each, as a pure step, and what a cell says about that step.
 
-Map: `cell` is what every cell has, the guard of its closed forms, and the table of names; `parameters` sets
-parameters of any module; `weights` finds a cell's weight matrices, and says which of its parameters are frozen. `spiking` has eq. 49: its reset, LIF and ALIF; `variants` a LIF with a synaptic current, an
-integrator, the ALIF of the paper's code, PLIF and TC-LIF; `adaptive` EF-adLIF, SE-adLIF, RadLIF and SiLIF; `resonate`
-resonate-and-fire. All of these but the integrator are built on `blocks`, which differentiates any neuron of a few
-variables; `neuronwise` has the derivatives of layers whose neurons do not read each other. `rate` has the cells that
-send numbers (feed-forward, RNN, GRU, LSTM), `lru` the LRU, and its recurrence alone. `derivatives` has closed forms as
-linear operators. `fast/` runs LIF, ALIF and neurons of other libraries over all steps at once.
+Map: `cell` is what every cell has, the guard of its closed forms, and the table of names; `parameters` sets parameters
+of any module; `weights` finds a cell's weight matrices, and says which of its parameters are frozen. `spiking` has eq.
+49: its reset, LIF and ALIF; `variants` a LIF with a synaptic current, an integrator, the ALIF of the paper's code, PLIF
+and TC-LIF; `adaptive` EF-adLIF, SE-adLIF, RadLIF and SiLIF; `resonate` resonate-and-fire. All of these but the
+integrator are built on `blocks`, which differentiates any neuron of a few variables; `neuronwise` has the derivatives
+of layers whose neurons do not read each other. `rate` has the cells that send numbers (feed-forward, RNN, GRU, LSTM),
+`lru` the LRU, and its recurrence alone. `derivatives` has closed forms as linear operators. `fast/` runs LIF, ALIF and
+neurons of other libraries over all steps at once.
 """
 
 from neurolsc.neurons.adaptive import AdLIFState, EFAdLIF, RadLIF, SEAdLIF

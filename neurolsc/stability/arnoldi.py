@@ -406,13 +406,14 @@ def orthogonalise(vectors: Tensor, columns: Tensor, m: int, product: Tensor) -> 
 def arnoldi(products: Products, first: Tensor, least: Tensor, residual: float) -> Dominant:
     """Find the eigenvalue of largest modulus of P matrices, with a right eigenvector.
 
-    Bases of all points grow together, from FIRST or FIRST_OF_FEW to at most LAST vectors; a point that settles leaves.
+    A point is one of the matrices. Bases of all points grow together, from FIRST or FIRST_OF_FEW to at most LAST
+    vectors; a point that settles leaves.
 
     Args:
         products: for the indices of points (p,), the function that multiplies vectors (p, n) with the matrices there.
         first: random vectors to start from (P, n).
-        least: an eigenvalue of each matrix that is known (P,), complex; 0 if none is. A value that exceeds it by less
-            than half the tolerance need not be an eigenvalue itself.
+        least: an eigenvalue of each matrix that is known (P,), complex; 0 if none is. A value found whose modulus
+            exceeds that of the known one by less than half the tolerance is not checked to be an eigenvalue itself.
         residual: largest norm of M x - value x, relative to the modulus of the value.
 
     Returns:
@@ -438,7 +439,8 @@ def arnoldi(products: Products, first: Tensor, least: Tensor, residual: float) -
         modulus = value.abs()
         known = least[basis.points]
 
-        # The value is an eigenvalue of M if its residual is small, also times the condition number: `excess` at most 1.
+        # The value is an eigenvalue of M if its residual is small, by itself and times the condition number: then
+        # `excess` is at most 1.
         image = rows_times(weights, basis.h.mT)
         image[:, :-1] -= value.unsqueeze(1) * weights
         miss = norm(image) / torch.where(value == 0, 1, modulus)  # the relative residual
@@ -467,9 +469,9 @@ def arnoldi(products: Products, first: Tensor, least: Tensor, residual: float) -
         basis.select(stay)
         if not len(stay):
             break
-        # As many more products as SETTLED_FRACTION of the points need, at least a tenth and at most as many again. With
-        # each product the logarithm of `share` rises by the rate, and that of the residual falls by half of it. NaN
-        # and infinity, where nothing is known, ask for as many again.
+        # As many more products as SETTLED_FRACTION of the points need, but at least a tenth of `count`, and at most
+        # `count`. With each product the logarithm of `share` rises by the rate, and that of the residual falls by half
+        # the rate. NaN and infinity, where nothing is known, ask for `count` more.
         more = torch.maximum(-share.log(), 2 * excess.log()) / rate
         step = math.ceil(more[stay].nan_to_num(count, count, count).quantile(SETTLED_FRACTION).item())
         count = min(last, count + max(2 + count // 10, min(step, count)))

@@ -52,7 +52,8 @@ class Grid:
         """Draw a grid of at most `steps` by `samples` points of an input of `total` steps and `batch` samples."""
         count = min(total, steps)
         drawn = draw_steps(total, count, generator)
-        shift = torch.randint(count, (1,), generator=generator)  # without it the first step would always be measured
+        # Often only the first of the order are measured: without a shift the earliest step would always be among them.
+        shift = torch.randint(count, (1,), generator=generator)
         order = (spread(count) + shift) % count
         chosen = torch.randperm(batch, generator=generator)[: min(batch, samples)]
         return cls(drawn, chosen, order, total)

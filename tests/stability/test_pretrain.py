@@ -610,6 +610,8 @@ def test_of_a_batch_with_a_mask_no_step_is_padding():
     mask = torch.arange(6)[:, None] < torch.tensor([2, 6, 4, 3, 5])
     x = (torch.arange(5.0) + 1).expand(6, 5).unsqueeze(2) * mask.unsqueeze(2)
     assert InputStream([(x, torch.zeros(5), mask)]).take()[:, :, 0].tolist() == [[2, 3, 5]] * 4
+    with pytest.raises(ValueError, match="the mask is False at the first step of every sample"):
+        InputStream([(x, torch.zeros(5), torch.zeros_like(mask))]).take()
     mask[1, 1] = False  # what comes after a gap is left out
     assert InputStream([[x, torch.zeros(5), mask]]).take()[:, :, 0].tolist() == [[3, 4, 5]] * 3
 

@@ -176,18 +176,18 @@ def leaky_back(
         g = by_start[0, lo:hi]  # gradient by the voltage
         for t in range(stop - 1, begin - 1, -1):
             before = before_step(v, start[0], t, lo, hi)
-            unreset = v[t, lo:hi] if delayed else u[t, lo:hi]
+            unreset = v[t, lo:hi] if delayed else u[t, lo:hi]  # the voltage that spikes follow
             from_z = at(by_z, t, lo, hi)
             from_v = at(by_v, t, lo, hi)
             by_x_t = at(by_x, t, lo, hi)
             slopes(slope, kind, a, unreset, threshold, at(given, t, lo, hi))
             _fires(r, before, threshold)
-            # g comes from the step behind this one
+            # g is still the gradient from step t + 1, or by_start as given
             for j in range(size):
                 g[j] += from_v[j]
             for j in range(size):
                 q[j] = from_z[j] * factor[j]
-            if not delayed and reset != NONE:
+            if not delayed and reset != NONE:  # g becomes the gradient by unreset; q gains that through the spikes s
                 _fires(s, unreset, threshold)
                 _back_through_reset_again(g, q, s, r, unreset, threshold, by_threshold, reset)
             # through the spikes to the voltage that they follow; r, as snnTorch has it, passes no gradient
@@ -306,12 +306,12 @@ def synaptic_back(
             by_x_t = at(by_x, t, lo, hi)
             slopes(slope, kind, a, unreset, threshold, at(given, t, lo, hi))
             _fires(r, before, threshold)
-            # g comes from the step behind this one
+            # g is still the gradient from step t + 1, or by_start as given
             for j in range(size):
                 g[j] += from_v[j]
             for j in range(size):
                 q[j] = from_z[j] * factor[j]
-            if not delayed and reset != NONE:
+            if not delayed and reset != NONE:  # g becomes the gradient by unreset; q gains that through the spikes s
                 _fires(s, unreset, threshold)
                 _back_through_reset_again(g, q, s, r, unreset, threshold, by_threshold, reset)
             # through the spikes to the voltage that they follow; r, as snnTorch has it, passes no gradient
