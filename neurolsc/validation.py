@@ -86,13 +86,15 @@ BATCH_FIRST = "x looks batch first: give x.transpose(0, 1)"
 
 def swapped_axes(x: Tensor, targets: object) -> str:
     """Return a message if x (T, B, ...) looks batch first by the shape of its targets; else an empty text."""
-    # where T equals B, or without tensors of both axes, the shapes do not tell
+    # the shapes do not tell where T equals B, where targets are no tensor, or where x has one axis
     if not isinstance(targets, Tensor) or x.ndim < 2 or x.shape[0] == x.shape[1]:
         return ""
     steps, samples = x.shape[:2]
-    if targets.ndim == 1:
+    if targets.ndim == 1:  # a target for each sample, but as many as x seems to have steps
         swapped = targets.shape == (steps,)
-    else:
+    elif targets.ndim == 2 and targets.is_floating_point():  # may be one number for each sample and class
+        swapped = False
+    else:  # a target for each step and sample, with the axes the other way round than in x
         swapped = targets.shape[:2] == (samples, steps)
     if not swapped:
         return ""
@@ -136,7 +138,10 @@ def number(name: str, value: float, *, zero_allowed: bool = False) -> float:
         return value  # without the detour of a tensor, which takes a hundred times as long
     if isinstance(value, Tensor) and value.ndim:
         raise TypeError(f"{name} must be one number, got a tensor of shape {tuple(value.shape)}; set it afterwards.")
-    return float(positive(name, value, zero_allowed=zero_allowed))
+    entries = positive(name, value, zero_allowed=zero_allowed)
+    if entries.ndim:
+        raise TypeError(f"{name} must be one number, got {shown(value)}.")
+    return float(entries)
 
 
 def finite(name: str, value: float | Tensor) -> float:

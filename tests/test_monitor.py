@@ -608,6 +608,35 @@ def test_a_file_that_cannot_be_written_is_told_once(tmp_path):
     assert len(monitor.rows) == 2
 
 
+def test_a_monitor_that_goes_on_from_an_update_drops_what_came_after_it(tmp_path):
+    class Scaler:  # of a loop in half precision
+        scale = 8.0
+        good_updates = 1  # since it changed
+
+        def get_scale(self) -> float:
+            return self.scale
+
+        def state_dict(self) -> dict[str, int]:
+            return {"_growth_tracker": self.good_updates}
+
+    scaler = Scaler()
+    monitor = Monitor(own(), *batch(0), loss="membrane", every=2, path=tmp_path / "rows.jsonl")
+    for scaler.scale, scaler.good_updates in ((8.0, 1), (8.0, 2), (4.0, 0)):  # the last update is skipped
+        monitor.step(1.0, scaler=scaler)
+    assert "update 2: loss 1" in str(monitor), "of the last row"
+    monitor.go_on_from(2)
+    for scaler.scale, scaler.good_updates in ((8.0, 3), (8.0, 4)):
+        monitor.step(1.0, scaler=scaler)
+    assert [(row["update"], row.get("skipped")) for row in monitor.rows] == [(0, None), (2, 0), (4, 0)]
+    (tmp_path / "rows.jsonl").unlink()
+    (tmp_path / "rows.jsonl").mkdir()
+    with pytest.warns(UserWarning, match="rows are no longer written"):
+        monitor.go_on_from(2)
+    assert [row["update"] for row in monitor.rows] == [0, 2]
+    with pytest.raises(ValueError, match="updates must be at least 0, got -1"):
+        monitor.go_on_from(-1)
+
+
 # ---- in train
 
 

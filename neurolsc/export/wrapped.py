@@ -62,13 +62,19 @@ def exportable(network: Network) -> Network:
     if not network.cells[-1].integrator:
         if not isinstance(readout, nn.Linear):
             refused.append(TypeError(f"the readout must be linear, got {type(readout).__name__}."))
-    elif not isinstance(readout, nn.Identity):
-        # a Linear passes as well if it computes the identity; a module without a weight does not
-        weight = getattr(readout, "weight", torch.zeros(1, 1))
-        if not torch.equal(weight, torch.eye(*weight.shape).to(weight)) or readout.bias is not None:
-            refused.append(TypeError(f"after an integrator the readout must be the identity, got {readout}."))
+    elif not _is_identity(readout):
+        refused.append(TypeError(f"after an integrator the readout must be the identity, got {readout}."))
     _raise(refused)
     return network
+
+
+def _is_identity(readout: nn.Module) -> bool:
+    """True for an Identity, and for a Linear that has its weight and no bias."""
+    if isinstance(readout, nn.Identity):
+        return True
+    if not isinstance(readout, nn.Linear) or readout.bias is not None:
+        return False
+    return torch.equal(readout.weight, torch.eye(readout.in_features).to(readout.weight))
 
 
 def _refused_cell(i: int, cell: Any, *, last: int) -> TypeError | ValueError | None:

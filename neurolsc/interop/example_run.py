@@ -170,9 +170,9 @@ class ExampleRun:
     def _possible_shapes(self, uses: list[Use]) -> list[tuple[int, ...]]:
         """Return the shapes that a sample of a step's input may have, the most likely first."""
         first = self.parts[0]
-        if first in self.calls:
+        if first in self.calls:  # a layer of neurons, whose calls are joined as (T, B, ...)
             return [tuple(self.calls[first].read.shape[2:])]
-        read = uses[0].read
+        read = uses[0].read  # by the first call of that module
         times_called = sum(use.module is first for use in uses)
         shapes = [tuple(read.shape[1:])]
         # A module that is called once has read either all steps (T, B, ...) or one input for all of them (B, ...).

@@ -254,13 +254,13 @@ class FusedNorse(FusedLayer):
             weights = layer.input_weights
             if type(input_tensor) is LazyTensor:
                 input_tensor = self.recording.call(functional.linear, (input_tensor, weights), {})
-            else:
+            else:  # a tensor that is known: our own linear skips its zeros
                 input_tensor = linear(input_tensor, weights)
         settings = self.settings()
         start = state
         if state is None:
             start = [None] * len(self.outputs)  # `run` replaces it by the state at rest
-        if self.has_time:  # the whole sequence is known: run now
+        if self.has_time:  # the whole sequence is known: run now, which sets state_class
             x = now(latest(input_tensor))
             z, states, ends = self.run(x, len(x), [now(latest(value)) for value in start], settings)
             self.recording.count_steps(self.layer, at_once=len(x), in_all=len(x))

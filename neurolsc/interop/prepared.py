@@ -237,7 +237,8 @@ class Reader:
         if self.layout is not None:
             x = self.layout.by_step(x).flatten(2)
             if self.layout.axes == "batch first":
-                targets = _time_first(targets, x)
+                if not self._is_of_classes(targets):
+                    targets = _time_first(targets, x)
                 mask = _time_first(mask, x)
         n_in = self.network.n_in
         if x.ndim != 3 or x.shape[2] != n_in:
@@ -252,6 +253,12 @@ class Reader:
         if mask is not None:
             mask = mask.to(like["device"])
         return BatchParts(x.to(**like), targets, mask)
+
+    def _is_of_classes(self, targets: Any) -> bool:
+        """True for targets with one number for each sample and output, (B, n_out), such as one-hot classes."""
+        if not isinstance(targets, Tensor) or not targets.is_floating_point():
+            return False
+        return targets.ndim == 2 and targets.shape[1] == self.network.n_out
 
 
 class ReadBatches:

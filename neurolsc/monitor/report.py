@@ -223,21 +223,24 @@ class Monitor(Displayed):
         Args:
             updates: how many updates the network has, as it is now.
         """
+        whole("updates", updates, at_least=0)
         self.rows = [row for row in self.rows if row["update"] <= updates]
         self.findings = [event for event in self.findings if event.update <= updates]
         self.updates = updates
         self._losses.clear()
         self._before = self._earlier = None
+        self._scale = math.inf  # as before the first update with a scaler
+        self._skipped = 0
         # Drift is measured from the last row: the weights of that row are known only if it is of this very update.
         if self.rows and self.rows[-1]["update"] == updates:
             self._earlier = copy_of(weights_of(self._probe.network))
-        if self.path is None or self._silent:
+        if self._silent:
             return
         lines: list[dict[str, Any]] = []
         for row in self.rows:
             lines.append(row)
             lines += [{"event": asdict(event)} for event in self.findings if event.update == row["update"]]
-        write_text(self.path, "".join(json.dumps(line) + "\n" for line in lines))
+        self._write(lines, anew=True)
 
     def close(self) -> None:
         """Measure no more. Rows in a file are written already."""
@@ -336,13 +339,20 @@ class Monitor(Displayed):
 
     # ---- the file
 
-    def _write(self, lines: list[dict[str, Any]]) -> None:
-        """Append rows and events to the file, a line of JSON each; if that fails, rows are kept in memory alone."""
+    def _write(self, lines: list[dict[str, Any]], *, anew: bool = False) -> None:
+        """Append rows and events to the file, a line of JSON each; if that fails, rows are kept in memory alone.
+
+        With ``anew=True`` they take the place of what the file holds.
+        """
         if self.path is None:
             return
+        text = "".join(json.dumps(line) + "\n" for line in lines)
         try:
-            with open(self.path, "a", encoding="utf-8") as file:
-                file.write("".join(json.dumps(line) + "\n" for line in lines))
+            if anew:
+                write_text(self.path, text)
+            else:
+                with open(self.path, "a", encoding="utf-8") as file:
+                    file.write(text)
         except OSError as error:
             self._warn("file", f"rows are no longer written to {os.fspath(self.path)}: {error}")
             self.path = None
@@ -385,6 +395,8 @@ class Monitor(Displayed):
         """Return what is shown: a table with a line for each layer, of the last row, and what happened."""
         if self._silent:
             return ["the monitor of rank 0 has the rows"]
+        if not self.rows:  # go_on_from may have dropped them all
+            return ["no rows yet"]
         last = self.rows[-1]
         lines = []
         for layer in range(1, len(self._probe.network.cells) + 1):
@@ -392,7 +404,7 @@ class Monitor(Displayed):
             lines.append((str(layer), *cells))
         shown: list[str | Table] = [Table(("layer", *COLUMNS), lines)]
         loss = f"loss {or_dash(last.get('loss'), '.4g')}, of the probe batch {or_dash(last.get('probe_loss'), '.4g')}"
-        shown.append(f"update {self.updates}: {loss}")
+        shown.append(f"update {last['update']}: {loss}")
         for event in self.findings:
             shown.append(in_80_columns(event))
         return shown if self.findings else [*shown, "nothing happened"]

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from neurolsc.neurons.cell import SURROGATES, Cell, Membrane, ScaledParameter, State, Thresholds, definer
 from neurolsc.neurons.derivatives import Derivatives, LinearOperator, Matrices, StepMap, Term
 from neurolsc.surrogate import FastSigmoid, Surrogate, in_two_methods
-from neurolsc.validation import number
+from neurolsc.validation import number, shown
 
 Spike = Callable[[Tensor], Tensor]  # of v - theta, returns spikes: a surrogate of ours, or of another library
 Range = tuple[float, float]  # the lower and the upper end
@@ -220,18 +220,21 @@ class NeuronCell(Cell):
         self.recurrent_synapses = n_hidden
 
     def draw(self, name: str, ends: Range, *, positive: bool = False, in_log: bool = False) -> Range:
-        """Draw a parameter (n_hidden,), or its logarithm if `in_log`, uniformly from a range, and set it on the cell.
+        """Draw a parameter (n_hidden,) uniformly from a range, and set it on the cell.
 
         Args:
             name: the parameter; the range is the constructor's argument ``<name>_range``, so named in errors.
             ends: the range, the lower end first.
             positive: refuse a range that reaches 0.
-            in_log: draw the logarithm uniformly.
+            in_log: draw uniformly between the logarithms of the ends; what is set is the parameter itself.
 
         Returns:
             The range as two floats.
         """
-        low, high = (float(end) for end in ends)
+        try:
+            low, high = (float(end) for end in ends)
+        except (TypeError, ValueError) as error:  # not two, or no numbers
+            raise TypeError(f"{name}_range must be two numbers, the lower one first, got {shown(ends)}.") from error
         if not -math.inf < low <= high < math.inf or (positive and low <= 0):
             wanted = "finite"
             if positive:

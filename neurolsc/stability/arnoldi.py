@@ -283,7 +283,9 @@ def _dominant(operator: OperatorProduct, like: Tensor, residual: float, *, right
 
 
 def _by_squaring(operator: OperatorProduct, like: Tensor, points: Tensor, found: Dominant, *, right: bool) -> bool:
-    """Square the matrices at some points (p,), and write the pairs that settle into `found`, which has all points.
+    """Square the matrices at the points with some indices (p,), and write the pairs that settle into `found`.
+
+    `found` has all points. Its vectors are left ones, or with ``right=True`` right ones.
 
     Returns:
         True if any settles.
@@ -296,7 +298,7 @@ def _by_squaring(operator: OperatorProduct, like: Tensor, points: Tensor, found:
         value, vector, settled = bounded_radius(m, TOLERANCE)
         where = index[settled]
         value = value[settled].to(kind)
-        found.value[where] = value if right else value.conj()
+        found.value[where] = value if right else value.conj()  # M is real: M^T y = l y means y^H M = conj(l) y^H
         found.vector[where] = vector[settled].to(kind)
         found.settled[where] = True
     return bool(found.settled[points].any())

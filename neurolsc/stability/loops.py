@@ -89,10 +89,12 @@ class Loop:
         smoothed: exponential mean of the deviation of radii from their targets; NaN before the first step.
         history: a row for each step.
         best: the weights with the smallest miss so far.
+        best_row: the row of the step at which these were the weights.
+        judged: the row of the weights that the network has when it is judged.
         STATE: names of the attributes that :meth:`state` saves.
     """
 
-    STATE: tuple[str, ...] = ("step", "smoothed", "met_in_a_row", "history", "best")
+    STATE: tuple[str, ...] = ("step", "smoothed", "met_in_a_row", "history", "best", "best_row")
 
     def __init__(self, meter: "Meter", inputs: "InputStream") -> None:
         self.meter = meter
@@ -115,6 +117,8 @@ class Loop:
         self.smoothed = math.nan
         self.history: list[dict[str, Any]] = []
         self.best = self.weights()
+        self.best_row: dict[str, Any] = {"step": 0}
+        self.judged = self.best_row
 
     def advance(self) -> RadiusProfile | None:
         """Take one step of the algorithm; return the final profile if pre-training has ended, else None."""
@@ -126,6 +130,16 @@ class Loop:
     def weights(self) -> dict[str, Tensor]:
         """A copy of the network's parameters and buffers."""
         return {name: value.detach().clone() for name, value in self.network.state_dict().items()}
+
+    def keep_as_best(self) -> None:
+        """Keep the present weights, and the row that was recorded of them."""
+        self.best = self.weights()
+        self.best_row = self.history[-1]
+
+    def return_to_best(self) -> None:
+        """Give the network the best weights."""
+        self.network.load_state_dict(self.best)
+        self.judged = self.best_row
 
     def record(self, seen: "Measurement", counted: list[LayerRadii]) -> Tensor:
         """Append what a step has measured to the history; return the loss, with its gradient.
@@ -147,6 +161,7 @@ class Loop:
         if seen.log_determinants is not None:
             row["log_determinant"] = seen.log_determinants
         self.history.append(row)
+        self.judged = row
         return loss
 
     def meets(self, counted: list[LayerRadii]) -> bool:
@@ -163,8 +178,8 @@ class Loop:
         return self.met_in_a_row >= criteria.hold
 
     def lower_bound_met(self) -> bool:
-        """True if the last step's mean log-determinants are near the target's logarithm, or were not asked for."""
-        return not self.meter.missed_determinants(self.history)
+        """True if the weights' mean log-determinants are near the target's logarithm, or were not asked for."""
+        return not self.meter.missed_determinants(self.judged)
 
     def descend(self, loss: Tensor) -> None:
         """One optimizer step on the loss; ValueError if it depends on no parameter."""
@@ -265,7 +280,7 @@ class Loop:
 class OurLoop(Loop):
     """Samples and time steps drawn from every batch, a target for each layer and direction; polished at the end."""
 
-    STATE = (*Loop.STATE, "polishing", "turns", "best_miss", "best_step")
+    STATE = (*Loop.STATE, "polishing", "turns", "best_miss")
 
     def __init__(self, meter: "Meter", inputs: "InputStream") -> None:
         super().__init__(meter, inputs)
@@ -273,7 +288,6 @@ class OurLoop(Loop):
         # by direction and layer, while polishing: whether kappa was above 1 last, and how often that has changed
         self.turns: dict[tuple[str, int], tuple[bool, int]] = {}
         self.best_miss = [math.inf, math.inf]  # largest relative miss of a mean radius, and the sum of all
-        self.best_step = 0
 
     def advance(self) -> RadiusProfile | None:
         meter = self.meter
@@ -293,9 +307,9 @@ class OurLoop(Loop):
             near = False
             if criteria.tolerance > 0:  # else no miss is a finite number of tolerances
                 near = math.sqrt(fmean((m.miss / m.allowed) ** 2 for m in counted)) <= NEAR
-            if near or self.step - self.best_step >= PATIENCE:
+            if near or self.step - self.best_row["step"] >= PATIENCE:
                 if not near:
-                    self.network.load_state_dict(self.best)
+                    self.return_to_best()
                 self.polishing = True
                 self.best_miss = [math.inf, math.inf]
                 seen = meter.measure(x, self.step, closer=True)
@@ -309,8 +323,7 @@ class OurLoop(Loop):
         miss = [max(misses), sum(misses)]
         if miss < self.best_miss:
             self.best_miss = miss
-            self.best_step = self.step
-            self.best = self.weights()
+            self.keep_as_best()
 
         # Judge by the criteria, first at this step's points, then on the inputs that come next.
         profile = None
@@ -325,7 +338,7 @@ class OurLoop(Loop):
             if met and (self.polishing or not dead):
                 return self.end(profile, len(x))
         if self.step == self.max_steps:  # give up, with the best weights
-            self.network.load_state_dict(self.best)
+            self.return_to_best()
             return self.end(meter.fresh(self.inputs, self.step), len(x))
 
         # 1. One optimizer step on the loss.
@@ -412,14 +425,14 @@ class TimeStepLoop(Loop):
         miss = abs(fmean(m.mean - m.target for m in counted))
         if miss < self.best_miss:
             self.best_miss = miss
-            self.best = self.weights()
+            self.keep_as_best()
 
         # Judge by the criteria, at this time step.
         self.met = self.meets(counted)
         if self.met or self.step == self.max_steps:
             # If the criteria hold, the printed loop ends with the weights for which they do.
             if self.released or not self.met:
-                self.network.load_state_dict(self.best)
+                self.return_to_best()
             return self.meter.fresh(self.inputs, self.step)
 
         # 1. One optimizer step on the loss. The released code makes a new model, and so a new optimizer, in every step.

@@ -172,7 +172,7 @@ def pretrain(
         if checkpoint is not None:
             write_tree(checkpoint, before)
         seconds = seconds_before + clock.perf_counter() - began
-        result = run.meter.conclude(profile, inputs.steps, run.met, run.step, run.history, seconds)
+        result = run.meter.conclude(profile, inputs.steps, run.met, run.step, run.history, seconds, run.judged)
     return result.of(net, layout, values_before)
 
 
@@ -355,15 +355,16 @@ class Meter:
             return profile
         return measured(samples)
 
-    def missed_determinants(self, history: list[dict[str, Any]]) -> dict[int, float | None]:
-        """Mean log-determinants of the last step that are not near the target's logarithm, by layer from 0.
+    def missed_determinants(self, row: dict[str, Any]) -> dict[int, float | None]:
+        """Mean log|det M| / n in a row of the history where it is not near the target's logarithm, by layer from 0.
 
-        A layer whose derivative is singular at all points has None, which counts as a miss.
+        A layer whose derivative M (n, n) is singular at all points has None, which counts as a miss. With
+        ``bounds="upper"`` determinants are not measured, and there is none.
         """
         if self.options.bounds == "upper" or self.goal.time is None:
             return {}
         wanted = math.log(self.goal.time)
-        found = enumerate(history[-1]["log_determinant"])
+        found = enumerate(row["log_determinant"])
         return {layer: mean for layer, mean in found if mean is None or not abs(mean - wanted) <= ALLOWED_LOG}
 
     def conclude(
@@ -374,6 +375,7 @@ class Meter:
         steps: int,
         history: list[dict[str, Any]],
         seconds: float,
+        judged: dict[str, Any],
     ) -> "PretrainResult":
         """The result of setting the radii, with findings on what the network misses.
 
@@ -384,6 +386,7 @@ class Meter:
             steps: pre-training steps taken, or measurements made.
             history: a row for each of them.
             seconds: wall time.
+            judged: the row of the step at which the network had the weights that it has now.
         """
         measured = self.counted(profile, total)
         too_dead = "lower the thresholds or raise the input weights; a target met by a dead layer says nothing"
@@ -399,9 +402,9 @@ class Meter:
             else:
                 cure = _cure_through_depth(m, self.network.cells[m.layer])
             found.append(Finding(m.layer + 1, problem, cure))
-        missed_logs = self.missed_determinants(history)
+        missed_logs = self.missed_determinants(judged)
         for layer, mean_log in missed_logs.items():
-            problem = "the derivative through time is singular at all points of the last step"
+            problem = "the derivative through time is singular at all points where it was measured"
             if mean_log is not None:
                 size = f"the geometric mean of |eigenvalues| through time is {math.exp(mean_log):.3g}"
                 problem = f"{size} against a target of {self.goal.time:.3g}"
@@ -543,7 +546,7 @@ class InputStream:
 
     Attributes:
         taken: number of inputs taken so far.
-        size: number of batches; infinite until a loader without a length has ended once.
+        size: number of batches; of a loader infinite until it has ended once.
         steps: T of the first input.
     """
 

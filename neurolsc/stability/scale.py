@@ -123,7 +123,7 @@ def scale_to_radius(
         criteria = chosen.of_loop().criteria
         # The profile is a single measurement, with nothing to smooth over steps: 0 always meets the third criterion.
         met = criteria.met(meter.counted(profile, total), smoothed=0.0)
-        result = meter.conclude(profile, total, met, len(history), history, seconds)
+        result = meter.conclude(profile, total, met, len(history), history, seconds, judged={})
     return result.of(net, prepared.layout, before)
 
 

@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from neurolsc import LIF, diagnose, pretrain, try_cures, wrap
 from neurolsc.diagnosis.report import Trial
@@ -119,6 +119,31 @@ def test_targets_for_every_step_are_taken_as_they_are(make_network, make_spikes)
     assert "input batch first" not in [f.name for f in found]
     turned = diagnose(network, x.transpose(0, 1), targets, loss=ClassPerStep())
     assert "input batch first" in [f.name for f in turned]
+
+
+def test_targets_of_samples_and_classes_are_not_taken_for_those_of_steps(make_network, make_spikes):
+    network, x = make_network(gain=3), make_spikes(T=4, B=8)
+    one_hot = torch.eye(4)[torch.arange(8) % 4]  # (8, 4): as many classes as x has steps
+
+    def loss(logits: Tensor, targets: Tensor) -> Tensor:
+        return (logits.sum(0) - targets).square().mean()
+
+    assert diagnose(network, x, one_hot, loss=loss).measurements.loss == pytest.approx(loss(network(x), one_hot).item())
+    assert pretrain(network, [(x, one_hot)], max_steps=1, progress=False).steps == 1
+
+    class BatchFirst(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn = nn.RNN(30, 6, batch_first=True)
+            self.readout = nn.Linear(6, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.readout(self.rnn(x)[0])
+
+    module = BatchFirst()
+    out = module(x.transpose(0, 1)).transpose(0, 1)
+    found = diagnose(module, x.transpose(0, 1), one_hot, loss=loss)
+    assert found.measurements.loss == pytest.approx(loss(out, one_hot).item(), rel=1e-5)
 
 
 def model(library: str) -> list[nn.Module]:

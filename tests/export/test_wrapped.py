@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from neurolsc import GRU, ALIFPlus, Network, load, save, wrap
+from neurolsc import GRU, LIF, ALIFPlus, Network, load, neurons, save, wrap
 from neurolsc.export import (
     QuantizationAware,
     delayed,
@@ -199,6 +199,10 @@ def lif_and(*tail: nn.Module) -> Any:
     return wrap(norse.SequentialState(nn.Linear(N_IN, WIDTH), norse.LIFCell(), nn.Linear(WIDTH, 4), *tail))
 
 
+first_of_four = nn.Linear(4, 3, bias=False)  # the identity, but for the last output
+nn.init.eye_(first_of_four.weight)
+
+
 def one(*parts: nn.Module) -> Any:
     return wrap([nn.Linear(N_IN, WIDTH), *parts, nn.Linear(WIDTH, 4)])
 
@@ -223,6 +227,11 @@ def one(*parts: nn.Module) -> Any:
         ),
         (lambda: one(nn.ReLU(), leaky()), r"before layer 1: ReLU cannot be exported"),
         (lambda: lif_and(norse.LICell(), nn.Linear(4, 3)), "after an integrator the readout must be the identity"),
+        (lambda: lif_and(norse.LICell(), first_of_four), "after an integrator the readout must be the identity"),
+        (
+            lambda: Network([LIF(N_IN, 4), neurons.LI(4, 4)], nn.LayerNorm(4, elementwise_affine=False)),
+            "after an integrator the readout must be the identity, got LayerNorm",
+        ),
         (
             lambda: lif_and(norse.LICell(), nn.Linear(4, 3), norse.LICell()),
             "layer 2 is an integrator, .* it must be the last",

@@ -106,6 +106,7 @@ def test_voltage_at_the_threshold_does_not_spike():
         (LIF, {"threshold": -1.0}, "threshold must be positive and finite"),
         (ALIFPlus, {"b_theta": -1.0}, "b_theta must be positive and finite"),
         (ALIFPlus, {"adaptation": torch.ones(2)}, r"adaptation must be one number, got a tensor of shape \(2,\)"),
+        (ALIFPlus, {"adaptation": [0.1, 0.2]}, r"adaptation must be one number, got"),
         (LIF, {"reset": "hard"}, "reset must be one of 'subtract'"),
         (LIF, {"recurrent_init": "he"}, "recurrent_init must be one of 'glorot'"),
         (ALIFPlus, {"beta": 0.9}, r"ALIFPlus takes no beta: .* give tau_v = -1 / math\.log\(beta\)"),

@@ -152,6 +152,8 @@ def test_a_and_b_are_read_within_their_ranges_unless_they_are_free():
     [
         (lambda: EFAdLIF(3, 4, tau_u_range=(0, 5)), r"tau_u_range must be two positive, finite .*\(0, 5\)"),
         (lambda: EFAdLIF(3, 4, a_range=(1, 0)), "a_range must be two finite numbers, the lower one first"),
+        (lambda: EFAdLIF(3, 4, a_range=(0, 1, 2)), r"a_range must be two numbers, .*\(0, 1, 2\)"),
+        (lambda: EFAdLIF(3, 4, a_range=0.5), r"a_range must be two numbers, .*0\.5"),
         (lambda: SEAdLIF(3, 4, q=-1.0), "q must be positive"),
         (lambda: RadLIF(3, 4, **{"parametrisation": "adlif"}), "parametrisation must be one of 'sparch'"),
         (lambda: RF(3, 4, omega_range=(5, 120)), r"dt omega must be at most 1, .*up to 120 with dt 0\.01"),
@@ -162,7 +164,7 @@ def test_a_and_b_are_read_within_their_ranges_unless_they_are_free():
     ],
 )
 def test_parameters_outside_of_a_domain_are_refused_by_name(make, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         make()
 
 
