@@ -82,10 +82,10 @@ def initialize(
     initialiser = as_initialiser(method)
     if lr is not None:
         lr = learning_rate(lr)
+    objective(loss)  # refuses what is no loss
     has_targets = y is not None or isinstance(x, tuple)  # a tuple is a batch (x, y)
     if (lr is None and y is not None) or (lr is not None and not has_targets):
         raise ValueError("y and lr belong together: with both, a copy of the network is trained for some updates.")
-    objective(loss)  # refuses what is no loss
     batch = x
     if y is not None:  # where a call of net is one step, only y shows whether x is batch first
         batch = (x, y)

@@ -78,6 +78,10 @@ def load(path: str | PathLike[str]) -> Network:
             wanted = f"neither a file nor one of the trained networks in the package ({', '.join(trained())})"
             raise FileNotFoundError(errno.ENOENT, wanted, os.fspath(path))
         path = TRAINED / f"{os.fspath(path)}.safetensors"
+    if os.path.isdir(path):
+        raise IsADirectoryError(
+            errno.EISDIR, "a folder: give the file in it, of a run network.safetensors", os.fspath(path)
+        )
     tensors, config = read_tensors(path, "network")
     with refusing(path, "does not describe a network of this version"):
         network = _build(config, tensors)

@@ -24,8 +24,10 @@ def tensor(name: str, value: object) -> Tensor:
     """Return the value if it is a tensor; else raise a TypeError."""
     if isinstance(value, Tensor):
         return value
-    if isinstance(value, tuple | list):
+    if isinstance(value, tuple | list) and any(isinstance(part, Tensor) for part in value):
         cure = f": give {name} alone"
+    elif isinstance(value, tuple | list):
+        cure = ": torch.tensor makes it one"
     else:
         cure = numpy_hint(value)
     raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}{cure}.")

@@ -160,6 +160,8 @@ def test_files_that_are_damaged_or_something_else_are_refused_by_name(tmp_path: 
         load(path)
     with pytest.raises(FileNotFoundError, match="missing"):
         load(tmp_path / "missing")
+    with pytest.raises(IsADirectoryError, match=r"give the file in it, of a run network\.safetensors"):
+        load(tmp_path)
     with pytest.raises(FileNotFoundError, match=r"nowhere/n"):
         save(network, tmp_path / "nowhere" / "n")
     with pytest.raises(IsADirectoryError, match=str(tmp_path)):

@@ -226,6 +226,14 @@ def test_updates_have_the_rates_of_torchs_scheduler_in_a_loop_by_hand(kind: str)
     assert len({rate for (rate,) in seen}) > 1
 
 
+@pytest.mark.parametrize(
+    "make", [lambda o: lr_scheduler.OneCycleLR(o, 0.05, total_steps=12), lambda o: lr_scheduler.CyclicLR(o, 0.01, 0.05)]
+)
+def test_a_schedule_that_would_undo_by_gain_is_refused(make):
+    with pytest.raises(ValueError, match=r"(OneCycle|Cyclic)LR sets one learning rate for all .* give by_gain=False"):
+        train(network(), data(), data(), epochs=1, **TRAINING, schedule=FromTorch(make))
+
+
 @pytest.mark.parametrize("schedule", ["cosine", *(SCHEDULERS[kind] for kind in ("one after another", "plateau"))])
 def test_a_resumed_training_goes_on_in_its_schedule_bit_by_bit(schedule: Any, tmp_path):
     settings = TRAINING | {"schedule": schedule}

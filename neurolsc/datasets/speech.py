@@ -16,7 +16,7 @@ from neurolsc.datasets.batches import SAMPLES, SPLITS, Batch, BatchDataset, By, 
 from neurolsc.datasets.download import fetch, read_unpacked
 from neurolsc.hdf5 import HDF5
 from neurolsc.io import clean, refusing
-from neurolsc.validation import number, one_of, probability, whole
+from neurolsc.validation import number, one_of, probability, shown, whole
 
 UNITS = 700  # input units of the layout, 0 to 699
 CLASSES = 20  # of a file that does not name them: those of SHD
@@ -501,6 +501,8 @@ class SHD(BatchDataset):
                 f"dt must not be below the resolution of the times, {resolution * 1e3:.3g} ms in {dtype} below "
                 f"{float(latest):g} s, got {self.binning.dt * 1e3:g} ms."
             )
+        if not isinstance(augment, Sequence):
+            raise TypeError(f"augment must be a tuple of augmentations, got {shown(augment)}.")
         self.augment = tuple(augment)
         self.split = split
         self.path = file.path

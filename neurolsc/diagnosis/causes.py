@@ -200,15 +200,28 @@ def is_identity(cell: Cell, factor: float) -> bool:
 # ---- batch norms
 
 
-def fresh_batch_norms(module: nn.Module) -> list[nn.Module]:
-    """Return the batch norms in training mode that have seen no batch.
+# Largest weight in a batch norm's statistics that those from before the first batch, a mean of 0 and a variance of 1, may
+# have. Variances of currents are often below 0.01, so that 1 % of 1 would still decide. With torch's momentum of 0.1
+# it takes 66 batches.
+INITIAL_SHARE = 1e-3
 
-    In evaluation mode such a norm would not normalise: its statistics are still a mean of 0 and a variance of 1.
+
+def fresh_batch_norms(module: nn.Module) -> list[Any]:
+    """Return the batch norms in training mode that have seen no batch, or too few for statistics of their own.
+
+    In evaluation mode such a norm would not normalise, as its statistics are still in part a mean of 0 and a variance
+    of 1.
     """
     found = []
     for part in module.modules():
-        tracked = getattr(part, "num_batches_tracked", None)
-        if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.training and tracked is not None and tracked == 0:
+        if not isinstance(part, nn.modules.batchnorm._BatchNorm) or part.num_batches_tracked is None:
+            continue
+        batches = int(part.num_batches_tracked)
+        if part.momentum is None:  # a plain mean over batches
+            initial = float(batches == 0)
+        else:
+            initial = (1 - part.momentum) ** batches
+        if part.training and initial > INITIAL_SHARE:
             found.append(part)
     return found
 
@@ -218,11 +231,12 @@ def set_statistics(network: Network, x: Tensor) -> None:
 
     Other modules run in evaluation mode.
     """
-    fresh: list[Any] = fresh_batch_norms(network)
+    fresh = fresh_batch_norms(network)
     momenta = [norm.momentum for norm in fresh]
     with eval_mode(network), torch.no_grad():  # which puts the modes back, of the fresh ones too
         for norm in fresh:
             norm.train()
+            norm.reset_running_stats()  # of the few batches that it may have seen
             norm.momentum = None  # a plain mean over calls
         network.run(x)
     for norm, momentum in zip(fresh, momenta, strict=True):

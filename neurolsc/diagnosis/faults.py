@@ -159,8 +159,9 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "fresh batch norm",
-        "a batch norm has seen no batch in training mode, so it would not normalise in evaluation",
-        "run a few batches in training mode first",
+        "a batch norm has seen no batch in training mode, or too few (66 at the usual momentum), so it would not normalise in "
+        "evaluation",
+        "run some 70 batches in training mode first",
         rules.has_fresh_batch_norms,
         rules.cure_fresh_batch_norms,
     ),

@@ -25,13 +25,13 @@ LARGEST_LOG = 700  # the exponential of more overflows float64
 
 
 def is_batch_first(case: Case) -> Iterator[Sign]:
-    """Find an input that looks batch first, so that time and batch were swapped."""
+    """Find an input whose axes of time and batch look swapped."""
     if case.turned:
-        yield Sign(None, "the input looks batch first, (B, T, ...) in place of (T, B, ...)", case.turned)
+        yield Sign(None, "time and batch of the input look swapped", case.turned)
 
 
 def cure_batch_first(case: Case, sign: Sign) -> str:
-    """Advise to put time first."""
+    """Advise to swap them."""
     return "give x.transpose(0, 1)"
 
 
@@ -101,7 +101,7 @@ def cure_surrogate(case: Case, sign: Sign) -> str:
 
 
 def has_fresh_batch_norms(case: Case) -> Iterator[Sign]:
-    """Find batch norms that have seen no batch; all are one sign."""
+    """Find batch norms that have seen no batch, or too few; all are one sign."""
     modules = [*case.network.cells, case.network.readout]
     fresh = [i for i, module in enumerate(modules, start=1) if fresh_batch_norms(module)]
     layers = [i for i in fresh if i < len(modules)]
@@ -111,8 +111,10 @@ def has_fresh_batch_norms(case: Case) -> Iterator[Sign]:
     if len(modules) in fresh:  # the last module is no layer
         places.append("the readout")
     if places:
-        problem = f"batch norms of {' and '.join(places)} have seen no batch: in evaluation they do not normalise"
-        cause = "num_batches_tracked is 0"
+        batches = min(int(norm.num_batches_tracked) for module in modules for norm in fresh_batch_norms(module))
+        seen = "too few batches" if batches else "no batch"
+        problem = f"batch norms of {' and '.join(places)} have seen {seen}: in evaluation they do not normalise"
+        cause = f"num_batches_tracked is {batches}"
         if case.batch.x.shape[1] > 1:  # one sample has no statistics
             cause += "; all other findings were measured with statistics of this batch"
         yield Sign(None, problem, cause)
@@ -120,7 +122,7 @@ def has_fresh_batch_norms(case: Case) -> Iterator[Sign]:
 
 def cure_fresh_batch_norms(case: Case, sign: Sign) -> str:
     """Advise to let batch norms collect statistics."""
-    return "run a few batches in training mode before you evaluate, initialise or measure it"
+    return "run some 70 batches in training mode before you evaluate, initialise or measure it"
 
 
 # ---------------------------------------------------------------- activity

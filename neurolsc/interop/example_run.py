@@ -323,6 +323,11 @@ class ExampleRun:
                     raise TypeError(
                         f"the model cannot read an x of {self.x.dtype} ({error}): its weights are {wanted}, give x.to({wanted})."
                     ) from error
+                if isinstance(model, nn.Sequential) and str(error).endswith("must be Tensor, not tuple"):
+                    raise CannotReadError(
+                        "the nn.Sequential cannot be called, as a layer in it returns a tuple: make snnTorch's layers with "
+                        "init_hidden=True, or leave x out, as the order of definition is that of use."
+                    ) from error
                 hint = (
                     f"the model was called with an x of shape {tuple(self.x.shape)}: x must be what the model takes, which "
                     "is one step, (B, ...), where it does not go through time by itself."

@@ -25,7 +25,15 @@ from torch import Tensor, nn
 
 from neurolsc import neurons
 from neurolsc.interop.at_once import last_states, prepared
-from neurolsc.interop.wrapped import OWN_NEURON, WrappedCell, borrowed, state_class, warn_of, weight_before
+from neurolsc.interop.wrapped import (
+    OWN_NEURON,
+    UnsupportedLayerError,
+    WrappedCell,
+    borrowed,
+    state_class,
+    warn_of,
+    weight_before,
+)
 from neurolsc.neurons.blocks import Spike
 from neurolsc.neurons.cell import AtOnce, Membrane, ResetSwitch, ScaledParameter, State, Thresholds
 from neurolsc.neurons.derivatives import Derivatives
@@ -532,9 +540,11 @@ def check_layer(layer: Any) -> None:
             why = "it takes its weights with every call"
         if not of_norse:
             why += f". {OWN_NEURON.removesuffix('.')}"
-        raise TypeError(f"norse's {name} cannot be wrapped: {why}.")
+        raise UnsupportedLayerError(f"norse's {name} cannot be wrapped: {why}.")
     if "adjoint" in getattr(getattr(layer, "activation", None), "__name__", ""):
-        raise TypeError(f"norse's {name} with adjoint cannot be wrapped: its backward is not the step's derivative.")
+        raise UnsupportedLayerError(
+            f"norse's {name} with adjoint cannot be wrapped: its backward is not the step's derivative."
+        )
     rate = torch.as_tensor(getattr(layer.p, "tau_adapt_inv", 1.0)).max().item()  # 1.0: no adaptation
     if rate * layer.dt < SLOWEST:
         warn_of(

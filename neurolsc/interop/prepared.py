@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from neurolsc.interop.example_run import CannotReadError, Layout, OtherNetworkError
 from neurolsc.interop.wrap import wrap, wrap_with_layout
-from neurolsc.interop.wrapped import plain_module
+from neurolsc.interop.wrapped import UnsupportedLayerError, plain_module
 from neurolsc.metrics import is_binary
 from neurolsc.network import Network
 from neurolsc.neurons.cell import dtype_and_device
@@ -102,6 +102,11 @@ def prepare(
     reader = Reader.of(net, batch, prefers=prefers)
     read = reader.read(batch)
     turned = swapped_axes(read.x, read.targets)
+    if turned and reader.layout is not None and reader.layout.axes == "batch first":
+        turned = (
+            f"x {tuple(batch.x.shape)} looks time first, as there are targets of {read.x.shape[0]} samples, but net reads "
+            "(B, T, ...): give x.transpose(0, 1)"
+        )
     if turned and not turn:
         raise ValueError(f"{turned}.")
     if turned:  # the first reader saw time and batch swapped: make another one
@@ -337,10 +342,14 @@ def _wrapped(net: nn.Module, batch: BatchParts, prefers: Output | None) -> tuple
     x = batch.x
     try:
         network, layout = wrap_with_layout(net, x, prefers=prefers)
+    except UnsupportedLayerError:
+        raise
     except FAILS as error:
         found = _wrapped_as_step(net, batch, prefers)
         if isinstance(found, tuple):
             return found
+        if isinstance(found, UnsupportedLayerError):
+            raise found from None
         if not isinstance(net, nn.Sequential) or type(net).forward is not nn.Sequential.forward:
             raise
         # If the module could be called with x or with a step of it, the error refuses the module itself. One that says

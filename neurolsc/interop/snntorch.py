@@ -27,7 +27,15 @@ from torch import Tensor, nn
 
 from neurolsc import neurons
 from neurolsc.interop.at_once import last_states, prepared
-from neurolsc.interop.wrapped import OWN_NEURON, WrappedCell, borrowed, state_class, warn_of, weight_before
+from neurolsc.interop.wrapped import (
+    OWN_NEURON,
+    UnsupportedLayerError,
+    WrappedCell,
+    borrowed,
+    state_class,
+    warn_of,
+    weight_before,
+)
 from neurolsc.neurons.blocks import Spike, spike_function
 from neurolsc.neurons.cell import AtOnce, Membrane, ResetSwitch, ScaledParameter, State, Thresholds
 from neurolsc.neurons.derivatives import Derivatives
@@ -400,7 +408,7 @@ def refuse_broken(layer: Any) -> None:
         TypeError: if it is an RSynaptic of snnTorch 1.0 with ``init_hidden=True`` and ``reset_delay=False``.
     """
     if ignores_reset_delay(layer) and layer.init_hidden:
-        raise TypeError(
+        raise UnsupportedLayerError(
             f"snnTorch's {type(layer).__name__} with reset_delay=False and init_hidden=True cannot be stepped, not even by "
             "snnTorch 1.0: its reset reads the spikes that were passed. Set reset_delay=True."
         )
@@ -434,12 +442,12 @@ class SnnTorchCell(WrappedCell):
         name = type(layer).__name__
         self.ours = kind in (LIF, ALIFPlus, ALIFPlusMinus)
         if not self.ours and (kind.__module__.partition(".")[0] != "snntorch" or name not in VARIABLES):
-            raise TypeError(
+            raise UnsupportedLayerError(
                 f"snnTorch's {name} cannot be wrapped: only {', '.join(VARIABLES)} themselves are. A subclass may step "
                 f"otherwise, and a layer that computes a whole sequence at once has no state per step. {OWN_NEURON}"
             )
         if getattr(layer, "inhibition", False):
-            raise TypeError(
+            raise UnsupportedLayerError(
                 f"snnTorch's {name} with inhibition cannot be wrapped: its neurons are no longer independent."
             )
         if name == "SLSTM" and layer.hidden_size != layer.input_size:

@@ -19,7 +19,15 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc.interop.at_once import last_states, prepared
-from neurolsc.interop.wrapped import OWN_NEURON, WrappedCell, is_dropout, state_class, warn_of, weight_before
+from neurolsc.interop.wrapped import (
+    OWN_NEURON,
+    UnsupportedLayerError,
+    WrappedCell,
+    is_dropout,
+    state_class,
+    warn_of,
+    weight_before,
+)
 from neurolsc.neurons.cell import AtOnce, Membrane, ResetSwitch, ScaledParameter, State, Thresholds
 from neurolsc.neurons.derivatives import Derivatives
 from neurolsc.neurons.neuronwise import NeuronwiseDerivatives
@@ -82,7 +90,7 @@ class SpikingJellyCell(WrappedCell):
             hint = f" {OWN_NEURON}" if of_user else ""
             if any(base.__name__ == "StatefulEncoder" for base in type(node).__mro__):
                 hint = " Call an encoder outside of the model, and give wrap what it sends."
-            raise TypeError(
+            raise UnsupportedLayerError(
                 f"spikingjelly's {kind} cannot be wrapped: only {', '.join(NODES)} are, alone or in a "
                 f"LinearRecurrentContainer.{hint}"
             )

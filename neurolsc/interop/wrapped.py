@@ -25,6 +25,10 @@ from neurolsc.surroundings import eval_mode, original
 OWN_NEURON = 'A neuron of your own becomes a cell by its step: see "Your own neuron" in the documentation.'
 
 
+class UnsupportedLayerError(TypeError):
+    """The error of a layer that cannot be wrapped, however it is called."""
+
+
 class WrappedNeuronWarning(UserWarning):
     """A wrapped layer whose derivatives are not what its user may expect."""
 
@@ -399,7 +403,7 @@ def torch_cells(layer: Any, before: list[nn.Module], input_shape: tuple[int, ...
     if type(layer) in (nn.RNNCell, nn.GRUCell, nn.LSTMCell):
         return [TorchCell(layer, before, input_shape)]
     if type(layer) not in (nn.RNN, nn.GRU, nn.LSTM) or layer.bidirectional or layer.proj_size:
-        raise TypeError(
+        raise UnsupportedLayerError(
             f"{layer} cannot be wrapped: only torch.nn's own RNN, GRU, LSTM without proj_size and bidirectional=True (of "
             "which half runs back in time), and their cells."
         )

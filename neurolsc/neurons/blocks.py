@@ -213,6 +213,10 @@ class NeuronCell(Cell):
             self.spike = FastSigmoid()
         else:
             self.spike = spike_function("spike", spike)
+        for name in ("dampening", "sharpness"):
+            value = getattr(self.spike, name, None)
+            if isinstance(value, Tensor) and value.shape not in ((), (1,), (n_hidden,)):
+                raise ValueError(f"{name} of spike must be one number or ({n_hidden},), got {tuple(value.shape)}.")
         if threshold is not None:
             self.register_buffer("theta", torch.full((n_hidden,), number("threshold", threshold)))
         self.w_in = nn.Parameter(initial[0](torch.empty(n_hidden, n_in)))

@@ -283,7 +283,7 @@ def train(
     optimizer = make(parameter_groups(network, chosen.lr, by_gain=chosen.by_gain), chosen.lr)
     if not isinstance(optimizer, Optimizer):
         raise TypeError(f"optimizer must make a torch.optim.Optimizer from (parameters, lr), got {shown(optimizer)}.")
-    scheduler: Any = None if schedule is None else schedule.make(optimizer)
+    scheduler: Any = None if schedule is None else schedule.scheduler(optimizer)
     step_every = None if schedule is None else schedule.every
     history: list[Row] = []
     best_epoch = 0  # before the training

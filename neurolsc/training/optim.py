@@ -82,7 +82,7 @@ class FromTorch:
 
     A checkpoint holds its ``state_dict``, without functions such as those of ``LambdaLR``: a training that goes on is
     not tested for the same functions. ``ReduceLROnPlateau`` gets the validation loss. ``OneCycleLR`` and ``CyclicLR``
-    set equal rates for all parameters: use ``by_gain=False``.
+    set equal rates for all parameters, and are refused without ``by_gain=False``.
 
     Attributes:
         make: makes the scheduler from the optimizer.
@@ -101,6 +101,22 @@ class FromTorch:
             got = type(self.make).__name__
             raise TypeError(f"make must make a scheduler from an optimizer, got {got}: lambda o: StepLR(o, 10).")
         one_of("every", self.every, ("epoch", "update"))
+
+    def scheduler(self, optimizer: Optimizer) -> LRScheduler:
+        """Make the scheduler of an optimizer.
+
+        Raises:
+            ValueError: if it sets equal rates for groups of parameters that had different ones.
+        """
+        before = {group["lr"] for group in optimizer.param_groups}
+        made = self.make(optimizer)
+        after = {group.get("initial_lr") for group in optimizer.param_groups}
+        if len(before) > 1 and len(after) == 1:
+            raise ValueError(
+                f"{type(made).__name__} sets one learning rate for all parameters, but by_gain gives b_theta another one: "
+                "give by_gain=False."
+            )
+        return made
 
 
 COURSES = {"cosine": cosine, "cosine-to-tenth": partial(cosine, warmup=0.0, end=0.1)}

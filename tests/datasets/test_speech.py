@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 from neurolsc.datasets import (
     SHD,
     Binning,
+    ChannelJitter,
     EventFile,
     Events,
     collate,
@@ -186,8 +187,9 @@ def test_a_loader_with_workers_gives_the_same_seeded_batches(root):
         ({"repeat": 0}, "repeat must be at least 1"),
         ({"dt": 4e-4}, r"resolution of the times, 0.488 ms in float16 below .* got 0\.4 ms"),
         ({"dt": 4e-4, "window": None}, r"resolution of the times, 0.488 ms in float16 below .* got 0\.4"),
+        ({"augment": ChannelJitter(20.0)}, "augment must be a tuple of augmentations, got ChannelJitter"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(root: Path, arguments, message: str):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         SHD(root, "train", **arguments)

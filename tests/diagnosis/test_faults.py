@@ -440,6 +440,13 @@ def test_fresh_batch_norms_are_named_and_measured_with_statistics_of_the_batch(m
         spikes = network.eval().run(x).spikes
     assert rates == pytest.approx([z.mean().item() for z in spikes], rel=1e-4)
     assert "fresh batch norm" not in [f.name for f in diagnose(wrap(running.train()), x, y, **FEW)]
+    for frame in x[:5]:  # after so few batches statistics are still half of those before the first
+        net(frame)
+    found = diagnose(wrap(net), x, y, **FEW)
+    (finding,) = [f for f in found if f.name == "fresh batch norm"]
+    assert finding.problem.startswith("batch norms of layers 1, 2 have seen too few batches")
+    assert [layer.activity.rate for layer in found.measurements.layers] == rates
+    assert net[1].num_batches_tracked == 5
 
 
 def test_a_decay_behind_a_clamp_is_stuck(make_spikes):

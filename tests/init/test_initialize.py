@@ -62,6 +62,8 @@ def test_labels_and_learning_rate_come_together_and_are_refused_before_anything_
         initialize(net, x, torch.zeros(16, dtype=torch.long), lr="1e-3")
     with pytest.raises(ValueError, match=r"loss must be .* got 'membranes'"):
         initialize(net, x, loss="membranes")
+    with pytest.raises(ValueError, match=r"loss must be .* got 'mse'"):
+        initialize(net, x, torch.zeros(16, dtype=torch.long), loss="mse")
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
 
 

@@ -206,7 +206,7 @@ class Holder(nn.Module):
         (torch.full((3, 4, N_IN), torch.nan), ValueError, "x must be finite, got NaN or infinity"),
         (torch.ones(3, 4, N_IN, dtype=torch.complex64), TypeError, "x must be real, got torch.complex64"),
         ([], ValueError, "at least one batch, got none"),
-        ((torch.ones(3, 4, N_IN), [0, 1, 2, 0]), TypeError, "y must be a torch.Tensor, got list"),
+        ((torch.ones(3, 4, N_IN), [0, 1, 2, 0]), TypeError, "y must be a torch.Tensor, got list: torch.tensor makes"),
         ((torch.ones(3, 4, N_IN), labels(9)), ValueError, r"y must be of 4 samples, \(4,\) .* got \(9,\)"),
         ((torch.ones(3, 4, N_IN), labels(3)), ValueError, r"x \(3, 4, 7\) looks batch first, .* give x.transpose\(0, 1\)"),
         ((torch.ones(3, 4, N_IN), labels(4), torch.ones(3, 4)), ValueError, r"mask must be bool \(3, 4\), got torch.float32"),
@@ -217,6 +217,30 @@ def test_an_input_of_another_kind_is_refused_with_what_came(x, error, message, o
     net = Network([LIF(N_IN, N)], CLASSES) if ours else Tutorial()
     with pytest.raises(error, match=message):
         prepare(net, x)
+
+
+@pytest.mark.parametrize("over_time", [False, True])
+def test_a_layer_that_cannot_be_wrapped_is_named_whatever_x_is(over_time):
+    from spikingjelly.activation_based import functional, layer, neuron
+
+    def lapicque() -> nn.Module:
+        return snn.Lapicque(C=5, R=1, time_step=1, init_hidden=True)
+
+    net, name = nn.Sequential(nn.Linear(N_IN, N), lapicque(), nn.Linear(N, CLASSES), lapicque()), "Lapicque"
+    if over_time:
+        net = nn.Sequential(layer.Linear(N_IN, N), neuron.KLIFNode(), layer.Linear(N, CLASSES), neuron.LIFNode())
+        functional.set_step_mode(net, "m")
+        name = "KLIFNode"
+    with pytest.raises(TypeError, match=f"{name} cannot be wrapped: only"):
+        prepare(net, sequence(), labels())
+
+
+def test_of_a_module_that_reads_batch_first_an_x_that_is_time_first_is_refused_with_its_own_shape():
+    net, x = Tutorial(batch_first=True), torch.ones(9, 4, N_IN)
+    wanted = r"x \(9, 4, 7\) looks time first, as there are targets of 4 samples, but net reads \(B, T, \.\.\.\)"
+    with pytest.raises(ValueError, match=wanted):
+        prepare(net, x, labels(4))
+    assert prepare(net, x, labels(4), turn=True).x.shape == (9, 4, N_IN)
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int64])

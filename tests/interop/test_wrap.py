@@ -425,6 +425,10 @@ def test_where_the_model_itself_cannot_take_x_the_error_says_what_x_must_be():
         wrap(net, steps())  # all steps of a model that takes one
     with pytest.raises(TypeError, match=r"cannot read an x of torch\.int64 .* weights are torch\.float32, give x\.to"):
         wrap(net, steps()[0].long())
+    with pytest.raises(
+        ValueError, match=r"a layer in it returns a tuple: make snnTorch's layers with init_hidden=True"
+    ):
+        wrap(nn.Sequential(nn.Linear(N_IN, 9), snn.Leaky(beta=0.9), nn.Linear(9, 4)), steps()[0])
 
 
 # ---------------------------------------------------------------- without the other libraries

@@ -108,6 +108,7 @@ def test_voltage_at_the_threshold_does_not_spike():
         (ALIFPlus, {"adaptation": torch.ones(2)}, r"adaptation must be one number, got a tensor of shape \(2,\)"),
         (ALIFPlus, {"adaptation": [0.1, 0.2]}, r"adaptation must be one number, got"),
         (LIF, {"reset": "hard"}, "reset must be one of 'subtract'"),
+        (LIF, {"spike": FastSigmoid(torch.ones(3))}, r"dampening of spike must be one number or \(2,\), got \(3,\)"),
         (LIF, {"recurrent_init": "he"}, "recurrent_init must be one of 'glorot'"),
         (ALIFPlus, {"beta": 0.9}, r"ALIFPlus takes no beta: .* give tau_v = -1 / math\.log\(beta\)"),
     ],
