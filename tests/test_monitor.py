@@ -184,6 +184,24 @@ def test_a_learning_rate_raised_is_a_large_step(make):
     assert f"an update moves the voltages of layer {event.layer} by" in event.text
 
 
+def test_weights_that_move_as_the_layer_below_wakes_are_told_as_that():
+    net = own()
+    net.cells[0].theta.mul_(1e3)
+    monitor = Monitor(net, *batch(10_000), loss="membrane", every=EVERY)
+    optimizer = torch.optim.Adam(net.parameters(), 1e-2)
+    for update in range(1, 61):
+        if update == 41:
+            net.cells[0].theta.div_(1e3)
+        x, y = batch(update)
+        loss = cross_entropy(net(x).mean(0), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        monitor.step(loss)
+    (event,) = [event for event in monitor.findings if event.layer == 2]
+    assert str(event).endswith("layer 1 was silent, and fires now")
+
+
 def raise_threshold(net: nn.Module, optimizer: object) -> None:
     """To fifty thresholds, in layer 2."""
     if isinstance(net, SnnTorch):

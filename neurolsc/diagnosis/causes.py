@@ -200,9 +200,9 @@ def is_identity(cell: Cell, factor: float) -> bool:
 # ---- batch norms
 
 
-# Largest weight in a batch norm's statistics that those from before the first batch, a mean of 0 and a variance of 1, may
-# have. Variances of currents are often below 0.01, so that 1 % of 1 would still decide. With torch's momentum of 0.1
-# it takes 66 batches.
+# Largest weight that a batch norm's initial statistics, a mean of 0 and a variance of 1, may have in the present ones.
+# Variances of currents are often below 0.01, so that 1 % of 1 would still decide. With torch's momentum of 0.1 it takes
+# 66 batches.
 INITIAL_SHARE = 1e-3
 
 

@@ -9,6 +9,7 @@ With the network's output o[t, b] (C,) at step t of sample b, which lasts for T_
 each a mean over samples b.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -86,6 +87,27 @@ class Objective:
 
     def __call__(self, out: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
         return self.value(out, y, mask)
+
+    def guesses_among(self, out: Tensor, y: Tensor | None, mask: Tensor | None = None) -> int | None:
+        """Return the number of classes C, if the loss of guessing among them is ln(C); else None.
+
+        A user's function does not say so, but shows it: at outputs of 0 a cross-entropy has that loss.
+
+        Args:
+            out: outputs of 0 (T, B, C).
+            y: the targets; None: there are none.
+            mask: the steps of each sample (T, B); None: all.
+        """
+        classes = out.shape[2]
+        if self.of_classes:
+            return classes
+        if classes == 1 or y is None or y.is_floating_point():
+            return None
+        with torch.no_grad():
+            loss = self.value(out, y, mask).item()
+        if math.isclose(loss, math.log(classes), rel_tol=1e-3):
+            return classes
+        return None
 
 
 def objective(loss: object) -> Objective:

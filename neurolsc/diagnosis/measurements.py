@@ -240,11 +240,12 @@ def measure(
     measurements = Measurements(tuple(layers), of_steps.profile, steps=len(x))
     if batch.targets is None:
         return measurements
+    zeros = torch.zeros(*batch.x.shape[:2], network.n_out, **network.dtype_and_device)
     return replace(
         measurements,
         loss=loss_value,
         back=_back(network, batch, loss),
-        classes=network.n_out if loss.of_classes else None,
+        classes=loss.guesses_among(zeros, batch.targets, batch.mask),
         pieces=len(batch.pieces()),
     )
 

@@ -273,7 +273,8 @@ class Monitor(Displayed):
             except (FloatingPointError, RuntimeError, ValueError, TypeError, IndexError) as error:
                 self._warn("measure", f"the network cannot be measured at update {self.updates}: {error}")
         seen = {(event.name, event.layer) for event in self.findings}
-        classes = probe.network.n_out if self._loss.of_classes else 0
+        zeros = torch.zeros(*probe.batch.x.shape[:2], probe.network.n_out, **probe.network.dtype_and_device)
+        classes = self._loss.guesses_among(zeros, probe.batch.targets, probe.batch.mask) or 0
         course = Course(
             rows=[*self.rows, row],
             network=probe.network,

@@ -440,9 +440,11 @@ def step_is_large(course: Course) -> Iterator[Sign]:
     moved = [layer for layer in course.layers if course.has_jumped(f"drift_{layer}")]
     if moved:
         layer = max(moved, key=lambda layer: course.now[f"drift_{layer}"])
-        yield Sign(
-            layer, f"the weights of layer {layer} {has_moved(course, layer)}", "has the learning rate been raised?"
-        )
+        cause = "has the learning rate been raised?"
+        rates = course.pair(f"rate_{layer - 1}")
+        if rates is not None and rates[0] == 0 < rates[1]:  # without spikes to read, weights had no gradient
+            cause = f"layer {layer - 1} was silent, and fires now"
+        yield Sign(layer, f"the weights of layer {layer} {has_moved(course, layer)}", cause)
 
 
 def loss_rises(course: Course) -> Iterator[Sign]:

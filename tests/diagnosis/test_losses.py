@@ -150,3 +150,13 @@ def test_a_diagnosis_measures_the_loss_and_its_gradient(loss, make_network, make
     gradients = torch.autograd.grad(value, list(network.cells[0].parameters()))
     norm = torch.cat([gradient.flatten() for gradient in gradients]).norm().item()
     assert found.layers[0].gradient == pytest.approx(norm, rel=1e-4)
+
+
+def test_a_function_shows_by_its_value_at_outputs_of_0_whether_it_guesses_among_classes():
+    zeros, y = torch.zeros(5, 6, 4), torch.arange(6) % 4
+    summed = objective(lambda out, y: cross_entropy(out.sum(0), y))
+    assert summed.guesses_among(zeros, y) == 4
+    assert objective("count").guesses_among(zeros, y) == 4
+    for other in (lambda out, y: out.square().mean(), lambda out, y: cross_entropy(out.sum(0), y, reduction="sum")):
+        assert objective(other).guesses_among(zeros, y) is None
+    assert objective(lambda out, y: (out - y).square().mean()).guesses_among(zeros, torch.ones(5, 6, 4)) is None
