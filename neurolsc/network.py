@@ -15,7 +15,7 @@ from torch.nn.parameter import UninitializedBuffer, is_lazy
 from neurolsc.display import counted, shapes, state_repr
 from neurolsc.neurons.cell import Cell, State, dtype_and_device, refuse_wrong_step
 from neurolsc.surroundings import eval_mode, original
-from neurolsc.validation import BATCH_FIRST, tensor, whole
+from neurolsc.validation import BATCH_FIRST, shown, tensor, whole
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -130,7 +130,8 @@ class Network(nn.Module):
 
     Raises:
         ValueError: if widths do not fit each other, there are two readouts, or a cell lacks a scaled parameter.
-        TypeError: if a cell of one's own returns something else than :class:`Cell` says; the message names its class.
+        TypeError: if a cell is no :class:`Cell`, or one's own returns something else than that class says, or a readout
+            returns no tensor; the message names what came.
 
     Example:
         >>> from neurolsc import ALIFPlus
@@ -153,6 +154,12 @@ class Network(nn.Module):
         super().__init__()
         if not cells:
             raise ValueError("a network needs at least one cell, got none.")
+        for i, cell in enumerate(cells):
+            if not isinstance(cell, Cell):
+                raise TypeError(
+                    f"cells must be cells of neurolsc, got {shown(cell)} as cell {i}: neurolsc.wrap makes a network of "
+                    "layers of another library."
+                )
         for i, (below, cell) in enumerate(pairwise(cells), start=1):
             if below.n_hidden != cell.n_in:
                 raise ValueError(f"cell {i} reads {cell.n_in} inputs, but cell {i - 1} has {below.n_hidden} outputs.")
@@ -177,14 +184,17 @@ class Network(nn.Module):
         elif isinstance(n_out, nn.Module):
             with torch.no_grad(), eval_mode(n_out):
                 logits = n_out(torch.zeros(1, cells[-1].n_hidden, **cells[-1].dtype_and_device))
+            wanted = f"the readout must map (B, {cells[-1].n_hidden}) to a tensor (B, classes)"
+            if not isinstance(logits, Tensor):  # such as the spikes and the voltage of a neuron
+                raise TypeError(f"{wanted}, got a {type(logits).__name__}.")
             if logits.ndim != 2:
-                wanted = f"(B, {cells[-1].n_hidden}) to (B, classes)"
-                raise ValueError(f"the readout must map {wanted}, got {tuple(logits.shape)}.")
+                raise ValueError(f"{wanted}, got {tuple(logits.shape)}.")
             self.readout = n_out
             self.n_out = logits.shape[1]
         else:
             self.n_out = whole("n_out", n_out)  # type: ignore[arg-type]
-            self.readout = nn.Linear(cells[-1].n_hidden, self.n_out, bias=readout_bias)
+            like = cells[-1].dtype_and_device
+            self.readout = nn.Linear(cells[-1].n_hidden, self.n_out, bias=readout_bias, **like)
             nn.init.xavier_uniform_(self.readout.weight)
             if readout_bias:
                 nn.init.zeros_(self.readout.bias)

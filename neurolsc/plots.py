@@ -509,7 +509,7 @@ def plot_learning_curves(
         epochs = [row["epoch"] for row in history]
         for ax, key in zip(axes, drawn, strict=True):
             values = [row[key][-1] if isinstance(row[key], list) else row[key] for row in history]
-            ax.plot(epochs, values, color=color(number), label=name, marker=".", linewidth=1.6)
+            ax.plot(epochs, values, **line_style(number), label=name, marker=".", linewidth=1.6)
     for ax, panel in zip(axes, drawn.values(), strict=True):
         ax.set(xlabel="epoch", title=panel)
         ax.locator_params(axis="x", integer=True)

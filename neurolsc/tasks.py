@@ -144,7 +144,7 @@ def refuse_no_task(task: object) -> None:
 
 
 def loss_of(task: Task, logits: Tensor, targets: Tensor, mask: Tensor | None) -> Tensor:
-    """Return a task's loss; TypeError or ValueError if it is not one number with a gradient, where logits have one."""
+    """Return a task's loss, one number, with a gradient if the logits have one; else raise TypeError or ValueError."""
     name = type(task).__name__
     value = task.loss(logits, targets, mask)
     if not isinstance(value, Tensor):

@@ -230,6 +230,12 @@ def test_a_second_run_in_the_folder_is_refused_and_changes_nothing(tmp_path: Pat
         run_folder(tmp_path / "run.partial", {}).__enter__()
     with pytest.raises(FileExistsError, match="run exists already"):
         run_folder(tmp_path / "run", {"lr": 0.3}).__enter__()
+    with pytest.raises(FileExistsError, match=r"\. exists already"):
+        run_folder(".", {}).__enter__()
+    (tmp_path / "link").symlink_to(tmp_path / "nothing")
+    with pytest.raises(FileExistsError, match="link exists already"):
+        run_folder(tmp_path / "link", {}).__enter__()
+    assert names(tmp_path) == {"run", "other", "link"}
 
 
 @pytest.mark.parametrize(

@@ -175,13 +175,25 @@ def test_construction_is_refused_with_what_was_wanted(cells, settings, message):
         Network(cells, 2, **settings)
 
 
+def test_cells_and_readouts_of_other_libraries_are_refused_by_what_came():
+    with pytest.raises(TypeError, match=r"cells must be cells of neurolsc, got Linear\(.* as cell 1: neurolsc\.wrap"):
+        Network([LIF(3, 4), torch.nn.Linear(4, 4)], 2)  # type: ignore[list-item]
+    with pytest.raises(TypeError, match=r"must map \(B, 4\) to a tensor \(B, classes\), got a tuple"):
+        Network([LIF(3, 4)], torch.nn.LSTM(4, 4))
+
+
+def test_a_readout_that_is_made_has_the_dtype_and_device_of_the_last_cell():
+    assert Network([LIF(3, 4).double()], 2)(torch.zeros(5, 2, 3)).dtype == torch.float64
+    assert Network([LIF(3, 4).to("meta")], 2, readout_bias=True).readout.bias.is_meta
+
+
 def test_a_readout_may_be_any_module_and_is_called_step_by_step(make_network, make_spikes):
     network, x = make_network(gain=4), make_spikes()
     norm = torch.nn.Sequential(network.readout, torch.nn.Softmax(1))
     other = Network(network.cells, norm)
     assert other.n_out == 4
     torch.testing.assert_close(other(x), network(x).softmax(-1))
-    with pytest.raises(ValueError, match=r"must map \(B, 16\) to \(B, classes\), got \(1, 2, 8\)"):
+    with pytest.raises(ValueError, match=r"must map \(B, 16\) to a tensor \(B, classes\), got \(1, 2, 8\)"):
         Network(network.cells, torch.nn.Unflatten(1, (2, 8)))
 
 

@@ -107,6 +107,13 @@ def test_a_notebook_gets_a_figure_as_png_once(profile):
     assert not plt.get_fignums()  # what pyplot knows, the inline backend of a notebook shows once more
 
 
+def test_learning_curves_have_other_dashes_where_the_colours_repeat():
+    row = {"epoch": 1, "validation_loss": 1.0, "validation_mode_accuracy": 0.5, "firing_rate": [0.1]}
+    figure = plots.plot_learning_curves({f"run {number}": [row] for number in range(9)})
+    lines = figure.axes[0].lines
+    assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == 9
+
+
 def test_bands_reach_from_the_lowest_to_the_highest_run_and_a_short_run_keeps_its_last_score():
     panels = {"layers 2": {"a": [[0.1, 0.2, 0.6], [0.3, 0.4]], "b": [[0.5]]}, "layers 5": {"b": [[0.1, 0.2]]}}
     figure = plots.plot_bands(panels, score="accuracy")

@@ -19,7 +19,7 @@ from neurolsc.neurons.cell import dtype_and_device
 from neurolsc.stability.conditions import Finding
 from neurolsc.stability.indicators import exponent_loss
 from neurolsc.stability.profile import radius_profile
-from neurolsc.surroundings import full_precision
+from neurolsc.surroundings import full_precision, original
 from neurolsc.training.loop import FLOSSED
 from neurolsc.validation import BatchParts, as_batch, number, swapped_axes, whole
 
@@ -44,7 +44,7 @@ class Reading:
         batch: a batch of the loader.
 
     Attributes:
-        net: the module of another library, or a :class:`neurolsc.Network`.
+        net: the module of another library, or a :class:`neurolsc.Network`, without ``torch.compile``.
         batch_first: whether the module takes batch first, or images (B, ...) for all steps.
         reader: lays a batch out as the network reads it, (T, B, n_in), from the layout that the module takes.
 
@@ -55,7 +55,7 @@ class Reading:
 
     def __init__(self, callback: "InitCallback | Flossing", pl_module: LightningModule, batch: Any) -> None:
         self.callback = callback
-        self.net = pl_module.get_submodule(callback.module)
+        self.net = original(pl_module.get_submodule(callback.module), parallel=False)
         if isinstance(self.net, nn.ModuleList):  # it cannot be called, and is in the order of use
             self.net = wrap(self.net, input_shape=callback.input_shape)
         errors = []
@@ -68,8 +68,8 @@ class Reading:
             except Exception as error:  # of any kind: the module's own code may fail on the other order
                 errors.append(error)
                 continue
-            # The run of the module may have read the axes otherwise than in the order that was tried: then the next
-            # one is. Batch first includes an image (B, ...) for all steps.
+            # The module may have read the axes in another order than the one that was tried: then the other order is
+            # tried. Batch first includes an image (B, ...) for all steps.
             axes = ["time first"]
             if batch_first:
                 axes = ["batch first", "every step"]

@@ -1,5 +1,6 @@
 """The command ``neurolsc``, and all its commands."""
 
+import hashlib
 import os
 import shlex
 import sys
@@ -360,15 +361,18 @@ def export(
     x, labels = _samples_for_chip(experiment, samples or SAMPLES)
     task = experiment.data.task
     assert isinstance(task, Classification)  # else _samples_for_chip has refused it
-    with run_folder(out, {"to": "netx", "samples": x.shape[1], "fine_tune": fine_tune or 0}) as folder:
+    # the weights by their digest: a checkpoint of another network does not fit
+    digest = hashlib.sha256((run / NETWORK).read_bytes()).hexdigest()[:16]
+    settings = {"to": "netx", "samples": x.shape[1], "fine_tune": fine_tune or 0, "network": digest}
+    with run_folder(out, settings) as folder:
         if fine_tune and experiment.training is not None:
-            settings = vars(replace(experiment.training, epochs=fine_tune, lr=experiment.training.lr / SLOWER))
-            settings["task"] = task
+            training = vars(replace(experiment.training, epochs=fine_tune, lr=experiment.training.lr / SLOWER))
+            training["task"] = task
             sets: Any = (experiment.data.load("train"), experiment.data.load("validation"))
             seed = experiment.network.seed
             checkpoint = folder / TRAINING
             network = delayed(network)
-            train_network(QuantizationAware(network, x), *sets, seed=seed, checkpoint=checkpoint, **settings)
+            train_network(QuantizationAware(network, x), *sets, seed=seed, checkpoint=checkpoint, **training)
             save(network, folder / NETWORK)
         report = to_netx(network, folder / "network.net", x, labels=labels, task=task)
         write_json(folder / "report.json", report.to_dict())

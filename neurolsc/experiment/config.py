@@ -265,7 +265,7 @@ class DataSettings:
         return DATA[self.data][1]
 
     def check(self) -> None:
-        """Raise a ``ValueError`` if a setting is of another data set, or a root is needed; no file is read."""
+        """Raise a ``ValueError`` if a setting is of other data, or a root is needed or not; no file is read."""
         changed = [f for f in fields(self) if getattr(self, f.name) != f.default]
         if foreign := [f for f in changed if f.metadata["data"] and self.data not in f.metadata["data"]]:
             owners = foreign[0].metadata["data"]  # the message names all settings of the same owners
@@ -273,6 +273,14 @@ class DataSettings:
             raise ValueError(f"{names}: for data = {' or '.join(owners)} only, got data = {self.data}.")
         if self.data in WITHOUT_SAMPLE and not self.root:
             raise ValueError(f"root: the package holds no sample of {self.data}; name a folder to download it to.")
+        if self.data == "store-recall" and self.root:
+            raise ValueError(
+                f"root: the samples of store-recall are made, not read from files; got root = {self.root}."
+            )
+        # settings that name files in a root
+        named_files = [f.name for f in changed if f.name in ("text_train", "text_validation", "text_test")]
+        if self.data == "text" and named_files and Path(self.root).is_file():
+            raise ValueError(f"{', '.join(named_files)}: for a root that is a folder, got the file {self.root}.")
         # settings that say how texts in a root are read
         of_files = [f.name for f in changed if f.metadata["data"] == ("text",) or f.name == "split_share"]
         if self.data == "text" and not self.root and of_files:

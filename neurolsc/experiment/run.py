@@ -77,8 +77,8 @@ class Stopped(KeyboardInterrupt):
 
 
 def refuse_existing(path: Path) -> None:
-    """Raise a ``FileExistsError`` if there is a folder or file in the place of a new folder."""
-    if path.exists():
+    """Raise a ``FileExistsError`` if there is a folder, file or symbolic link in the place of a new folder."""
+    if path.exists() or path.is_symlink():  # a link to nothing does not exist
         raise FileExistsError(f"{path} exists already; choose another folder.")
 
 
@@ -88,7 +88,7 @@ def run_folder(path: str | PathLike[str], settings: dict[str, Any]) -> Iterator[
 
     Until then it is ``<path>.partial``, which one process alone uses. That folder is yielded, and its checkpoints are
     removed at the end. If it exists already, a run was stopped in it: with the same settings the new run goes on from
-    its checkpoints. A run that fails before it has a checkpoint or a network leaves nothing.
+    its checkpoints. A new run that fails before it has a checkpoint or a network leaves nothing.
 
     Args:
         path: folder of the finished run.
@@ -101,9 +101,10 @@ def run_folder(path: str | PathLike[str], settings: dict[str, Any]) -> Iterator[
         Stopped: for a KeyboardInterrupt after which the run can go on.
     """
     final = Path(path)
-    partial = final.with_name(final.name + UNFINISHED)
     if final.name.endswith(UNFINISHED):
         raise ValueError(f"{final} would be the name of an unfinished run: leave out {UNFINISHED}.")
+    refuse_existing(final)  # "." has no name to add to
+    partial = final.with_name(final.name + UNFINISHED)
     final.parent.mkdir(parents=True, exist_ok=True)
     with locked(final):
         refuse_existing(final)
@@ -128,7 +129,7 @@ def run_folder(path: str | PathLike[str], settings: dict[str, Any]) -> Iterator[
             else:
                 worth_keeping = (*CHECKPOINTS, NETWORK)
             if not any((partial / name).exists() for name in worth_keeping):
-                if is_new and partial.exists():  # if somebody has removed it, that is the error
+                if is_new and partial.exists():  # somebody may have removed it, which is then the error
                     for entry in partial.iterdir():  # the settings go last, as they say of which run the files are
                         if entry.name == SETTINGS:
                             continue

@@ -68,9 +68,9 @@ class Identity(Initialiser):
 
     where :math:`r_l` is the voltage that is left one step after a spike. A layer without recurrent weights gets the
     margin m that leaves nothing; elsewhere m is the distance at which the surrogate's derivative is a quarter of its
-    largest, at most one threshold. :math:`W_{in}` is divided by the part of a current that a voltage takes.
-    :math:`W_{rec}^{bounded}` is the drawn matrix, scaled down until the recurrent current is at most c times the input
-    current.
+    largest, at most one threshold. :math:`W_{in}` and :math:`r_l` are divided by the part of a current that a voltage
+    takes. :math:`W_{rec}^{bounded}` is the drawn matrix, scaled down until the recurrent current is at most c times the
+    input current.
 
     The lowest layers keep their drawn weights; their recurrence is bounded and their thresholds are scaled to the
     rate. The same is done to an upper layer that is a convolution, that is narrower than the one below, or that as the
@@ -407,10 +407,17 @@ def set_identity(layer: Layer, layer_input: Tensor, drive: Tensor, drawn: Sequen
         over the mean of the numbers of spikes that it reads and that it sends.
     """
     cell = layer.cell
+    first, second = layer.impulse_response(2)
     left = voltage_left(layer, drive)  # sets the input weights, too
-    for matrix, weights in zip(layer.recurrent, drawn, strict=True):  # known cells have one such matrix
-        matrix.set(weights)  # so that set_nonzero sees which connections exist
-        set_nonzero(matrix, diagonal(matrix, -left))  # connections off the diagonal become 0, and can be trained
+    if layer.recurrent:
+        set_recurrence(layer, -left, drawn)
+        # A voltage may take only a part of this current, too: that part of `left` is gone. As in `voltage_left`, a
+        # current that lasts shows no part; nor does a neuron that did not spike, or left next to nothing.
+        part = (left - voltage_after_spike(layer)) / left
+        lasts = second > first + ROUNDING
+        shows = ~lasts & (left.abs() > ROUNDING) & (part > ROUNDING) & ((part - 1).abs() > ROUNDING)
+        if shows.any():
+            set_recurrence(layer, -left / torch.where(shows, part, 1.0), drawn)
     sent = cell.run(layer_input, cell.initial_state(layer_input.shape[1]))[0]
     # a wider layer reads the neurons below in turn
     wanted = layer_input[..., torch.arange(cell.n_hidden, device=layer_input.device) % layer_input.shape[-1]]
@@ -420,21 +427,37 @@ def set_identity(layer: Layer, layer_input: Tensor, drive: Tensor, drawn: Sequen
     return 0.0
 
 
+def set_recurrence(layer: Layer, values: Tensor, drawn: Sequence[Tensor]) -> None:
+    """Set the recurrent weights of every neuron by its own spikes to values (n_hidden,), and others to 0.
+
+    `drawn` are the recurrent matrices as drawn, whose zeros are missing connections.
+    """
+    for matrix, weights in zip(layer.recurrent, drawn, strict=True):  # known cells have one such matrix
+        matrix.set(weights)  # so that set_nonzero sees which connections exist
+        set_nonzero(matrix, diagonal(matrix, values))  # connections off the diagonal become 0, and can be trained
+
+
 def voltage_left(layer: Layer, drive: Tensor) -> Tensor:
     """Return the voltage (n_hidden,) one step after a spike of a neuron that reads nothing more.
 
     To measure it, input weights are set to the identity times `drive` (n_hidden,), in thresholds, and recurrent weights
     to 0; they stay so.
     """
-    cell = layer.cell
     first, second = layer.impulse_response(2)
-    # A voltage may take only a part of what it reads, such as 1/tau: divide by that part. Where it still rises in the
-    # second step, a current lasts, and `first` is not that part: divide by 1.
+    # `first` and `second` are the voltages at a step with a current of 1, and one step later. A voltage may take only a
+    # part of a current, such as 1/tau: divide by that part, `first`. Where `second` is higher, the current itself
+    # lasts, and `first` is not that part: divide by 1.
     taken = torch.where((first > ROUNDING) & (second <= first + ROUNDING), first, 1.0)
     for matrix in layer.inputs:
         set_nonzero(matrix, diagonal(matrix, drive * layer.resting_threshold() / taken))
     for matrix in layer.recurrent:
         matrix.set(torch.zeros_like(matrix.weights))
+    return voltage_after_spike(layer)
+
+
+def voltage_after_spike(layer: Layer) -> Tensor:
+    """Return the voltage (n_hidden,) one step after a step in which every input was 1, from rest."""
+    cell = layer.cell
     rest = cell.initial_state(1)
     spikes = torch.ones(1, cell.n_in, **cell.dtype_and_device)
     fired = cell.update(spikes, cell.output(rest), rest)

@@ -362,8 +362,8 @@ class Relay(Initialiser):
     .. math:: v[t, l] = (1 + m_l)\, \vartheta_l\, z[t', l-1], \quad z[t, l] = z[t', l-1]
 
     where :math:`r_l` is the voltage that a neuron without recurrence has left one step after its spike, if it reads
-    nothing. A neuron without recurrent weights gets the m that leaves nothing. :math:`W_{in}` is divided by the share
-    of a current that a voltage takes. Biases of these layers are 0.
+    nothing. A neuron without recurrent weights gets the m that leaves nothing. :math:`W_{in}` and :math:`r_l` are
+    divided by the share of a current that a voltage takes. Biases of these layers are 0.
 
     The margin m is the distance, in thresholds, at which the surrogate's derivative is a quarter of its largest, at
     most 1: 1 for a fast sigmoid of sharpness 1 and a threshold of 1. Under a narrow surrogate an identity layer at rest

@@ -308,24 +308,34 @@ class ActivityPropagation(Initialiser):
     .. math:: W_{ij} \sim N\Big(0, \frac{1}{n\, P(u > \vartheta)}\Big), \quad
         P(u > \vartheta) = \tfrac12 \mathrm{erfc}(\vartheta / \sqrt 2)
 
-    In the first layer P is the mean square of the first batch; with recurrence n P is the sum over both sources.
-    Assumed: a voltage without memory and reset, thresholds at rest, and wide layers.
+    In the first layer P is the mean square of what it reads of the first batch, with an embedding the vectors of the
+    words; with recurrence n P is the sum over both sources. Assumed: a voltage without memory and reset, thresholds at
+    rest, and wide layers.
 
     Source: Micheli, Booij, van Gemert & Tömen, arXiv:2410.00580 (the variance).
     """
 
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
-        power = first_input(network, inputs).double().square().mean().item()  # mean square of what a layer reads
+        """Set all layers; one whose weights would be infinite keeps its own, which is a finding."""
+        found = list[Finding]()
+        x = first_input(network, inputs)
+        power = network.embedded(x).double().square().mean().item()  # mean square of what a layer reads
         layers = layers_of(network, "membrane", "inputs")
         if not power:
             return (Finding(1, "reads nothing: the input is all zeros", "give inputs that are not all 0"),)
         for layer in layers:
             fires = torch.special.ndtr(-layer.resting_threshold()).mean().item()  # of a voltage of variance 1
             drive = sum(m.fan_in * power for m in layer.inputs) + sum(m.fan_in * fires for m in layer.recurrent)
-            for matrix in layer.matrices:
-                set_nonzero(matrix, layer.normal(matrix, seed) / math.sqrt(drive))
+            drawn = [layer.normal(matrix, seed) / math.sqrt(drive) for matrix in layer.matrices]
+            if all(w.to(matrix.weights).isfinite().all() for matrix, w in zip(layer.matrices, drawn, strict=True)):
+                for matrix, weights in zip(layer.matrices, drawn, strict=True):
+                    set_nonzero(matrix, weights)
+            else:  # at a threshold of 20 a voltage of variance 1 fires with a probability of 1e-89
+                problem = f"keeps its weights: it reads a mean square of {power:.3g}, for which they would be infinite"
+                cure = "scale the inputs up" if layer.index == 0 else "lower the thresholds of the layer below"
+                found.append(layer.finding(problem, cure))
             power = fires
-        return ()
+        return tuple(found)
 
 
 # ---------------------------------------------------------------- four conditions

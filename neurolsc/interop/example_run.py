@@ -446,8 +446,8 @@ class ExampleRun:
             calls = f": it calls {', '.join(called)}"
         return OtherNetworkError(
             f"between {under} and {above} forward {does}{calls}. Let it call a module in place of a function, such as "
-            "nn.ReLU(), without a sum or a concatenation of two layers, and use every layer once in a step. Do outside of the model what it "
-            "does with x, such as an encoding in spikes. Or pass a list of modules in order."
+            "nn.ReLU(), without a sum of two layers or a concatenation, and use every layer once in a step. Do outside of the "
+            "model what it does with x, such as an encoding in spikes. Or pass a list of modules in order."
         )
 
     def _functions_between(self, below: nn.Module | None, above: nn.Module | None) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -69,6 +70,8 @@ def entrywise(
     func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], shapes: Sequence[torch.Size]
 ) -> Tensor | None:
     """Call an entrywise function for all steps; None if PyTorch would not broadcast its arguments as in one step."""
+    if any(isinstance(arg, torch.memory_format) for arg in (*args, *kwargs.values())):  # of the axes of one step
+        return None
     axes = len(shapes[0])
     if any(len(shape) != axes for shape in shapes):  # the axes of steps would not meet
         return None
@@ -155,7 +158,10 @@ def on_flatten(
     settings = dict(zip(("start_dim", "end_dim"), rest, strict=False)) | kwargs
     if not shapes[0]:  # a step is one number
         return x.unsqueeze(1)
-    return func(x, after_steps(settings.get("start_dim", 0)), after_steps(settings.get("end_dim", -1)))
+    ends = (settings.get("start_dim", 0), settings.get("end_dim", -1))
+    if not of_step(ends, len(shapes[0])):
+        return None
+    return func(x, *map(after_steps, ends))
 
 
 def on_axes(
@@ -163,9 +169,12 @@ def on_axes(
 ) -> Tensor | None:
     """Call a function of one axis or two, such as ``softmax`` or ``transpose``, for all steps; None without an axis."""
     x, *axes = args
-    if not axes and isinstance(kwargs.get("dim"), int):
+    count = len(shapes[0])
+    if func in (torch.unsqueeze, Tensor.unsqueeze):  # its axis is one of the result
+        count += 1
+    if not axes and of_step([kwargs.get("dim")], count):
         return func(x, **(kwargs | {"dim": after_steps(kwargs["dim"])}))
-    if axes and all(type(axis) is int for axis in axes):
+    if axes and of_step(axes, count):
         return func(x, *map(after_steps, axes), **kwargs)
     return None
 
@@ -211,6 +220,11 @@ def on_slices(
 
 
 VIEWS.add(sliced)
+
+
+def of_step(axes: Sequence[Any], count: int) -> bool:
+    """True if all are numbers of axes of a step, which has so many; a step that is one number has none."""
+    return all(isinstance(axis, Integral) and -count <= int(axis) < count for axis in axes)
 
 
 def after_steps(axis: int) -> int:
@@ -263,14 +277,15 @@ def reduced(
     dim = settings.pop("dim", None)
     if not settings.keys() <= {"keepdim"} or len(rest) > 2:
         return None
-    if isinstance(dim, int):
+    if isinstance(dim, Integral):
         dim = [dim]
-    elif not dim:  # None, or (), by which PyTorch means all axes: all but that of steps
+    elif dim is None or (isinstance(dim, tuple | list) and not dim):  # all axes: all but that of steps
+        if not shapes[0]:  # one number in each step
+            return func(x.unsqueeze(1), dim=1)
         dim = range(len(shapes[0]))
-    axes = tuple(map(after_steps, dim))
-    if axes:
-        return func(x, dim=axes, **settings)
-    return func(x.unsqueeze(1), dim=1)  # one number in each step
+    if not isinstance(dim, Sequence) or not of_step(dim, len(shapes[0])):
+        return None
+    return func(x, dim=tuple(map(after_steps, dim)), **settings)
 
 
 def concatenated(dim: int, *parts: Tensor) -> Tensor:
@@ -283,7 +298,7 @@ def on_parts(
 ) -> Tensor | None:
     """Call :func:`concatenated` for all steps, if all parts are lazy: a constant has no axis of steps."""
     dim, *parts = args
-    if len(parts) == len(shapes):
+    if len(parts) == len(shapes) and of_step([dim], len(shapes[0])):
         return func(after_steps(dim), *parts)
     return None
 

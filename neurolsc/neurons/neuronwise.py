@@ -122,8 +122,9 @@ class NeuronwiseDerivatives(Derivatives):
         """Return the derivatives of the next state at the inputs x (P, n_in) and the states before the step.
 
         Returns:
-            Those by the last state (P, V, V, n), by the last output (P, V, n) and by the current (P, V, n). The last
-            output counts as independent of the last state.
+            Those by the last state (P, V, V, n), a row for each variable of the next state and a column for each of the
+            last one; by the last output (P, V, n); and by the current (P, V, n). The last output counts as independent
+            of the last state.
         """
         differentiable = torch.is_grad_enabled()  # by the parameters, as LSC needs it
         by_state = []

@@ -144,7 +144,12 @@ def replaced(places: Iterable[tuple[nn.Module, str, Tensor]]) -> Iterator[None]:
             else:  # a buffer or an attribute, which is exchanged; or a quantity that a hook computes before each call
                 hooks = module._forward_pre_hooks
                 undo.callback(setattr, module, "_forward_pre_hooks", hooks)
-                undo.callback(setattr, module, name, getattr(module, name))
+                now = getattr(module, name)
+                if hasattr(
+                    type(module), name
+                ):  # a descriptor, which may give a view of a larger weight and write into it
+                    now = now.clone()
+                undo.callback(setattr, module, name, now)
                 module._forward_pre_hooks = OrderedDict((key, h) for key, h in hooks.items() if not computes(h, name))
                 setattr(module, name, value)
         yield

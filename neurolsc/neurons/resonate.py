@@ -29,7 +29,7 @@ from neurolsc.neurons.blocks import RESET, NeuronCell, Range, matrix_of
 from neurolsc.neurons.cell import Bound, Membrane, ScaledParameter, register
 from neurolsc.neurons.derivatives import Term
 from neurolsc.neurons.parameters import LogParameter
-from neurolsc.validation import number
+from neurolsc.validation import finite, number
 
 ROTATION = Term("rotation", "raise the damping", "lower the damping", "#0072b2")
 EULER_ROTATION = replace(ROTATION, too_large="raise the damping, to 1 / dt at most, or lower omega")
@@ -254,11 +254,11 @@ class ExactRF(NeuronCell):
         **settings: Any,
     ) -> None:
         super().__init__(n_in, n_hidden, **settings)
-        self.damping = torch.full((n_hidden,), number("damping", damping))
-        self.omega = nn.Parameter(torch.full((n_hidden,), float(omega)))
+        self.damping = torch.full((n_hidden,), number("damping", damping))  # a LogParameter makes it trainable
+        self.omega = nn.Parameter(torch.full((n_hidden,), finite("omega", omega)))
         self.dt_range = self.draw("dt", dt_range, positive=True, in_log=True)
         with torch.no_grad():
-            self.w_in.mul_(2 * torch.rand(n_hidden, 1))
+            self.w_in.mul_(2 * torch.rand(n_hidden, 1))  # each neuron's row by one number, uniform from 0 to 2
 
     def rotation(self) -> tuple[Tensor, Tensor]:
         """Return the real and the imaginary part of exp((-b + i omega) dt), each (n_hidden,)."""

@@ -228,6 +228,23 @@ def test_the_callback_sets_what_initialize_sets_whatever_the_module_takes(
     assert logged == pytest.approx(profile.depth_mean[1].item(), rel=1e-4)
 
 
+@pytest.mark.parametrize("callback", [InitCallback(Identity(), "net"), Flossing(1.0, module="net", every=1)])
+def test_a_compiled_network_is_read_as_the_one_inside_without_a_run_of_the_compiler(callback, tmp_path):
+    def backend(graph, inputs):
+        raise AssertionError("compiled")
+
+    callback.batch_first = True
+    net, x = Network([LIF(6, 16), LIF(16, 16)], 3), torch.rand(32, 10, 6)
+    trainer = fit(Holds(torch.compile(net, backend=backend)), callback, tmp_path, x=x, **once)
+    reading = callback._reading
+    assert reading.read([x[:5], torch.zeros(5)]).shape == (10, 5, 6)
+    assert reading.net is net
+    if isinstance(callback, InitCallback):
+        profile = radius_profile(net, x[:4].transpose(0, 1), steps=8)
+        logged = float(next(row for row in rows(trainer) if row["radius_time_2"])["radius_time_2"])
+        assert logged == pytest.approx(profile.time_mean[1].item(), rel=1e-4)
+
+
 def test_a_module_in_the_order_of_use_alone_is_read_by_its_images(tmp_path):
     """Layers that return tuples cannot be called in a Sequential."""
     layers = [nn.Conv2d(1, 2, 3), snn.Leaky(0.9), nn.Flatten(), nn.Linear(32, 3), snn.Leaky(0.9)]

@@ -52,6 +52,12 @@ def test_what_is_loaded_is_what_the_settings_say(tmp_path):
         ({"data": "jsb", "dt": 0.01, "shift": 1}, "shift: for data = sl-mnist only, got data = jsb"),
         ({"data": "shd", "words": 10, "streams": 2}, "words, streams: for data = text or ptb or ptb-characters or"),
         ({"data": "text", "rare": 2, "text_test": "x"}, "text_test, rare: for texts in a root; the sample"),
+        (
+            {"data": "text", "root": __file__, "text_train": "a.txt", "text_validation": "b.txt"},
+            "text_train, text_validation: for a root that is a folder, got the file",
+        ),
+        ({"data": "text", "root": __file__, "text_test": "b.txt"}, "text_test: for a root that is a folder"),
+        ({"data": "store-recall", "root": "."}, r"root: the samples of store-recall are made, .*; got root = \."),
         ({"data": "cifar10"}, "root: the package holds no sample of cifar10; name a folder"),
     ],
 )

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from neurolsc import GRU, LIF, LSTM, RNN, ALIFPlus, ALIFPlusMinus, Cell, Network, wrap
 from neurolsc.init import Identity, named
-from neurolsc.init.base import InitReport, layers_of
-from neurolsc.neurons import ALIFPositive
+from neurolsc.init.base import InitReport, Layer, layers_of
+from neurolsc.init.identity import voltage_after_spike
+from neurolsc.neurons import BRF, RF, ALIFPositive
 from tests.init.networks import NETWORKS, spikes, weights
 
 T, B, N, WIDTH = 30, 8, 40, 16
@@ -77,6 +78,23 @@ def test_without_drawn_weights_the_upper_layers_pass_on_every_spike(name: str, x
     assert sent[0].mean().item() == pytest.approx(0.1, rel=0.1)
     for below, layer in itertools.pairwise(sent):
         assert torch.equal(below, layer)
+
+
+def slow_container() -> Network:
+    """A recurrent layer of spikingjelly above one without recurrence, whose voltage takes 1/60 of a current."""
+    torch.manual_seed(0)
+    recurrent = jelly.LinearRecurrentContainer(neuron.LIFNode(tau=60.0, v_reset=None), WIDTH, WIDTH)
+    return wrap([nn.Linear(N, WIDTH), neuron.LIFNode(), recurrent, nn.Linear(WIDTH, 3)])
+
+
+@pytest.mark.parametrize("make", [slow_container, lambda: ours(RF, layers=2), lambda: ours(BRF, layers=2)])
+def test_recurrent_weights_take_off_what_a_spike_leaves_where_a_voltage_takes_a_part_of_a_current(make, x: Tensor):
+    network = make()
+    report = Identity(drawn=0.0).apply(network, [x])
+    assert [layer.done for layer in report.layers] == ["drawn", "identity"]
+    with torch.no_grad():
+        left = voltage_after_spike(Layer(network, 1))
+    assert left.abs().max().item() < 0.01
 
 
 @pytest.mark.parametrize("part", [0.3, 1.0])

@@ -14,6 +14,7 @@ from neurolsc import LIF, ALIFPlus, Cell, Network, load, save, wrap
 from neurolsc.init import IKUN, LSUV, ActivityPropagation, FluctuationDriven, FourConditions, Glorot, He
 from neurolsc.init.base import Layer
 from neurolsc.init.weights import _decay_factor
+from neurolsc.network import Embedding
 from neurolsc.surrogate import Exponential, FastSigmoid
 from tests.init.networks import NETWORKS, all_voltages, norse, rates, spikes
 
@@ -229,6 +230,26 @@ def test_propagation_counts_all_spikes_that_a_neuron_reads(name):
     assert rates(network, x)[0] > 0.01
     (finding,) = ActivityPropagation().apply(network, [torch.zeros(5, 2, 40)])
     assert "reads nothing" in str(finding)
+
+
+def test_propagation_of_words_counts_their_vectors():
+    torch.manual_seed(0)
+    network = Network([LIF(64, 64), LIF(64, 64)], embedding=Embedding(50, 64))
+    words = torch.randint(50, (20, 4, 1))
+    assert ActivityPropagation().apply(network, [words]) == ()
+    vectors = network.embedded(words).square().mean().item()
+    fires = torch.special.ndtr(torch.tensor(-1.0)).item()
+    assert network.cells[0].w_in.var().item() == pytest.approx(1 / (64 * (vectors + fires)), rel=0.1)
+
+
+@pytest.mark.parametrize("threshold", [20.0, 50.0])  # spikes of a probability of 1e-89, and of 0 in float64
+def test_propagation_leaves_a_layer_that_reads_next_to_no_spikes(threshold):
+    network = Network([LIF(8, 8, threshold=threshold), LIF(8, 8, threshold=threshold), LIF(8, 8)], 3)
+    before = network.cells[1].w_in.clone()
+    findings = ActivityPropagation().apply(network, [torch.rand(20, 4, 8)])
+    assert [finding.layer for finding in findings] == [2]
+    assert "keeps its weights" in str(findings[0]) and torch.equal(network.cells[1].w_in, before)
+    assert all(weights.isfinite().all() for weights in network.parameters())
 
 
 # ---- four conditions

@@ -752,6 +752,7 @@ class OneNumberEachStep(SumOfEachStep):
     [
         lambda total: total.reshape(1), lambda total: total.view(1), lambda total: total.reshape(-1),
         lambda total: total.flatten(), lambda total: (total > 0).sum() * total, lambda total: (total > 0).mean(dtype=total.dtype),
+        lambda total: total.mean(-1), lambda total: total.sum(dim=0, keepdim=True), lambda total: total.softmax(-1) * total,
     ],
 )  # fmt: skip
 def test_one_number_in_each_step_may_be_reshaped_and_summed(function: Callable[[Tensor], Tensor], x: Tensor):
@@ -2061,6 +2062,8 @@ OF_STEPS: dict[str, Callable[[Tensor, nn.Module], Tensor]] = {
     "bound": lambda z, _: z + z.mean().clamp(min=torch.linspace(0, 0.1, 12)).sum(),
     "group norm": lambda z, _: F.group_norm(z, 2),
     "softplus": lambda z, _: F.softplus(z) + F.hardtanh(z),
+    "memory format": lambda z, _: z[..., None, None].contiguous(memory_format=torch.channels_last).flatten(1),
+    "axis of NumPy": lambda z, _: z + z.sum(dim=np.int64(0)),  # type: ignore[call-overload]
 }
 
 

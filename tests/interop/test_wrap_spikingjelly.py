@@ -10,6 +10,8 @@ from torch.testing import assert_close
 
 from neurolsc import Network, WrappedNeuronWarning, diagnose, pretrain, radius_profile, wrap
 from neurolsc.init import FiringRate, Relay
+from neurolsc.stability.indicators import recurrence_radius
+from neurolsc.stability.transitions import follow
 
 sj = pytest.importorskip("spikingjelly.activation_based")
 from spikingjelly.activation_based import functional, layer, neuron, surrogate  # noqa: E402
@@ -83,6 +85,26 @@ def test_a_recurrent_container_steps_as_spikingjelly_does(mode):
     cell.w_rec = 2 * cell.w_rec
     changed = (net[0].rc.weight != before).any(0)
     assert changed.tolist() == [False] * N + [True] * N
+
+
+@pytest.mark.parametrize("mode", ["s", "m"])
+@pytest.mark.parametrize(
+    "measure",
+    [
+        lambda net, x, y: radius_profile(net, x, steps=2, progress=False),
+        lambda net, x, y: diagnose(net, x, y, steps=2, samples=2),
+        lambda net, x, y: recurrence_radius(follow(wrap(net, input_shape=N), x, torch.tensor([3]))[0][0]),
+    ],
+    ids=["radii", "diagnosis", "recurrence"],
+)
+def test_measuring_a_recurrent_container_changes_nothing_in_it(measure, mode):
+    """Its input and recurrent weights are views of one matrix, which measurements set to other values meanwhile."""
+    torch.manual_seed(0)
+    container = layer.LinearRecurrentContainer(neuron.LIFNode(v_threshold=0.2), N, N, step_mode=mode)
+    net = nn.Sequential(container, layer.Linear(N, 4, step_mode=mode))
+    before = copy.deepcopy(net.state_dict())
+    measure(net, 3 * torch.rand(STEPS, BATCH, N), torch.arange(BATCH) % 4)
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
 
 
 class Deep(nn.Module):

@@ -159,6 +159,8 @@ def test_a_and_b_are_read_within_their_ranges_unless_they_are_free():
         (lambda: RF(3, 4, omega_range=(5, 120)), r"dt omega must be at most 1, .*up to 120 with dt 0\.01"),
         (lambda: BRF(3, 4, damping_range=(-1, 1)), "damping_range must not be negative"),
         (lambda: ExactRF(3, 4, dt_range=(0, 1)), "dt_range must be two positive"),
+        (lambda: ExactRF(3, 4, omega=math.nan), "omega must be finite, got nan"),
+        (lambda: ExactRF(3, 4, omega=-math.inf), "omega must be finite, got -inf"),
         (lambda: PLIF(3, 4, tau=1.0), "tau must be above 1 step"),
         (lambda: TCLIF(3, 4, gamma=-0.5), "gamma must be zero or positive"),
     ],

@@ -98,8 +98,8 @@ def copy_into(out: Array, values: Array) -> None:
 def push(currents: Array, x: Array, z: Array, weight_t: Array, square: bool, indices: Array) -> None:
     """Write all currents of a step (B n,) into `currents`: x from outside, plus what the spikes z before the step send.
 
-    weight_t and square are those of `snntorch_kernels.leaky_recurrent`. `indices` (n + 1,) is memory for the places of
-    spikes.
+    weight_t holds recurrent weights (n, n), from row to column, if `square`; else (1, n), a factor of each neuron's own
+    spike. `indices` (n + 1,) is memory for the places of spikes.
     """
     n = weight_t.shape[1]
     for row in range(0, len(x), n):
