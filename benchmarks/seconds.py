@@ -4,10 +4,11 @@
 
 Each row is one network and one call in a fresh process of one thread: the processor seconds of the first call, imports
 that it needs included, and how many training steps these are. The process is the second of two alike: the first one
-leaves behind what a machine has where the packages were used before, Python's bytecode and compiled kernels. A training step is forward and backward of the same
-batch in the library's own loop, the fastest of five; of our cells it is the plain loop over steps, without kernels. A
-call that takes longer than the limit is stopped there. NAME is that of the column in results/seconds.json; rows that
-are there are passed over. Two hours of one core; fifteen minutes for --calls diagnose radius_profile initialize.
+leaves behind what a machine has where the packages were used before, Python's bytecode and compiled kernels. A training
+step is forward and backward of the same batch in the library's own loop, the fastest of five; of our cells it is the
+plain loop over steps, without kernels. A call that takes longer than the limit is stopped there. NAME is that of the
+column in results/seconds.json; rows that are there are passed over. Two hours of one core; fifteen minutes for --calls
+diagnose radius_profile initialize.
 """
 
 import argparse
