@@ -245,6 +245,11 @@ def test_a_loss_that_rises_names_what_has_changed_since_the_row_before():
     course = Course(rows, network, 2, first_bad_loss=None, late_loss=1.9, probe_is_finite=True, seen=set())
     (sign,) = loss_rises(course)
     assert sign.cause == "in layer 1 its mean threshold went from 2 to 1"
+    # the loss has recovered within the row: that the probe batch does well then says nothing of the batches
+    rows[-1]["probe_loss"] = 0.26
+    recovered = Course(rows, network, 2, first_bad_loss=None, late_loss=0.25, probe_is_finite=True, seen=set())
+    (sign,) = loss_rises(recovered)
+    assert sign.cause == "in layer 1 its mean threshold went from 2 to 1"
 
 
 @pytest.mark.parametrize("make", [own, *slow(SnnTorch, SpikingJelly)])

@@ -109,7 +109,7 @@ def run_in_lava(path: str, spikes: "np.ndarray[Any, Any]") -> Arrays:
 
     with h5py.File(path, "r") as opened:
         file: Any = opened
-        groups = [file["layer"][str(i)] for i in range(1, len(file["layer"]))]
+        groups = [file["layer"][str(i)] for i in range(1, len(file["layer"]))]  # layer 0 is the input
         adaptive = [group["neuron/type"][()] == b"ALIF" if "neuron" in group else False for group in groups]
         if any(adaptive):  # NetX cannot build the network as a whole
             layers: list[Any] = [
@@ -120,7 +120,7 @@ def run_in_lava(path: str, spikes: "np.ndarray[Any, Any]") -> Arrays:
             ]
             for below, above in itertools.pairwise(layers):
                 below.out.connect(above.inp)
-            process = layers[0].neuron
+            process = layers[0].neuron  # running one process runs all that are connected with it
         else:
             process = hdf5.Network(path)
             layers = list(process.layers)

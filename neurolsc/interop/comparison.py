@@ -63,6 +63,9 @@ class Before:
             if type(value) is Tensor and value.numel() <= LARGEST_TENSOR:
                 self.tensors.append((value, version_of(value), value.detach().clone()))
             return
+        if isinstance(value, tuple) and len(value) <= MOST_PARTS:  # it stays, but what it holds may change
+            for part in value:
+                self.note(part)
         if not isinstance(value, MUTABLE) or id(value) in self.noted:
             return
         self.noted.add(id(value))

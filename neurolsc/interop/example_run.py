@@ -597,7 +597,8 @@ def parts_of(modules: Iterable[nn.Module], *, nested: bool = False) -> Iterator[
             yield from parts_of([lifted], nested=nested)
         elif library_of(module):
             yield module
-        # Opened are containers, and modules that hold a layer or spikingjelly's dropout, which `step_of` replaces.
+        # Opened are containers, and modules that hold a layer or spikingjelly's dropout, which `step_of` replaces; the
+        # dropout itself is yielded below.
         elif isinstance(module, nn.ModuleList | nn.ModuleDict) or any(
             library_of(part) or (part is not module and is_dropout(part)) for part in module.modules()
         ):

@@ -113,7 +113,7 @@ def borrowed(layer: nn.Module, **values: object) -> Iterator[None]:
     """Give a layer other attributes and buffers inside the block; afterwards all are as they were.
 
     Also what the layer itself changes inside the block, such as its hidden state, is put back; parameters are not. A
-    lazy module that its first call builds inside the block stays built.
+    lazy module that is not built yet is left alone: it gets no values, and stays built if the block calls it.
     """
     if any(map(is_lazy, layer.parameters(recurse=False))) or any(map(is_lazy, layer.buffers(recurse=False))):
         yield

@@ -460,10 +460,12 @@ def loss_rises(course: Course) -> Iterator[Sign]:
     problem = f"the training loss has risen from {best:.3g} to {now:.3g}"
     probe = course.now.get("probe_loss", math.nan)
     earlier = [row["probe_loss"] for row in course.rows[:-1] if "probe_loss" in row]
-    if earlier:
+    if earlier and math.isfinite(probe):
         problem += f", that of the probe batch from {min(earlier):.3g} to {probe:.3g}"
-    # The same network does well on the probe batch, and badly on its present training batches; False if one is NaN.
-    if course.late_loss - probe > LIMITS.risen * (course.late_loss - best):
+    # The last training loss is far above that of the probe batch, by much of what it is above the best: the same network
+    # does well there, and badly on its present training batches. The comparison is False if a loss is NaN. If the last
+    # training loss is as low as the best again, it tells nothing.
+    if course.late_loss > best and course.late_loss - probe > LIMITS.risen * (course.late_loss - best):
         yield Sign(None, problem, "the training batches have changed, not the network: look at inputs and labels")
         return
     changes = {layer: causes(course, layer, latest=True) for layer in course.layers}

@@ -315,9 +315,9 @@ class DiagonalRNN(Cell):
             eps = torch.finfo(value.dtype).eps  # 0 has no finite logarithm, and 1 no logarithm of its logarithm
             log = value.clamp(eps, 1 - eps).log()
             if self.form == "complex":  # no logarithm is stored, so that every modulus from 0 on is possible
-                ratio = value / self.modulus.clamp(min=eps)
-                self.lambda_real.mul_(ratio)
-                self.lambda_imag.mul_(ratio)
+                turned = torch.polar(value, self.eigenvalues.angle())
+                self.lambda_real.copy_(turned.real)
+                self.lambda_imag.copy_(turned.imag)
             elif self.form == "lru":
                 self.nu_log.copy_((-log).log())
             else:
@@ -465,7 +465,7 @@ linear_scan: Callable[[Tensor, Tensor, Tensor], Tensor] = LinearScan.apply
 
 
 def _scan(decay: Tensor, x: Tensor) -> None:
-    """Run the recurrence in place, from a start of 0: `x` (T, B, N) holds b, and becomes x."""
+    """Run x[t] = decay x[t-1] + b[t] in place, from a start of 0: `x` (T, B, N) holds b, and becomes x."""
     if len(x) == 1:  # x[0] = b[0]
         return
     if x.device.type == "cpu" and x[0].numel() >= BUSY:
@@ -474,6 +474,6 @@ def _scan(decay: Tensor, x: Tensor) -> None:
         return
     even = x[0::2]  # views: what is written here is written into x
     odd = x[1::2]
-    odd.addcmul_(decay, even[: len(odd)])
+    odd.addcmul_(decay, even[: len(odd)])  # b of two steps as one, whose decay is the square
     _scan(decay.square(), odd)
-    even[1:].addcmul_(decay, odd[: len(even) - 1])
+    even[1:].addcmul_(decay, odd[: len(even) - 1])  # each from the odd step before it; x[0] = b[0]

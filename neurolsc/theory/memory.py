@@ -215,7 +215,7 @@ def input_scale(eigenvalue: Number, *, correlation: Correlation = 0.0) -> Tensor
     .. math:: \gamma(\lambda) = \mathrm{E}\big[|h|^2\big]^{-1/2}, \qquad
               \sqrt{1 - |\lambda|^2} \text{ of uncorrelated inputs}
 
-    On inputs of another correlation the second moment is not 1.
+    Here h is the state with a factor of 1. On inputs of another correlation the second moment is not 1.
 
     Source: arXiv:2405.21064, Sec. 3.1 (B.3.1 lacks the root).
     """

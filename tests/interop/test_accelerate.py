@@ -1992,9 +1992,11 @@ class InTraining(Between):
         self.trace = torch.zeros(10)
         self.last: deque[Tensor] = deque(maxlen=3)
         self.logs: dict[str, list[float]] = {"rate": []}
+        self.pair = (torch.zeros(10), torch.zeros(10))
 
     def between(self, z: Tensor) -> Tensor:
         self.trace += z.detach().mean(0)
+        self.pair[0].add_(z.detach().mean(0))
         self.last.append(z.detach())
         self.logs["rate"].append(1.0)
         if not self.training:
@@ -2026,6 +2028,7 @@ def test_what_forward_does_in_training_alone_is_compared_and_the_example_leaves_
         warnings.simplefilter("ignore", NotAcceleratedWarning)
         fast = accelerate(net, x)
     assert torch.equal(x, given) and not net.trace.any() and not net.last and net.logs == {"rate": []}
+    assert not net.pair[0].any()
     for model in (fast, plain):
         model.train()
         model(x).square().sum().backward()

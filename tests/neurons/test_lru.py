@@ -125,6 +125,10 @@ def test_a_diagonal_rnn_starts_on_the_ring_and_is_set(form, tmp_path):
     torch.testing.assert_close(cell.eigenvalues.detach(), wanted)
     cell.modulus = 0.5 * wanted.abs()
     torch.testing.assert_close(cell.eigenvalues.detach(), 0.5 * wanted)
+    if form == "complex":  # which holds eigenvalues of 0 as well
+        cell.eigenvalues = torch.zeros_like(wanted)
+        cell.modulus = wanted.abs()
+        torch.testing.assert_close(cell.modulus.detach(), wanted.abs())
     save(Network([cell], 2), tmp_path / "network.safetensors")
     torch.testing.assert_close(load(tmp_path / "network.safetensors").cells[0].eigenvalues, cell.eigenvalues)
 

@@ -169,7 +169,7 @@ def current_lif_back(
         slope = scratch[0, :size]  # derivative of a spike by its voltage
         s = scratch[1, :size]  # spikes of the step
         q = scratch[2, :size]  # gradient by the spikes of the step
-        g_i_plus_x = scratch[3, :size]
+        g_i_plus_x = scratch[3, :size]  # gradient by the sum i + x of the step
         g = by_start[0, lo:hi]  # gradient by the voltage
         g_i = by_start[1, lo:hi]  # by i
         for t in range(stop - 1, begin - 1, -1):
@@ -194,9 +194,9 @@ def current_lif_back(
                     g[j] += from_z[j]
             if learnt:
                 v = before_step(states[0], start[0], t, lo, hi)
-                v_new = unreset if spiking else states[0][t, lo:hi]  # without a reset; u is not kept for LI
+                v_new = unreset if spiking else states[0][t, lo:hi]  # before any reset; LI has none, and keeps no u
                 for j in range(size):
-                    # s from here on is i + x of this step, which the run did not keep: what it added to v gives it
+                    # from here on s holds i + x of this step; the run kept no x, but the change of v gives i + x
                     s[j] = (v_new[j] - v[j]) / gain[j] - (leak[j] - v[j])
                 for j in range(size):
                     by_gain[j] += g[j] * ((leak[j] - v[j]) + s[j])
