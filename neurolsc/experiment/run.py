@@ -103,7 +103,8 @@ def run_folder(path: str | PathLike[str], settings: dict[str, Any]) -> Iterator[
     final = Path(path)
     if final.name.endswith(UNFINISHED):
         raise ValueError(f"{final} would be the name of an unfinished run: leave out {UNFINISHED}.")
-    refuse_existing(final)  # "." has no name to add to
+    if not final.name:  # "." has no name to add to
+        refuse_existing(final)
     partial = final.with_name(final.name + UNFINISHED)
     final.parent.mkdir(parents=True, exist_ok=True)
     with locked(final):

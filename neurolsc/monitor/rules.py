@@ -462,9 +462,9 @@ def loss_rises(course: Course) -> Iterator[Sign]:
     earlier = [row["probe_loss"] for row in course.rows[:-1] if "probe_loss" in row]
     if earlier and math.isfinite(probe):
         problem += f", that of the probe batch from {min(earlier):.3g} to {probe:.3g}"
-    # The last training loss is far above that of the probe batch, by much of what it is above the best: the same network
-    # does well there, and badly on its present training batches. The comparison is False if a loss is NaN. If the last
-    # training loss is as low as the best again, it tells nothing.
+    # The last training loss is far above that of the probe batch, by much of what it is above the best: the same
+    # network does well there, and badly on its present training batches. The comparison is False if a loss is NaN. If
+    # the last training loss is as low as the best again, it tells nothing.
     if course.late_loss > best and course.late_loss - probe > LIMITS.risen * (course.late_loss - best):
         yield Sign(None, problem, "the training batches have changed, not the network: look at inputs and labels")
         return

@@ -404,7 +404,7 @@ class Meter:
             found.append(Finding(m.layer + 1, problem, cure))
         missed_logs = self.missed_determinants(judged)
         for layer, mean_log in missed_logs.items():
-            problem = "the derivative through time is singular at all points where it was measured"
+            problem = "the derivative through time is singular at all measured points"
             if mean_log is not None:
                 size = f"the geometric mean of |eigenvalues| through time is {math.exp(mean_log):.3g}"
                 problem = f"{size} against a target of {self.goal.time:.3g}"

@@ -110,7 +110,8 @@ class FromTorch:
         """
         before = {group["lr"] for group in optimizer.param_groups}
         made = self.make(optimizer)
-        after = {group.get("initial_lr") for group in optimizer.param_groups}
+        # schedulers that multiply the rates keep the first ones there; ReduceLROnPlateau keeps none
+        after = {group["initial_lr"] for group in optimizer.param_groups if "initial_lr" in group}
         if len(before) > 1 and len(after) == 1:
             raise ValueError(
                 f"{type(made).__name__} sets one learning rate for all parameters, but by_gain gives b_theta another one: "
