@@ -171,6 +171,8 @@ class Monitor(Displayed):
         with full_precision(self._net):
             prepared = prepare(self._wrapped, *self._given, prefers=self._prefers)
         self._probe = Probe(prepared.network, Batch.of(prepared), self._loss)
+        zeros = torch.zeros(*prepared.x.shape[:2], prepared.network.n_out, **prepared.network.dtype_and_device)
+        self._classes = self._loss.guesses_among(zeros, prepared.targets, prepared.mask) or 0
         self._parameters = list(self._net.parameters())
 
     def step(self, loss: Tensor | float | None = None, *, scaler: torch.amp.GradScaler | None = None) -> None:
@@ -273,12 +275,10 @@ class Monitor(Displayed):
             except (FloatingPointError, RuntimeError, ValueError, TypeError, IndexError) as error:
                 self._warn("measure", f"the network cannot be measured at update {self.updates}: {error}")
         seen = {(event.name, event.layer) for event in self.findings}
-        zeros = torch.zeros(*probe.batch.x.shape[:2], probe.network.n_out, **probe.network.dtype_and_device)
-        classes = self._loss.guesses_among(zeros, probe.batch.targets, probe.batch.mask) or 0
         course = Course(
             rows=[*self.rows, row],
             network=probe.network,
-            classes=classes,
+            classes=self._classes,
             first_bad_loss=first_bad,
             late_loss=late_loss,
             probe_is_finite=probe_is_finite,
